@@ -36,15 +36,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import is_reference
 from skillfit.plain_text import visible
 from skillfit.run.control import Control
-from skillfit.run.directory import RunDirectory
-from skillfit.run.events import (
-    Event,
-    GateDecided,
-    RunFinished,
-    RunStarted,
-    StepFinished,
-    Stored,
-)
+from skillfit.run.directory import read_listed
 from skillfit.run.records import RunFinishReason, RunSummary, display_name
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
@@ -69,9 +61,9 @@ if TYPE_CHECKING:
 
     from skillfit.report import RunStory
     from skillfit.report.story import Point
+    from skillfit.run.events import GateDecided, RunFinished
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Event)
 P = ParamSpec("P")
 ModelLike = str | Mapping[str, Any]
 AgentLike = ModelLike | Agent | Callable[..., Any]
@@ -94,7 +86,7 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """The run in a directory. Raises an error when there is none."""
         run = cls(Path(path).absolute())
-        if not run.has_started:
+        if not read_listed(run.path).card.started:
             raise InputError(
                 f"{run.path} holds no started run.", hint="Give the directory named with --run."
             )
@@ -107,55 +99,28 @@ class Run:
 
         return read_story(self.path)
 
-    @cached_property
-    def _read(self) -> dict[type[Event], list[Stored]]:
-        """The events that were asked for, by kind. Rollouts, of which there may be very many, are
-        read only when they are used.
-        """
-        return {}
-
-    def _stored(self, kind: type[Event]) -> list[Stored]:
-        if kind not in self._read:
-            view = RunDirectory.read(self.path)
-            try:
-                self._read[kind] = list(view.events.of_kind(kind))
-            finally:
-                view.close()
-        return self._read[kind]
-
-    def _of(self, kind: type[E]) -> list[E]:
-        return [stored.event for stored in self._stored(kind) if isinstance(stored.event, kind)]
-
-    @property
-    def has_started(self) -> bool:
-        return bool(self._of(RunStarted))
-
-    @property
-    def started(self) -> RunStarted:
-        return self._of(RunStarted)[0]
-
     @property
     def finished(self) -> RunFinished | None:
         """None while it is running, or when it was stopped before its end."""
-        return next(iter(self._of(RunFinished)), None)
+        return self.story.finished
 
     @property
     def config(self) -> Config:
         """The settings of the run: `run.config.train.batch_size`."""
-        return self.started.config.settings
+        return self.story.config.settings
 
     @property
     def summary(self) -> RunSummary | None:
         """As summary.json; None while the run has not finished."""
-        return self.finished.summary if self.finished else None
+        return self.story.summary
 
     @property
     def finish_reason(self) -> RunFinishReason | Literal["unfinished"]:
-        return self.finished.finish_reason if self.finished else "unfinished"
+        return self.story.finish_reason or "unfinished"
 
     @property
     def initial_skill(self) -> Skill:
-        return Skill.from_text(self.started.skill)
+        return Skill.from_text(self.story.initial_skill)
 
     @property
     def best_skill(self) -> Skill:
@@ -164,15 +129,15 @@ class Run:
 
     def skill(self, step: int | str) -> Skill:
         """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""
-        if step in ("initial", "best", "0", 0):
+        if step in ("initial", "best"):
             return self.best_skill if step == "best" else self.initial_skill
-        carried = {event.step: event.skill for event in self._of(StepFinished)}
-        if str(step).isdigit() and int(step) in carried:
-            return Skill.from_text(carried[int(step)])
-        raise InputError(
-            f"The run has no step {step!r}.",
-            hint=f"There are initial, best and 1 to {max(carried, default=0)}.",
-        )
+        found = self.story.skill_after(int(step)) if str(step).isdigit() else None
+        if found is None:
+            raise InputError(
+                f"The run has no step {step!r}.",
+                hint=f"There are initial, best and 1 to {self.story.steps_done}.",
+            )
+        return Skill.from_text(found.text)
 
     def diff(self, old: int | str = "initial", new: int | str = "best") -> str:
         """A unified diff between two steps' skills."""
@@ -183,9 +148,13 @@ class Run:
         """Every measurement of a skill on a split, in order, in the gate's metric."""
         return self.story.points
 
-    @property
+    @cached_property
     def verdicts(self) -> list[GateDecided]:
-        return self._of(GateDecided)
+        """The decisions of the gate, with their evidence."""
+        from skillfit.report import open_details
+
+        with open_details(self.path) as details:
+            return details.verdicts()
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The score curve on the selection split (needs matplotlib: `pip install
@@ -483,10 +452,7 @@ def default_run(inputs: Inputs, kind: str = "") -> Path:
     if inputs.config.run:
         return Path(f"{inputs.config.run}-{kind}" if kind else inputs.config.run)
     name = folder_name(inputs.skill.name) or "skill"
-    identity = inputs.identity().as_json()
-    if not any(identity["parts"].values()):
-        del identity["parts"]  # nothing is replaced: the name is that of earlier versions
-    parts = [name, kind, stable_hash(identity)[:6]]
+    parts = [name, kind, stable_hash(inputs.identity().for_name())[:6]]
     return Path("runs") / "-".join(part for part in parts if part)
 
 

@@ -26,7 +26,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
     from skillfit.tasks.load import LoadContext, SourceItems
 
 T = TypeVar("T")
+
+JsonValue: TypeAlias = (
+    "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+)
+PartDescription = Mapping[str, JsonValue]
+"""What a grader, agent, evaluator or other part says about itself: what tells it from others of its
+kind. It is recorded in the run's identity and holds nothing secret. Each part has its own keys:
+`{"exact": {}}`, `{"agent": "chat", "prompt": "…"}`, `{"python": "Name", "source": "hash"}`.
+"""
 
 # Name of a benchmark and of its function -> the module in skillfit.benchmarks.
 BENCHMARKS: Mapping[str, str] = {
@@ -307,7 +316,7 @@ def is_built_in(part: Any) -> bool:
     return type(part).__module__.partition(".")[0] == "skillfit"
 
 
-def describe_part(part: Any, name: str, base: Path = Path()) -> Mapping[str, Any] | None:
+def describe_part(part: Any, name: str, base: Path = Path()) -> PartDescription | None:
     """What tells a replaced part from others, for the run's identity.
 
     For `file.py:name` it is the content of the file; for an object given from Python, its
@@ -321,7 +330,7 @@ def describe_part(part: Any, name: str, base: Path = Path()) -> Mapping[str, Any
         content = path.read_bytes() if path.is_file() else b""  # commands that only measure
         return {"python": match["name"], "source": hashlib.sha256(content).hexdigest()[:16]}
     if not isinstance(part, type) and hasattr(part, "describe"):
-        described: Mapping[str, Any] = part.describe()
+        described: PartDescription = part.describe()
         return described
     kind = part if hasattr(part, "__qualname__") else type(part)
     return {"python": f"{kind.__module__}:{kind.__qualname__}"}

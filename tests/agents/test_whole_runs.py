@@ -19,8 +19,9 @@ from skillfit.errors import InputError
 from skillfit.models import Usage
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
+from skillfit.run.identity import RunIdentity
 from skillfit.tasks.item import Attempt
-from skillfit.training.inputs import RunIdentity, read_inputs
+from skillfit.training.inputs import read_inputs
 from tests.agents.stand_in import DESCRIPTION, StandIn
 from tests.sandbox.processes import is_gone, is_running, wait_for
 

@@ -49,8 +49,8 @@ def project(folder: Path, optimizer: str) -> Path:
 @asynccontextmanager
 async def client(*folders: Path) -> AsyncIterator[Client]:
     code = (
-        "import sys; from pathlib import Path; from skillfit.plugins.mcp_server import serve;"
-        " serve([Path(name) for name in sys.argv[1:]])"
+        "import sys; from pathlib import Path; from skillfit.plugins.mcp_server import serve_mcp;"
+        " serve_mcp([Path(name) for name in sys.argv[1:]])"
     )
     command = StdioServerParameters(
         command=sys.executable,

@@ -66,7 +66,7 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"gate_metric": "hard"},
     "budget": {"usd": 5.0},
 }
-_NOWHERE = Standings(
+NOWHERE = Standings(
     current_score=0.5, current_origin="", best_score=0.5, best_step=0, best_origin=""
 )
 
@@ -102,7 +102,7 @@ def step_record(step: int, action: str, reason: str = "") -> StepRecord:
         action=action,
         lr_control_mode="fixed",
         gate_metric="hard",
-        standings=_NOWHERE,
+        standings=NOWHERE,
         skill_len=100,
         timing={"rollout_s": 1.0, "reflect_s": 2.0},
         tokens={},

@@ -11,8 +11,8 @@ from skillfit.errors import InputError
 from skillfit.report import read_story, write_report
 from skillfit.report.charts import ForestRow, compare_chart, forest_plot, score_chart, sparkline
 from skillfit.report.html_report import html_report, markdown_report, without_paths
+from skillfit.report.run_details import full_trajectory, short_trajectory
 from skillfit.report.run_text import event_lines
-from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import AblationFinished, StageStarted, StepFinished
 from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth

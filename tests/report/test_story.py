@@ -3,36 +3,33 @@
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skillfit.api import Run
 from skillfit.errors import InputError
-from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
+from skillfit.report import RunFollower, StoryBuilder, open_details, read_story
 from skillfit.report.html_report import skill_lines, worth_of
+from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import Cost, EditSummary, RunStory
 from skillfit.report.story_evidence import _stands_in
-from skillfit.report.story_items import (
-    count_changes,
-    read_items,
-    read_matrix,
-    rollouts_of_item,
-    worst_first,
-)
 from skillfit.run.control import in_use, request_steering
-from skillfit.run.directory import JOURNAL
+from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import (
     EventLog,
     GateDecided,
     PersonDecided,
     RolloutFinished,
+    SlowUpdateFinished,
     StageStarted,
     StepFinished,
 )
-from skillfit.run.records import EditEffect, Evidence
+from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import dump, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
@@ -40,6 +37,7 @@ from tests.report.recorded_runs import (
     ADDED,
     BEST,
     INITIAL,
+    NOWHERE,
     WrittenRun,
     before_first_event,
     improved,
@@ -92,7 +90,7 @@ async def test_rejected_proposals_have_their_reason(tmp_path: Path) -> None:
 async def test_the_bill_is_the_journals(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     story = read_story(path)
-    with open_run(path) as run:
+    with closing(RunDirectory.read(path)) as run:
         spent = run.journal.spent()
     assert (story.total.calls, story.total.tokens) == (spent.calls, spent.tokens)
     assert story.total.usd == pytest.approx(spent.usd)
@@ -164,29 +162,58 @@ async def test_graded_scores_are_higher_and_lower_not_only_fixed_and_broken(
     story = read_story(tmp_path / "run")
     assert story.graded and story.metric == "soft"
     assert "(soft score)" in story.verdict
-    with open_run(tmp_path / "run") as view:
-        items = read_items(view.events, story)
+    with open_details(tmp_path / "run") as details:
+        items = details.compared_items(story)
     counts = count_changes(items)
     assert (counts["higher"], counts["lower"], counts["fixed"], counts["broken"]) == (5, 1, 1, 0)
 
 
 async def test_items_are_listed_worst_first(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
-    with open_run(path) as view:
-        items = worst_first(read_items(view.events, read_story(path)))
+    with open_details(path) as details:
+        items = worst_first(details.compared_items(read_story(path)))
     assert items[0].id == "t07" and items[0].change == "broken"
     assert items[1].input == f"ticket {items[1].id}"
 
 
 def test_items_are_followed_over_the_steps_in_few_columns(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=30, items=10, rollouts=20)
-    with open_run(path) as view:
-        matrix = read_matrix(view.events, read_story(path), most=10)
-        rollouts = rollouts_of_item(view.events, "ticket-0003")
+    with open_details(path) as details:
+        matrix = details.matrix(read_story(path), most=10)
+        rollouts = details.rollouts_of_item("ticket-0003")
     assert len(matrix.columns) <= 12
     assert matrix.columns[0] == "1–3" and matrix.columns[-2:] == ("fresh: initial", "fresh: found")
     counted = sum(cell.rollouts for cell in matrix.cells["ticket-0003"].values())
     assert counted == sum(row.hard is not None for row in rollouts)
+
+
+def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", steps_per_epoch=4)
+    slow = INITIAL + "Slowly learned.\n"
+    run.step(1, "accept", BEST, "new")
+    run.step(2, "reject", BEST, "new")
+    for epoch, skill in ((1, BEST), (2, slow)):
+        run.emit(
+            SlowUpdateFinished(
+                epoch=epoch,
+                action="accept",
+                result=SlowUpdateRecord(action="accept", standings=NOWHERE),
+                pairs=[],
+                all_pairs=[],
+                candidate=skill,
+                skill=skill,
+                best_skill=BEST,
+            )
+        )
+    run.step(3, "reject", slow, "slow")
+    run.close()
+    story = read_story(run.path)
+    texts = [version.text if (version := story.skill_after(step)) else None for step in range(5)]
+    assert texts == [INITIAL, BEST, BEST, slow, None]
+    opened = Run.open(run.path)
+    assert [opened.skill(step).text for step in (0, 1, 2, 3)] == [INITIAL, BEST, BEST, slow]
+    with pytest.raises(InputError, match="no step 4"):
+        opened.skill(4)
 
 
 def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
@@ -212,7 +239,8 @@ def test_a_run_that_is_being_written_is_running_and_one_whose_writer_died_is_not
     assert not in_use(tmp_path / "run")
     writer = (
         "import os, sys; from skillfit.run.directory import RunDirectory as R;"
-        " kept = R.open(sys.argv[1], {}); os._exit(9)"
+        " from skillfit.run.identity import RecordedIdentity;"
+        " kept = R.open(sys.argv[1], RecordedIdentity({})); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", writer, str(tmp_path / "dead")], check=False)
     assert not in_use(tmp_path / "dead")
@@ -285,8 +313,8 @@ async def test_a_story_that_follows_a_run_agrees_with_one_read_at_the_end(tmp_pa
 async def test_a_terminal_fed_with_every_event_counts_as_a_reader_does(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=3, items=10, rollouts=20)
     builder = StoryBuilder()
-    with open_run(path) as view:
-        for stored in view.events.read():
+    with open_details(path) as details:
+        for stored in details.events():
             builder(stored)
     live, read = builder.story(), read_story(path)
     assert live.stages == read.stages
@@ -319,8 +347,8 @@ def test_the_time_left_is_predicted_from_the_last_steps(tmp_path: Path) -> None:
 async def test_a_run_that_was_resumed_after_its_end_is_not_finished(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     builder = StoryBuilder()
-    with open_run(path) as view:
-        for stored in view.events.read():
+    with open_details(path) as details:
+        for stored in details.events():
             builder(stored)
             last = stored
     assert builder.story().state == "finished"
@@ -432,10 +460,8 @@ def test_a_run_of_200_steps_and_100000_rollouts_is_read_without_parsing_its_roll
     story = read_story(path)
     reading = time.process_time() - began
     began = time.process_time()
-    with open_run(path) as view:
-        rows = [
-            stored for stored in view.events.read() if isinstance(stored.event, RolloutFinished)
-        ]
+    with open_details(path) as details:
+        rows = [stored for stored in details.events() if isinstance(stored.event, RolloutFinished)]
     parsing = time.process_time() - began
     assert story.rollouts == len(rows) == 20_400
     assert reading < parsing

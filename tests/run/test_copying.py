@@ -9,6 +9,7 @@ import pytest
 
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Warned
+from skillfit.run.identity import RecordedIdentity
 
 
 async def _fill(run: RunDirectory, number: int) -> None:
@@ -31,7 +32,7 @@ def _counts(journal: Path, folder: Path) -> tuple[int, int]:
 async def test_the_journal_alone_holds_every_record_when_the_run_is_closed(
     tmp_path: Path, watched: bool
 ) -> None:
-    run = RunDirectory.open(tmp_path / "run", {})
+    run = RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
     view = RunDirectory.read(tmp_path / "run") if watched else None
     await _fill(run, 50)
     if view is not None:
@@ -51,7 +52,7 @@ def test_it_does_so_beside_a_reader_in_another_process(tmp_path: Path) -> None:
         "view = RunDirectory.read(sys.argv[1]); print(view.journal.count(), flush=True)\n"
         "sys.stdin.readline(); print(view.journal.count(), len(list(view.events.read())))"
     )
-    run = RunDirectory.open(tmp_path / "run", {})
+    run = RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
     reader = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path / "run")],
         stdin=subprocess.PIPE,
@@ -68,11 +69,11 @@ def test_it_does_so_beside_a_reader_in_another_process(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_was_closed_can_be_resumed_while_a_reader_stays(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", {}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         await _fill(run, 3)
     view = RunDirectory.read(tmp_path / "run")
     assert view.journal.count() == 3
-    with RunDirectory.open(tmp_path / "run", {}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         await _fill(run, 6)
         assert view.journal.count() == 6
     assert view.journal.count() == 6

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.config import identity, load_config
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.run.control import RunLock, in_use
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, Warned
+from skillfit.run.identity import RecordedIdentity
 from tests.support.records import run_started, run_summary
 
-IDENTITY = {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
+IDENTITY = RecordedIdentity(
+    {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
+)
 
 
 def started(**config: object) -> RunStarted:
@@ -32,7 +34,8 @@ def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:
         first = run.run_id
         assert not run.resumed
         run.events.emit(started())
-    with RunDirectory.open(tmp_path / "deep" / "run", dict(reversed(IDENTITY.items()))) as run:
+    reordered = RecordedIdentity(dict(reversed(IDENTITY.values.items())))
+    with RunDirectory.open(tmp_path / "deep" / "run", reordered) as run:
         assert run.resumed
         assert run.run_id == first
 
@@ -46,7 +49,7 @@ async def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path
         "skill": "hash",
     }
     with pytest.raises(InputError) as raised:
-        RunDirectory.open(tmp_path / "run", changed)
+        RunDirectory.open(tmp_path / "run", RecordedIdentity(changed))
     lines = [line.strip() for line in raised.value.message.splitlines() if "->" in line]
     assert lines == ['tasks: ["a","b"] -> ["a"]', "train.seed: 1 -> 2"]
     RunDirectory.open(tmp_path / "run", IDENTITY).close()  # and nothing was changed or left locked
@@ -55,7 +58,7 @@ async def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path
 async def test_a_run_that_has_only_tried_its_models_may_be_another_and_keeps_its_bill(
     tmp_path: Path,
 ) -> None:
-    with RunDirectory.open(tmp_path / "run", {"model": "typo"}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({"model": "typo"})) as run:
         run.events.emit(started(model="typo"))
         run.events.emit(Warned(what="of the typo", message=""))
         await run.journal.once(
@@ -70,11 +73,11 @@ async def test_a_run_that_has_only_tried_its_models_may_be_another_and_keeps_its
                 finish_reason="infrastructure", diagnosis="", best_skill="", summary=run_summary()
             )
         )
-    with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({"model": "right"})) as run:
         assert not run.resumed and run.journal.spent().input == 7
         assert list(run.events.read()) == []
         run.events.emit(started(model="right"))
-    with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({"model": "right"})) as run:
         assert run.resumed
 
 
@@ -83,12 +86,14 @@ async def tried() -> int:
 
 
 def test_a_run_that_records_nothing_leaves_nothing(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "runs" / "run", {"secret": "canary"}) as run:
+    with RunDirectory.open(
+        tmp_path / "runs" / "run", RecordedIdentity({"secret": "canary"})
+    ) as run:
         run.journal.set_fact("minutes", 1)
     assert list((tmp_path / "runs").iterdir()) == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / ".log").write_text("kept")
-    RunDirectory.open(tmp_path / "mine", {}).close()
+    RunDirectory.open(tmp_path / "mine", RecordedIdentity({})).close()
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == [".log"]
 
 
@@ -105,14 +110,16 @@ def test_a_lock_file_deleted_by_an_empty_run_does_not_block_the_next_run(tmp_pat
 def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -> None:
     ids = []
     for seed in (1, 1, 3):
-        with RunDirectory.open(tmp_path / "run", {"seed": seed}, force_new=True) as run:
+        with RunDirectory.open(
+            tmp_path / "run", RecordedIdentity({"seed": seed}), force_new=True
+        ) as run:
             run.write_text("note.txt", f"run {len(ids)}")
             ids.append(run.run_id)
     assert len(set(ids)) == 3
     assert [
         (tmp_path / name / "note.txt").read_text() for name in ("run.old-1", "run.old-2", "run")
     ] == ["run 0", "run 1", "run 2"]
-    with RunDirectory.open(tmp_path / "run.old-1", {"seed": 1}) as old:
+    with RunDirectory.open(tmp_path / "run.old-1", RecordedIdentity({"seed": 1})) as old:
         assert old.run_id == ids[0]
 
 
@@ -120,17 +127,17 @@ def test_a_damaged_run_is_said_and_can_be_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.sqlite").write_bytes(b"garbage " * 1000)
     with pytest.raises(InputError, match="is damaged") as raised:
-        RunDirectory.open(tmp_path / "run", {})
+        RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
     assert "--force-new" in raised.value.hint
-    RunDirectory.open(tmp_path / "run", {}, force_new=True).close()
+    RunDirectory.open(tmp_path / "run", RecordedIdentity({}), force_new=True).close()
     assert (tmp_path / "run.old-1" / "journal.sqlite").read_bytes() == b"garbage " * 1000
 
 
 def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     code = "import sys; from skillfit.run.directory import RunDirectory\n"
-    code += (
-        "run = RunDirectory.open(sys.argv[1], {}); print('open', flush=True); sys.stdin.readline()"
-    )
+    code += "from skillfit.run.identity import RecordedIdentity\n"
+    code += "run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))\n"
+    code += "print('open', flush=True); sys.stdin.readline()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")],
         stdin=subprocess.PIPE,
@@ -140,20 +147,22 @@ def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     assert holder.stdout is not None
     assert holder.stdout.readline() == "open\n"
     with pytest.raises(InputError, match=f"in use by process {holder.pid} on "):
-        RunDirectory.open(tmp_path / "run", {})
+        RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
     with pytest.raises(InputError, match="in use by"):
-        RunDirectory.open(tmp_path / "run", {"other": 1}, force_new=True)
+        RunDirectory.open(tmp_path / "run", RecordedIdentity({"other": 1}), force_new=True)
     RunDirectory.read(tmp_path / "run").close()  # reading needs no lock
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    RunDirectory.open(tmp_path / "run", {}).close()  # a killed process holds nothing
+    RunDirectory.open(
+        tmp_path / "run", RecordedIdentity({})
+    ).close()  # a killed process holds nothing
     holder.stdout.close()
     assert holder.stdin is not None
     holder.stdin.close()
 
 
 def test_files_are_written_whole_and_left_alone_when_nothing_changed(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", {}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         run.write_json("steps/a.json", {"text": "é", "n": [1, None], "x": float("nan")})
         target = tmp_path / "run" / "steps" / "a.json"
         assert json.loads(target.read_text(encoding="utf-8")) == {
@@ -173,7 +182,8 @@ def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_af
     program = textwrap.dedent("""
         import sys
         from skillfit.run.directory import RunDirectory
-        run = RunDirectory.open(sys.argv[1], {})
+        from skillfit.run.identity import RecordedIdentity
+        run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         for n in range(1_000_000):
             run.write_text("big.txt", str(n % 10) * 3_000_000)
             print("written", flush=True)
@@ -192,7 +202,7 @@ def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_af
         assert len(text) == 3_000_000
         assert text == text[0] * len(text)
     writer.stdout.close()
-    RunDirectory.open(tmp_path / "run", {}).close()
+    RunDirectory.open(tmp_path / "run", RecordedIdentity({})).close()
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == [
         "big.txt",
         "journal.sqlite",
@@ -205,7 +215,8 @@ def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
         import resource, signal, sys
         from skillfit.errors import InputError
         from skillfit.run.directory import RunDirectory
-        run = RunDirectory.open(sys.argv[1], {})
+        from skillfit.run.identity import RecordedIdentity
+        run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         run.write_text("file.txt", "old")
         # Then a write beyond the limit fails like one on a full disk.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -224,21 +235,21 @@ def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("No room left on the disk while writing ")
     assert (tmp_path / "run" / "file.txt").read_text() == "old"
-    RunDirectory.open(tmp_path / "run", {}).close()
+    RunDirectory.open(tmp_path / "run", RecordedIdentity({})).close()
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
 def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file"):
-        RunDirectory.open(tmp_path / "file", {})
+        RunDirectory.open(tmp_path / "file", RecordedIdentity({}))
     with pytest.raises(InputError, match="Cannot write"):
-        RunDirectory.open(tmp_path / "file" / "below", {})
+        RunDirectory.open(tmp_path / "file" / "below", RecordedIdentity({}))
     project = tmp_path / "project"
     project.mkdir()
     (project / "main.py").write_text("")
     with pytest.raises(InputError, match=r"holds other files \(main.py\)"):
-        RunDirectory.open(project, {})
+        RunDirectory.open(project, RecordedIdentity({}))
     assert [entry.name for entry in project.iterdir()] == ["main.py"]
 
 
@@ -247,11 +258,11 @@ def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_pa
 )
 def test_a_folder_without_permission_is_said() -> None:
     with pytest.raises(InputError, match="No permission to write /sys/kernel/run"):
-        RunDirectory.open("/sys/kernel/run", {})
+        RunDirectory.open("/sys/kernel/run", RecordedIdentity({}))
 
 
 def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", {}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         view = RunDirectory.read(tmp_path / "run")
         assert (view.run_id, view.config.root, view.finished, view.summary) == (
             run.run_id,
@@ -273,46 +284,10 @@ def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
         assert view.summary == run_summary(best_step=1)
         assert len(list(view.events.read())) == 3
         view.close()
-    with RunDirectory.open(tmp_path / "run", {}):
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})):
         assert RunDirectory.read(tmp_path / "run").finished is None  # it goes on
 
 
 def test_reading_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run directory"):
         RunDirectory.read(tmp_path)
-
-
-# What a version without `optimizer.prune_initial` recorded about a run.
-OLDER = json.loads((Path(__file__).parent / "older_identity.json").read_text())
-
-
-def identity_now(*overrides: str) -> dict[str, object]:
-    """The identity of the same run under this version."""
-    return {**OLDER, "config": identity(load_config(OLDER["config"], overrides))}
-
-
-async def test_a_run_of_an_older_version_resumes_with_settings_that_were_added_since(
-    tmp_path: Path,
-) -> None:
-    assert "prune_initial" not in OLDER["config"]["optimizer"]
-    with RunDirectory.open(tmp_path / "run", OLDER) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    with RunDirectory.open(tmp_path / "run", identity_now()) as run:
-        assert run.resumed
-    with pytest.raises(InputError, match=r"config\.optimizer\.prune_initial: false -> true"):
-        RunDirectory.open(tmp_path / "run", identity_now("optimizer.prune_initial=true"))
-
-
-@pytest.mark.parametrize("key", ["env.network", "model.agent.thinking", "train.lag"])
-async def test_any_setting_may_be_unknown_to_the_version_that_started_the_run(
-    tmp_path: Path, key: str
-) -> None:
-    older = json.loads(json.dumps(OLDER))
-    *sections, name = key.split(".")
-    holder = older["config"]
-    for section in sections:
-        holder = holder[section]
-    del holder[name]
-    with RunDirectory.open(tmp_path / "run", older) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    RunDirectory.open(tmp_path / "run", identity_now()).close()

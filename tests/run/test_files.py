@@ -30,6 +30,7 @@ from skillfit.run.events import (
     StageFinished,
     StepFinished,
 )
+from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import (
     EditEffect,
     Evidence,
@@ -265,7 +266,7 @@ def load(path: Path, name: str) -> Any:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    with RunDirectory.open(tmp_path / "whole", {}) as run:
+    with RunDirectory.open(tmp_path / "whole", RecordedIdentity({})) as run:
         for event in story():
             run.events.emit(event)
     return tmp_path / "whole"
@@ -375,7 +376,7 @@ def test_their_content_is_what_the_events_said(whole: Path) -> None:
     ],
 )
 def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, name: str) -> None:
-    with RunDirectory.open(tmp_path / "run", {}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         for event in story(mode):
             run.events.emit(event)
     assert load(tmp_path / "run", f"steps/step_0001/{name}") == {
@@ -389,7 +390,7 @@ def test_deleted_files_are_written_again_when_the_finished_run_is_replayed(whole
     expected = contents(whole)
     for name in expected:
         (whole / name).unlink()
-    with RunDirectory.open(whole, {}) as run:
+    with RunDirectory.open(whole, RecordedIdentity({})) as run:
         for event in story():
             run.events.emit(later(event))
     assert contents(whole) == expected
@@ -401,10 +402,10 @@ def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(
     events = list(story())
     for stop in range(1, len(events), 31):
         path = tmp_path / f"run{stop}"
-        with RunDirectory.open(path, {}) as run:
+        with RunDirectory.open(path, RecordedIdentity({})) as run:
             for event in events[:stop]:
                 run.events.emit(event)
-        with RunDirectory.open(path, {}) as run:
+        with RunDirectory.open(path, RecordedIdentity({})) as run:
             for event in events[:stop]:
                 run.events.emit(later(event))
             for event in events[stop:]:
@@ -418,10 +419,11 @@ def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
     program = textwrap.dedent("""
         import os, signal, sys
         from skillfit.run.directory import RunDirectory
+        from skillfit.run.identity import RecordedIdentity
         from tests.run.test_files import later, story
 
         stop, again = int(sys.argv[2]), len(sys.argv) > 3
-        with RunDirectory.open(sys.argv[1], {}) as run:
+        with RunDirectory.open(sys.argv[1], RecordedIdentity({})) as run:
             # heard before the files are: the event is stored, nothing else
             def kill(stored):
                 if stored.seq == stop:
@@ -457,11 +459,11 @@ def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
 def test_files_that_grow_never_go_back_while_a_resume_replays(tmp_path: Path) -> None:
     events = [event for event in story() if not isinstance(event, RunFinished)]
     path = tmp_path / "run"
-    with RunDirectory.open(path, {}) as run:
+    with RunDirectory.open(path, RecordedIdentity({})) as run:
         for event in events:
             run.events.emit(event)
     before = contents(path)
-    with RunDirectory.open(path, {}) as run:
+    with RunDirectory.open(path, RecordedIdentity({})) as run:
         for event in events:
             run.events.emit(later(event))
             assert contents(path) == before
@@ -476,7 +478,7 @@ def test_a_file_lost_between_event_and_write_is_there_after_the_resume(whole: Pa
         "best_skill.md",
     ):
         (whole / name).unlink()
-    with RunDirectory.open(whole, {}) as run:
+    with RunDirectory.open(whole, RecordedIdentity({})) as run:
         for event in story():
             run.events.emit(event)
     assert contents(whole) == before
@@ -491,7 +493,7 @@ def test_the_order_in_which_rollouts_finish_leaves_no_trace(whole: Path, tmp_pat
         random.Random(1).shuffle(batch)
         events += [*batch, event]
         batch = []
-    with RunDirectory.open(tmp_path / "run", {}) as run:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         for event in events:
             run.events.emit(event)
     assert contents(tmp_path / "run") == contents(whole)

@@ -25,11 +25,12 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
+from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import RecordedConfig, RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
 from tests.support.records import run_started, ship_tested
 
-IDENTITY = {"seed": 1}
+IDENTITY = RecordedIdentity({"seed": 1})
 CONFIG: dict[str, Any] = {
     "env": {"skill": "/home/me/my-skill/", "tasks": "tasks.jsonl"},
     "model": {"agent": {"id": "openai/small"}, "optimizer": {"id": "openai/big"}, "judge": None},
@@ -157,8 +158,9 @@ def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path
         import asyncio, os, signal, sys
         from pathlib import Path
         from skillfit.run.directory import RunDirectory
+        from skillfit.run.identity import RecordedIdentity
         from tests.run.test_listing import measured, started
-        run = RunDirectory.open(sys.argv[1], {})
+        run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         run.events.emit(started(run.run_id))
         run._card.save = lambda: None  # the kill comes before the card is written
         run.events.emit(measured("baseline", 0.5))

@@ -13,6 +13,7 @@ from skillfit.models.protocol import AuthFailed, Message, Reply, Request, Usage
 from skillfit.models.secrets import remember_secret
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, StepFinished, Warned
+from skillfit.run.identity import RecordedIdentity
 from skillfit.run.journal import RecordedModel
 from tests.support.records import run_started, run_summary, step_record
 
@@ -53,7 +54,7 @@ async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(
     said = " ".join(keys)
     path = tmp_path / "run"
     with RunDirectory.open(
-        path, {"base_url": "http://me:url-password-77@host/v1", "said": said}
+        path, RecordedIdentity({"base_url": "http://me:url-password-77@host/v1", "said": said})
     ) as run:
         model = RecordedModel(Blabbing(), run.journal, "agent")
         await model.complete(Request((Message("user", said),), stage="rollout"))

@@ -12,6 +12,7 @@ import pytest
 
 from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import Warned
+from skillfit.run.identity import RecordedIdentity
 from skillfit.run.store import RunClosed
 
 EVENTS = 3000
@@ -20,7 +21,7 @@ EVENTS = 3000
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("threads") / "run"
-    with RunDirectory.open(path, {}) as opened:
+    with RunDirectory.open(path, RecordedIdentity({})) as opened:
         for number in range(EVENTS):
             opened.events.emit(Warned(what=str(number), message="m" * 100))
     return path
@@ -40,6 +41,7 @@ def test_a_view_closed_while_threads_read_ends_their_reads_cleanly(run: Path) ->
         from pathlib import Path
         from tests.run.test_threads import read_all
         from skillfit.run.directory import RunDirectory
+        from skillfit.run.identity import RecordedIdentity
         for _ in range(60):
             view = RunDirectory.read(sys.argv[1])
             reading = threading.Barrier(5)
@@ -95,7 +97,7 @@ async def test_a_cancelled_stream_leaves_its_thread_a_clean_end(run: Path) -> No
 
 
 def test_a_reader_in_another_thread_sees_the_bill_of_a_running_writer(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", {}) as opened:
+    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as opened:
         view = RunDirectory.read(tmp_path / "run")
 
         def poll() -> int:

@@ -29,8 +29,8 @@ description: Sort tickets into queues.
 _SERVE = """
 import sys
 from pathlib import Path
-from skillfit.studio.web_app import serve
-serve(Path(sys.argv[1]), project=Path(sys.argv[2]), token=sys.argv[3])
+from skillfit.studio.web_app import serve_studio
+serve_studio(Path(sys.argv[1]), project=Path(sys.argv[2]), token=sys.argv[3])
 """
 
 

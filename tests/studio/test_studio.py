@@ -18,7 +18,7 @@ from skillfit.run.control import RunLock, in_use, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
-from skillfit.studio.web_app import Session, make_app, serve
+from skillfit.studio.web_app import Session, make_app, serve_studio
 from tests.report.recorded_runs import (
     BEST,
     INITIAL,
@@ -135,7 +135,7 @@ def test_a_weak_token_is_refused(tmp_path: Path, token: str) -> None:
 def test_other_machines_need_a_token(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "", "192.168.1.5"):
         with pytest.raises(InputError, match="can be reached from other machines"):
-            serve(tmp_path, host=host)
+            serve_studio(tmp_path, host=host)
 
 
 def test_a_chosen_token_works_every_time(tmp_path: Path) -> None:
@@ -731,4 +731,4 @@ def test_the_address_that_is_announced_can_be_reached_at_once(tmp_path: Path) ->
         raise Reached
 
     with pytest.raises(Reached):
-        serve(tmp_path, announce=knock)
+        serve_studio(tmp_path, announce=knock)

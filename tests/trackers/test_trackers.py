@@ -30,6 +30,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
+from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import RecordedConfig, TokenCounts, UsageTotals
 from tests.report.recorded_runs import BEST, improved
 from tests.support.records import run_started, run_summary, standings, step_record
@@ -328,7 +329,7 @@ async def test_opentelemetry_gets_rollouts_and_their_model_calls(
     endpoint, spans = collector
     for resumed in (False, True):  # a run that is stopped, and the same run resumed
         tracker = make_tracker(f"otel:{endpoint}", tmp_path / "run")
-        with RunDirectory.open(tmp_path / "run", {}) as run:
+        with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
             run.events.listen(tracker)
             await small_run(run, 3 if resumed else 2)
         tracker.close()

@@ -9,6 +9,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished
+from skillfit.run.identity import RecordedIdentity
 from skillfit.training.measure import ablate
 from tests.training.practice_project import COLOURS, items
 from tests.training.project_fixture import MakeProject
@@ -58,7 +59,7 @@ async def test_an_ablation_of_an_earlier_version_is_continued(make_project: Make
     models = {"agent": {"id": "openai/agent", **unset}, "judge": None}
     models["optimizer"] = {"id": "openai/optimizer", **unset}
     recorded = {"ablate": models, "skill": project.inputs().skill.hash, "by": "line"}
-    with RunDirectory.open(project.folder / "run", recorded) as run:
+    with RunDirectory.open(project.folder / "run", RecordedIdentity(recorded)) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
     found = await ablate(project.inputs(), project.folder / "run", rollouts=40)
     assert found.event.rollouts == 40

@@ -6,7 +6,13 @@ from skillfit.config.schema import BudgetSection
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Role, Usage
 from skillfit.models.registry import ModelSpec
-from skillfit.training.estimate import RolloutCost, RunEstimate, estimate
+from skillfit.training.estimate import (
+    SHIP_SAFETY,
+    RolloutCost,
+    RunEstimate,
+    estimate,
+    small_caps,
+)
 from tests.support.chat_server import Call
 from tests.training.practice_project import TrainingProject, items
 from tests.training.project_fixture import MakeProject
@@ -158,3 +164,25 @@ async def test_a_coding_agent_is_one_call_per_rollout_with_its_own_prompt(
     assert measured.usd is not None
     assert measured.usd.typical == pytest.approx(0.05 * assumed.rollouts.typical)
     assert assumed.total.usd.low < measured.usd.typical < assumed.total.usd.high
+
+
+@pytest.mark.parametrize(("gate", "compared"), [("strict", 0), ("screening", 2)])
+def test_only_a_gate_with_a_pool_needs_rollouts_to_compare_the_composed_skill(
+    make_project: MakeProject, gate: str, compared: int
+) -> None:
+    project = make_project(f"evaluation.gate={gate}", rows=items(8, 8, 4))
+    inputs = project.inputs("evaluation.preflight=false", "evaluation.finalists=1")
+
+    def fewest_calls(ship_test: bool) -> float:
+        settings = [f"evaluation.ship_test={str(ship_test).lower()}", "budget.calls=1"]
+        config = project.inputs(
+            "evaluation.preflight=false", "evaluation.finalists=1", *settings
+        ).config
+        (small,) = small_caps(
+            config, inputs.task, inputs.skill, inputs.plan(), None, inputs.abilities
+        )
+        return small.least
+
+    skills = 2  # the initial one and the finalist, each once on every item
+    kept = (skills + compared) * len(inputs.task.selection) * SHIP_SAFETY
+    assert fewest_calls(True) - fewest_calls(False) == pytest.approx(kept, abs=1)

@@ -5,6 +5,7 @@ import pytest
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.run.directory import RunDirectory
+from skillfit.run.identity import RecordedIdentity
 from skillfit.skill import Skill
 from skillfit.training.inputs import read_inputs
 from skillfit.training.measure import evaluate
@@ -60,7 +61,7 @@ async def test_an_evaluation_of_an_earlier_version_is_continued(make_project: Ma
         "seed": 42,
         "described": [None, {"exact": {}}, None],
     }
-    with RunDirectory.open(project.folder / "measured", recorded) as run:
+    with RunDirectory.open(project.folder / "measured", RecordedIdentity(recorded)) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
     old, _ = await evaluate(project.inputs(), SKILLS, project.folder / "measured")
     assert old.tally.scored == 8

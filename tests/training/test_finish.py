@@ -18,6 +18,7 @@ from skillfit.run.events import (
     PreflightFinished,
     RolloutFinished,
     ShipTested,
+    SlowUpdateFinished,
     Warned,
 )
 from skillfit.training.start import PreflightStopped
@@ -348,6 +349,21 @@ class TestBudget:
         await project.train(f"budget.calls={enough[1]}")
         assert len(project.history()) >= 1
         assert [event.repeats for event in project.events(ShipTested)] >= [1]
+
+    async def test_does_not_pay_again_for_a_skill_that_only_got_the_empty_region(
+        self, make_project: MakeProject
+    ) -> None:
+        # The second lesson is not above the incumbent, so the last skill is the placeholder's.
+        settings = ("evaluation.gate=strict", "train.num_epochs=2")
+        gated = ("optimizer.slow_update_gate_with_selection=true", "optimizer.use_meta_skill=false")
+        project = make_project(*settings, *gated, rows=items(8, 8, 4))
+        await project.train()
+        slow_updates = [event.action for event in project.events(SlowUpdateFinished)]
+        assert slow_updates == ["inject_placeholder", "reject"]
+        rollouts = project.events(RolloutFinished)
+        earlier = {event.rollout for event in rollouts if event.phase in ("baseline", "gate")}
+        final = {event.rollout for event in rollouts if event.phase == "final"}
+        assert len(final) == 8 and final <= earlier
 
     @pytest.mark.parametrize(("cap", "small"), [("usd", 0.01), ("tokens", 9_000)])
     async def test_below_one_optimizer_call_is_refused_before_anything_is_spent(

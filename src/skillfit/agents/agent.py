@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import (
+    PartDescription,
     build_part,
     call_user_code,
     check_methods,
@@ -81,7 +82,7 @@ class Agent(Protocol):
         """
         ...
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         """The settings that distinguish this agent from others, as JSON, for the run's identity.
         They hold nothing secret.
         """
@@ -117,7 +118,7 @@ class BaseAgent:
     def slots(self, cores: int) -> int | None:
         return None
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {"agent": type(self).__qualname__}
 
 
@@ -337,7 +338,7 @@ class ModelAgent(BaseAgent):
             "note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness"
         )
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"agent": self.name, **settings, "model": self.model.id}
 
@@ -425,7 +426,7 @@ class CallableAgent(BaseAgent):
     def _name(self) -> str:
         return getattr(self.solve, "__qualname__", type(self.solve).__name__)
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         name = f"{getattr(self.solve, '__module__', '')}:{self._name}"
         return {"agent": "callable", **(self.source or {"callable": name})}
 
@@ -480,8 +481,8 @@ class AgentObject:
         slots: int | None = self.agent.slots(cores) if hasattr(self.agent, "slots") else None
         return slots
 
-    def describe(self) -> JsonObject:
-        described: JsonObject = (
+    def describe(self) -> PartDescription:
+        described: PartDescription = (
             self.agent.describe()
             if hasattr(self.agent, "describe")
             else {"agent": type(self.agent).__qualname__}

@@ -38,6 +38,7 @@ from skillfit.agents.cli_programs import (
 )
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
+from skillfit.extensions import PartDescription
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Request, Usage
 from skillfit.models.registry import ModelSpec, Provider, Setup
@@ -147,7 +148,7 @@ class CliAgent(BaseAgent):
             parts.append(f"The documents to work with are in the folder {CORPUS} (read-only).")
         return "\n\n".join(parts)
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         spec = self.command.spec
         options = {
             name: value for name, value in spec.options.items() if name not in _OF_THE_MACHINE

@@ -26,7 +26,8 @@ from skillfit.agents.agent import (
     system_message,
     workspace_for,
 )
-from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
+from skillfit.extensions import PartDescription
+from skillfit.models.json_text import parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.plain_text import head_and_tail
 from skillfit.sandbox.isolation import (
@@ -287,11 +288,10 @@ class ToolsAgent(ModelAgent):
     def _template(self) -> str:
         return self.prompt if self.corpus is None else f"{self.prompt}\n\n{CORPUS_PROMPT}"
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         """Without what may differ between machines that give the same results."""
-        settings = super().describe()
-        del settings["sandbox"]
-        return settings | {"corpus": self.corpus is not None}
+        settings = {name: value for name, value in super().describe().items() if name != "sandbox"}
+        return {**settings, "corpus": self.corpus is not None}
 
 
 @dataclass

@@ -45,7 +45,7 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.benchmarks.game_process import Game, Move
 from skillfit.errors import InputError, TaskFailure, did_you_mean
-from skillfit.models.json_text import JsonObject
+from skillfit.extensions import PartDescription
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
@@ -381,7 +381,7 @@ class GameEvaluator(Evaluator):
             soft = max(0.0, min(1.0, state.score / state.max_score))
         return Score(hard, soft, "" if state.won else "The goal of the game was not reached.")
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {
             "game": self.name,
             "max_steps": self.max_steps,

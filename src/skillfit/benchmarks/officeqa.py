@@ -46,9 +46,10 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
+from skillfit.extensions import PartDescription
 from skillfit.models.client import with_retries
 from skillfit.models.failures import classify_service
-from skillfit.models.json_text import JsonObject, parse_json
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.plain_text import one_line
@@ -385,7 +386,7 @@ class SearchRounds(Evaluator):
         ]
         return "\n\n".join(found)
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {
             "search_mode": "custom_search",
             "url": self.service.url,

@@ -15,8 +15,7 @@ from typing import Any
 
 from skillfit.benchmarks.benchmark import ItemRow
 from skillfit.errors import InputError, TaskFailure, did_you_mean
-from skillfit.extensions import call_user_code
-from skillfit.models.json_text import JsonObject
+from skillfit.extensions import JsonValue, PartDescription, call_user_code
 from skillfit.tasks.graders.built_in import Extract
 from skillfit.tasks.item import Attempt, Item, Score
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
@@ -47,7 +46,7 @@ def reasoning_gym(
     return TaskSource(load, {"env": {"agent": "chat", "prompt": _PROMPT, "skill": skill}})
 
 
-def _dataset(name: str, settings: Mapping[str, object]) -> Any:
+def _dataset(name: str, settings: Mapping[str, JsonValue]) -> Any:
     if find_spec("reasoning_gym") is None:
         raise InputError(
             "reasoning_gym: tasks need the package reasoning-gym.",
@@ -81,7 +80,7 @@ class VerifierGrader:
     """Scores answers with the verifier of a reasoning_gym data set."""
 
     dataset: Any
-    settings: Mapping[str, object]
+    settings: Mapping[str, JsonValue]
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         text = attempt.answer.strip()
@@ -105,5 +104,5 @@ class VerifierGrader:
     def patterns(self) -> tuple[str, ...]:
         return ()
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {"reasoning_gym": dict(self.settings)}

@@ -51,7 +51,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.models.json_text import JsonObject
+from skillfit.extensions import PartDescription
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
@@ -457,7 +457,7 @@ class CodeRounds(Evaluator):
         attempt = dialogue.attempt(answer)
         return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {
             "mode": "multi",
             "max_turns": self.max_turns,

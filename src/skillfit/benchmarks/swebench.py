@@ -48,8 +48,9 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
+from skillfit.extensions import PartDescription
 from skillfit.models.client import with_retries
-from skillfit.models.json_text import JsonObject, parse_json
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.sandbox.isolation import run_untrusted
@@ -202,7 +203,7 @@ class ContainerRounds(Evaluator):
         resolved = item.id in found.get("resolved_ids", [])
         return Score(float(resolved), feedback="" if resolved else "The issue is not resolved.")
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {
             "swebench": "docker",
             "dataset": self.dataset,

@@ -88,7 +88,7 @@ async def _run_checks(
     from skillfit.training.preflight import probe, run_preflight
 
     inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity().as_json(), keep_end=True) as opened:
+    with RunDirectory.open(path, inputs.identity(), keep_end=True) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
             await probe(parts, again=True)
             return await run_preflight(parts)

@@ -155,7 +155,7 @@ def studio(
 
     Example: skillfit studio runs --open
     """
-    from skillfit.studio.web_app import serve
+    from skillfit.studio.web_app import serve_studio
 
     opened: list[str] = []
 
@@ -169,7 +169,7 @@ def studio(
 
     if path == Path("runs"):
         path.mkdir(exist_ok=True)
-    serve(path, port, host, token, announce=announce, project=project)
+    serve_studio(path, port, host, token, announce=announce, project=project)
 
 
 def mcp(
@@ -198,12 +198,12 @@ def mcp(
         if not Path(folder).is_dir():
             raise InputError(f"{folder} is not a folder.", hint="Give folders that exist.")
     try:
-        from skillfit.plugins.mcp_server import serve
+        from skillfit.plugins.mcp_server import serve_mcp
     except ImportError as error:
         raise InputError(
             f"skillfit mcp is not available here: {error}.", hint="pip install 'skillfit[mcp]'"
         ) from error
-    return serve([Path(folder) for folder in named])
+    return serve_mcp([Path(folder) for folder in named])
 
 
 TOPICS = ("config", "commands", "graders", "exit-codes")

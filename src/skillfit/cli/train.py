@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skillfit.cli.terminal import Terminal
     from skillfit.run.control import Control
     from skillfit.training.inputs import Inputs
-    from skillfit.training.start import Result
+    from skillfit.training.start import TrainingResult
 
 
 RunOption = Annotated[
@@ -124,7 +124,7 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     from skillfit.config.schema import with_earlier_behaviour
 
     opened = Run.open(run)
-    inputs = read(with_earlier_behaviour(opened.started.config.root), overrides)
+    inputs = read(with_earlier_behaviour(opened.story.config.root), overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 
@@ -137,7 +137,7 @@ def drive(
     force_new: bool = False,
     force: bool = False,
     track: Sequence[str] = (),
-) -> Result:
+) -> TrainingResult:
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
     from skillfit.plugins.trackers import make_tracker
     from skillfit.training.start import start
@@ -257,7 +257,7 @@ def _leave_closed_terminal() -> None:
     os.close(nowhere)
 
 
-def report(result: Result, as_json: bool) -> None:
+def report(result: TrainingResult, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
     line = ResultLine.of(result.run, result.summary)
     show(line.as_json(), line.as_text(result.diagnosis), as_json)

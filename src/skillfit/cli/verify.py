@@ -54,7 +54,7 @@ class Record:
             )
         best = stored(path).skill.with_document(run.best_skill)
         means = _item_means(path, best.hash, run.config.evaluation.ship_grader is not None)
-        return cls(run.started.config, run.best_skill.text, means)
+        return cls(run.story.config, run.best_skill.text, means)
 
     @classmethod
     def read(cls, path: Path) -> Record:

@@ -15,8 +15,8 @@ from skillfit.gate.samples import (
     Sampler,
     Samples,
     believe,
-    compare,
     mean,
+    paired_evidence,
     within_item_variance,
 )
 from skillfit.gate.verdict import (
@@ -142,7 +142,7 @@ class BaseGate:
             action=action,
             winner=self.incumbent,
             reason=ruling.reason,
-            evidence=compare(new, old, rollouts=count.rollouts, coverage=count.coverage),
+            evidence=paired_evidence(new, old, rollouts=count.rollouts, coverage=count.coverage),
             incumbent_score=old.score,
             candidate_score=new.score,
             candidate_tally=new.tally(),

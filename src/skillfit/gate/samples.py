@@ -313,7 +313,9 @@ def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE
     return Belief(round(shrink * mean(values), 12), shrink * noise, len(values))
 
 
-def compare(candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float) -> Evidence:
+def paired_evidence(
+    candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float
+) -> Evidence:
     """The paired comparison of two skills on the items scored under both."""
     differences = candidate.against(incumbent)
     estimate = interval(list(differences.values()))

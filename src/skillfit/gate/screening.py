@@ -17,15 +17,15 @@ from skillfit.errors import InputError
 from skillfit.gate.base import BaseGate
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
-    Change,
+    ColumnKind,
     Family,
-    Kind,
+    PossibleChange,
     Posterior,
     SelectionItems,
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, believe, compare
+from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, believe, paired_evidence
 from skillfit.gate.verdict import (
     Arm,
     Candidate,
@@ -182,7 +182,7 @@ class ScreeningGate(BaseGate):
 
     def _fit(self) -> None:
         """Fit all rollouts so far, starting from the last fit."""
-        kinds: dict[str, Kind] = {key: entry.kind for key, entry in self.pool.edits.items()}
+        kinds: dict[str, ColumnKind] = {key: entry.kind for key, entry in self.pool.edits.items()}
         kinds |= dict.fromkeys(self._documents, "base")
         columns = [key for key in kinds if self._rollouts[key]]
         self._posterior = fit(
@@ -198,7 +198,9 @@ class ScreeningGate(BaseGate):
             if entry.status != "dropped" and self._rollouts[entry.id]
         ]
         changes = [
-            Change(self.pool.signs(entry.id), entry.status == "promoted", self._rollouts[entry.id])
+            PossibleChange(
+                self.pool.signs(entry.id), entry.status == "promoted", self._rollouts[entry.id]
+            )
             for entry in used
         ]
         incumbent = self._columns(self.pool.incumbent)
@@ -445,7 +447,9 @@ class ScreeningGate(BaseGate):
             await self._pass_of_both(new, old, samples, incumbent)
             belief = believe(samples.against(incumbent).values())
         broken = await self._broken(new, old, samples, incumbent)
-        evidence = compare(samples, incumbent, rollouts=count.rollouts, coverage=count.coverage)
+        evidence = paired_evidence(
+            samples, incumbent, rollouts=count.rollouts, coverage=count.coverage
+        )
         ruling = self._decide_document(belief.mean, broken, count)
         if ruling.decision == "accept":
             self._base = (column,)

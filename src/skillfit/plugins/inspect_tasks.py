@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
-from skillfit.extensions import errors_in
-from skillfit.models.json_text import JsonObject
+from skillfit.extensions import JsonValue, PartDescription, errors_in
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
 from skillfit.plugins.inspect_bridge import (
@@ -129,9 +128,9 @@ class InspectEvaluator(Evaluator):
             if self._runner is not None:
                 await self._runner
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         settings = self._settings
-        described: JsonObject = {
+        described: dict[str, JsonValue] = {
             "inspect": settings.reference,
             "skill_as": settings.skill_as,
         }

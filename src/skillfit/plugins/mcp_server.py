@@ -9,24 +9,39 @@ they would do. Commands run in separate processes, so a run continues when the s
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
+from pydantic import JsonValue
 
 from skillfit import __version__
-from skillfit.errors import SkillfitError
+from skillfit.errors import InputError, SkillfitError
 from skillfit.models.json_text import JsonObject
 from skillfit.plain_text import shorten
-from skillfit.report import RunStory, open_run, read_story
+from skillfit.report import RunStory, open_details, read_story
+from skillfit.report.story import (
+    Cost,
+    EditSummary,
+    GateSummary,
+    PersonDecision,
+    Point,
+    Rejection,
+    RunNotice,
+    TypeSummary,
+)
 from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL, RunState
 from skillfit.run.events import RolloutFinished, as_json
+from skillfit.run.records import EditStatus, RunFinishReason
+from skillfit.skill import Edit
 from skillfit.studio.commands import (
     Folders,
     Starter,
@@ -51,13 +66,13 @@ _WAIT = 60.0  # seconds that `follow` waits at most
 _POLL = 0.25
 _OMITTED = ("config", "summary", "all_pairs", "pairs")  # long fields of events
 
-READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
-SPENDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+_CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+_SPENDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
 
 
-def serve(folders: Sequence[Path] = ()) -> None:
+def serve_mcp(folders: Sequence[Path] = ()) -> None:
     """Serve MCP on stdin and stdout until the client disconnects. Started runs continue.
 
     `folders`: what may be reached; the current one when none is given.
@@ -72,23 +87,49 @@ def make_server(folders: Folders) -> MCPServer:
         "skillfit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
     listed: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
-        (tools.check, "Check a config (spends a little)", SPENDS),
-        (tools.estimate, "Estimate a run", READS),
-        (tools.start, "Start or resume a run (spends)", SPENDS),
-        (tools.stop, "Stop a run", WRITES),
-        (tools.follow, "Follow a run", READS),
-        (tools.show, "Show a run", READS),
-        (tools.apply, "Put the best skill into its folder (writes)", CHANGES),
-        (tools.prompts, "Prompts that wait for an answer", READS),
-        (tools.answer, "Answer a prompt (writes)", WRITES),
-        (tools.steer, "Veto, pin or reword an edit (writes)", WRITES),
+        (tools.check, "Check a config (spends a little)", _SPENDS),
+        (tools.estimate, "Estimate a run", _READS),
+        (tools.start, "Start or resume a run (spends)", _SPENDS),
+        (tools.stop, "Stop a run", _WRITES),
+        (tools.follow, "Follow a run", _READS),
+        (tools.show, "Show a run", _READS),
+        (tools.apply, "Put the best skill into its folder (writes)", _CHANGES),
+        (tools.prompts, "Prompts that wait for an answer", _READS),
+        (tools.answer, "Answer a prompt (writes)", _WRITES),
+        (tools.steer, "Veto, pin or reword an edit (writes)", _WRITES),
     )
     for tool, title, effects in listed:
-        server.add_tool(tool, title=title, annotations=effects)
+        server.add_tool(_as_json_tool(tool), title=title, annotations=effects)
     return server
 
 
+def _as_json_tool(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[JsonObject]]:
+    """The tool as the client sees it: its result is a JSON object, and what the user or the agent
+    can fix is an error of the tool.
+    """
+
+    @wraps(tool)
+    async def answer(*args: Any, **arguments: Any) -> JsonObject:
+        try:
+            result = await tool(*args, **arguments)
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        return result if isinstance(result, dict) else asdict(result)
+
+    signature = inspect.signature(tool, eval_str=True)
+    answer.__signature__ = signature.replace(return_annotation=JsonObject)  # type: ignore[attr-defined]
+    return answer
+
+
 @dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """What a call would do with `confirm: true`."""
+
+    needs_confirmation: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStanding:
     """The state of a run, for an agent that follows it."""
 
@@ -103,6 +144,130 @@ class RunStanding:
     stopped_by: str = ""  # output of a process that ended before the run did
 
 
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """What happened in a run since the last call. `events` are lines as a tracker gets them,
+    without their long texts.
+    """
+
+    events: list[JsonObject]
+    rollouts: int  # counted, not listed
+    last: int  # number of the last event
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEdit:
+    """An edit without the history of its effect."""
+
+    id: str
+    step: int
+    edit: Edit
+    status: EditStatus
+    mean: float | None
+    low: float
+    high: float
+    probability: float
+    rollouts: int
+    reason: str
+    items: tuple[str, ...]
+    in_best: bool
+    awaits_approval: bool
+
+    @classmethod
+    def of(cls, edit: EditSummary) -> ShownEdit:
+        return cls(
+            id=edit.id,
+            step=edit.step,
+            edit=edit.edit,
+            status=edit.status,
+            mean=edit.mean,
+            low=edit.low,
+            high=edit.high,
+            probability=edit.probability,
+            rollouts=edit.rollouts,
+            reason=edit.reason,
+            items=edit.items,
+            in_best=edit.in_best,
+            awaits_approval=edit.awaits_approval,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRun:
+    """The story of a run without histories and item lists."""
+
+    run: str
+    path: str
+    state: RunState
+    finish_reason: RunFinishReason | Literal[""]
+    verdict: str
+    diagnosis: str
+    practice: bool
+    metric: str
+    seconds: float
+    tokens: tuple[int, int]
+    best_skill: str
+    unproven_skill: str
+    points: tuple[Point, ...]
+    decisions: tuple[GateSummary, ...]
+    edits: tuple[ShownEdit, ...]
+    rejections: tuple[Rejection, ...]
+    types: tuple[TypeSummary, ...]
+    costs: tuple[Cost, ...]
+    total: Cost
+    notices: tuple[RunNotice, ...]
+    people: tuple[PersonDecision, ...]
+
+    @classmethod
+    def of(cls, story: RunStory) -> ShownRun:
+        return cls(
+            run=story.run,
+            path=story.path,
+            state=story.state,
+            finish_reason=story.finish_reason,
+            verdict=story.verdict,
+            diagnosis=story.diagnosis,
+            practice=bool(story.practice),
+            metric=story.metric,
+            seconds=story.seconds,
+            tokens=story.tokens,
+            best_skill=story.best_skill,
+            unproven_skill=story.unproven_skill,
+            points=story.points,
+            decisions=story.gates,
+            edits=tuple(map(ShownEdit.of, story.edits)),
+            rejections=story.rejections,
+            types=story.types,
+            costs=story.costs,
+            total=story.total,
+            notices=story.notices,
+            people=story.decisions,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    id: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptList:
+    prompts: list[PromptText]
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredPrompt:
+    answered: str  # its id
+    waiting: int  # how many are left
+
+
+@dataclass(frozen=True, slots=True)
+class SteeredRun:
+    number: int  # of the request
+    command: str
+
+
 @dataclass(slots=True)
 class Tools:
     """The tools of a session. Relative paths begin in the first folder."""
@@ -112,7 +277,7 @@ class Tools:
 
     async def check(
         self, config: str, run: str, overrides: list[str] | None = None, confirm: bool = False
-    ) -> JsonObject:
+    ) -> JsonObject | Unconfirmed:
         """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts,
         recorded in the directory `run`: a later `start` there does not pay for them again.
         `overrides` are `key.sub=value`. Spends money with paid models, so it needs `confirm`.
@@ -135,7 +300,7 @@ class Tools:
         overrides: list[str] | None = None,
         force: bool = False,
         confirm: bool = False,
-    ) -> JsonObject:
+    ) -> RunStanding | Unconfirmed:
         """Train in the directory `run`, or resume the run that is there, in the background.
         `force`: even if the check says stop. Spends money with paid models (set `budget.usd`), so
         it needs `confirm`.
@@ -146,27 +311,21 @@ class Tools:
         arguments = ["train", *words, "--run", str(path), "--json", *forced]
         if not confirm:
             return _unconfirmed(arguments, "starts a run that may spend money")
-        try:
-            self._starter.start(path, arguments, folder=self.folders.roots[0])
-        except SkillfitError as error:
-            raise ToolError(str(error)) from error
+        self._starter.start(path, arguments, folder=self.folders.roots[0])
         begun = path / "config.json"
         await _wait_until(lambda: begun.is_file() or not self._starter.is_starting(path))
-        return asdict(self._standing(path))
+        return self._standing(path)
 
-    async def stop(self, run: str, confirm: bool = False) -> JsonObject:
+    async def stop(self, run: str, confirm: bool = False) -> RunStanding | Unconfirmed:
         """Stop a running run: what is in progress finishes and is saved. `start` resumes it. Needs
         `confirm`.
         """
         path = self._run(run)
         if not confirm:
             return _unconfirmed(["steer", str(path), "stop"], "stops the run")
-        try:
-            stop_run(path)
-        except SkillfitError as error:
-            raise ToolError(str(error)) from error
+        stop_run(path)
         await _wait_until(lambda: not in_use(path) and not self._starter.is_starting(path))
-        return asdict(self._standing(path))
+        return self._standing(path)
 
     async def follow(
         self, run: str, after: int = 0, wait: float = 20.0, limit: int = 40
@@ -178,17 +337,16 @@ class Tools:
         path = self._run(run)
         until = time.monotonic() + min(wait, _WAIT)
         while True:
-            news = _news(path, after, limit)
-            standing = self._standing(path)
+            news, standing = _news(path, after, limit), self._standing(path)
             if news.events or standing.state != "running" or time.monotonic() >= until:
                 return {**asdict(standing), **asdict(news)}
             await asyncio.sleep(_POLL)
 
-    async def show(self, run: str) -> JsonObject:
+    async def show(self, run: str) -> ShownRun:
         """What a run did: verdict, scores with intervals, decisions, edits and their effects, cost,
         and the skill it hands back. `unproven_skill` is what was found but not shown to be better.
         """
-        return _summary(_story(self._run(run)))
+        return ShownRun.of(read_story(self._run(run)))
 
     async def apply(self, run: str, confirm: bool = False) -> JsonObject:
         """Put the best skill into its folder; the old text is kept in the run. Without `confirm`
@@ -197,39 +355,36 @@ class Tools:
         path = self._run(run)
         if not confirm:
             return await self._command(["diff", str(path)])
-        skill = _story(path).data.skill
+        skill = read_story(path).data.skill
         if skill:
-            self._inside(skill)
+            self.folders.resolve(skill)
         return await self._command(["apply", str(path), "--yes"])
 
-    async def prompts(self, run: str) -> JsonObject:
+    async def prompts(self, run: str) -> PromptList:
         """Prompts of a handoff run that wait for an answer: id and text. Answer each with `answer`,
         then `start` the run again.
         """
         waiting = waiting_prompts(self._run(run))
-        listed = [
-            {"id": prompt.id, "prompt": prompt.prompt.read_text(encoding="utf-8")}
-            for prompt in waiting
-        ]
-        return {"prompts": listed}
+        return PromptList(
+            [PromptText(one.id, one.prompt.read_text(encoding="utf-8")) for one in waiting]
+        )
 
-    async def answer(self, run: str, id: str, text: str, confirm: bool = False) -> JsonObject:
+    async def answer(
+        self, run: str, id: str, text: str, confirm: bool = False
+    ) -> AnsweredPrompt | Unconfirmed:
         """Answer one handoff prompt, in the form that it asks for. An answer cannot be taken back
         once the run has used it. Needs `confirm`.
         """
         path = self._run(run)
-        try:
-            prompt = find_prompt(path, id)
-            if not confirm:
-                return {"needs_confirmation": f"Writes the answer to {prompt.answer.name}."}
-            left = await asyncio.to_thread(answer_prompt, path, id, text)
-        except SkillfitError as error:
-            raise ToolError(str(error)) from error
-        return {"answered": id, "waiting": left}
+        prompt = find_prompt(path, id)
+        if not confirm:
+            command = as_typed(["steer", str(path), "answer", id])
+            return Unconfirmed(f"Writes the answer to {prompt.answer.name}.", command)
+        return AnsweredPrompt(id, await asyncio.to_thread(answer_prompt, path, id, text))
 
     async def steer(
         self, run: str, action: str, target: str = "", text: str = "", confirm: bool = False
-    ) -> JsonObject:
+    ) -> SteeredRun | Unconfirmed:
         """Decide about an edit of a run: `veto`, `pin`, `reword` (with `text`), `approve` or
         `decline`, with the edit's id as `target`; or raise a `budget` (target usd, text 10). The
         run takes it up between steps. Needs `confirm`.
@@ -237,50 +392,36 @@ class Tools:
         path = self._run(run)
         if not confirm:
             return _unconfirmed(["steer", str(path), action, target, text], "steers the run")
-        try:
-            request = await asyncio.to_thread(steer_run, path, action, target, text)
-        except SkillfitError as error:
-            raise ToolError(str(error)) from error
-        return {"number": request.number, "command": request.command(path)}
-
-    def _inside(self, path: str) -> Path:
-        try:
-            return self.folders.resolve(path)
-        except SkillfitError as error:
-            raise ToolError(str(error)) from error
+        request = await asyncio.to_thread(steer_run, path, action, target, text)
+        return SteeredRun(request.number, request.command(path))
 
     def _run(self, run: str) -> Path:
-        path = self._inside(run)
+        path = self.folders.resolve(run)
         if path in self.folders.roots:
-            raise ToolError(f"{run!r} is a project folder, not a run.")
+            raise InputError(f"{run!r} is a project folder, not a run.")
         return path
 
     def _config(self, config: str, overrides: list[str] | None) -> list[str]:
         """The config and its overrides as words of a command, checked."""
-        path = self._inside(config)
+        path = self.folders.resolve(config)
         if not path.is_file():
-            raise ToolError(f"There is no config {config!r}.")
-        try:
-            check_overrides(self.folders, overrides or ())
-        except SkillfitError as error:
-            raise ToolError(str(error)) from error
+            raise InputError(f"There is no config {config!r}.")
+        check_overrides(self.folders, overrides or ())
         return [str(path), *(overrides or ())]
 
     async def _command(self, arguments: list[str]) -> JsonObject:
-        try:
-            result = await run_command(arguments, folder=self.folders.roots[0], timeout=3_600)
-        except SkillfitError as error:
-            raise ToolError(str(error)) from error
+        """What the command printed as JSON."""
+        result = await run_command(arguments, folder=self.folders.roots[0], timeout=3_600)
         if result.error:
-            raise ToolError(result.error)
+            raise InputError(result.error)
         return result.data
 
     def _standing(self, path: Path) -> RunStanding:
         """The state of a run, or why its process ended before there was one."""
         failure = self._starter.failure(path)
         if not (path / JOURNAL).is_file():
-            raise ToolError(failure or f"There is no run in {path}.")
-        story = _story(path)
+            raise InputError(failure or f"There is no run in {path}.")
+        story = read_story(path)
         state: RunState = "running" if self._starter.is_starting(path) else story.state
         stage = story.running_stage
         return RunStanding(
@@ -304,85 +445,40 @@ async def _wait_until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(_POLL)
 
 
-def _unconfirmed(arguments: Sequence[str], what: str) -> JsonObject:
-    command = as_typed([word for word in arguments if word])
-    return {
-        "needs_confirmation": f"This {what}. Ask your user, then call again with confirm: true.",
-        "command": command,
-    }
+def _unconfirmed(arguments: Sequence[str], what: str) -> Unconfirmed:
+    return Unconfirmed(
+        f"This {what}. Ask your user, then call again with confirm: true.",
+        as_typed([word for word in arguments if word]),
+    )
 
 
-def _story(path: Path) -> RunStory:
-    try:
-        return read_story(path)
-    except SkillfitError as error:
-        raise ToolError(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class _News:
-    events: list[JsonObject]
-    rollouts: int
-    last: int
-
-
-def _news(path: Path, after: int, limit: int) -> _News:
+def _news(path: Path, after: int, limit: int) -> RunNews:
     if not (path / JOURNAL).is_file():
-        return _News([], 0, after)
+        return RunNews([], 0, after)
     events: list[JsonObject] = []
     rollouts, last = 0, after
-    try:
-        with open_run(path) as view:
-            for stored in view.events.read(after):
-                if isinstance(stored.event, RolloutFinished):
-                    rollouts += 1
-                elif len(events) < limit:
-                    events.append(_brief(as_json(stored)))
-                else:
-                    break
-                last = stored.seq
-    except SkillfitError as error:
-        raise ToolError(str(error)) from error
-    return _News(events, rollouts, last)
+    with open_details(path) as details:
+        for stored in details.events(after):
+            if isinstance(stored.event, RolloutFinished):
+                rollouts += 1
+            elif len(events) < limit:
+                events.append(_brief_fields(as_json(stored)))
+            else:
+                break
+            last = stored.seq
+    return RunNews(events, rollouts, last)
 
 
-def _brief(value: Any) -> Any:
+def _brief_fields(line: JsonObject) -> JsonObject:
     """Without long texts: skills and patches are read with `show`."""
+    return {name: _brief(value) for name, value in line.items() if name not in _OMITTED}
+
+
+def _brief(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
-        return {name: _brief(item) for name, item in value.items() if name not in _OMITTED}
-    if isinstance(value, list | tuple):
+        return _brief_fields(value)
+    if isinstance(value, list):
         return [_brief(item) for item in value]
     if isinstance(value, str) and len(value) > _LONG:
         return f"{shorten(value, _LONG)} ({len(value)} characters)"
     return value
-
-
-def _summary(story: RunStory) -> JsonObject:
-    """The story without histories and item lists."""
-    edits = [
-        {name: value for name, value in asdict(edit).items() if name != "history"}
-        for edit in story.edits
-    ]
-    return {
-        "run": story.run,
-        "path": story.path,
-        "state": story.state,
-        "finish_reason": story.finish_reason,
-        "verdict": story.verdict,
-        "diagnosis": story.diagnosis,
-        "practice": bool(story.practice),
-        "metric": story.metric,
-        "seconds": story.seconds,
-        "tokens": story.tokens,
-        "best_skill": story.best_skill,
-        "unproven_skill": story.unproven_skill,
-        "points": [asdict(point) for point in story.points],
-        "decisions": [asdict(gate) for gate in story.gates],
-        "edits": edits,
-        "rejections": [asdict(one) for one in story.rejections],
-        "types": [asdict(one) for one in story.types],
-        "costs": [asdict(cost) for cost in story.costs],
-        "total": asdict(story.total),
-        "notices": [asdict(notice) for notice in story.notices],
-        "people": [asdict(decision) for decision in story.decisions],
-    }

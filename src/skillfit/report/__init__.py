@@ -1,7 +1,16 @@
 """The outside view of a run, and the report made from it."""
 
 from skillfit.report.html_report import write_report
+from skillfit.report.run_details import RunDetails, open_details
 from skillfit.report.story import RunStory
-from skillfit.report.story_builder import RunFollower, StoryBuilder, open_run, read_story
+from skillfit.report.story_builder import RunFollower, StoryBuilder, read_story
 
-__all__ = ["RunFollower", "RunStory", "StoryBuilder", "open_run", "read_story", "write_report"]
+__all__ = [
+    "RunDetails",
+    "RunFollower",
+    "RunStory",
+    "StoryBuilder",
+    "open_details",
+    "read_story",
+    "write_report",
+]

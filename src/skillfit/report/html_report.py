@@ -12,11 +12,11 @@ import hashlib
 import html
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -28,26 +28,35 @@ from skillfit.models.protocol import ROLES
 from skillfit.models.registry import ModelSpec
 from skillfit.plain_text import dollars, duration, percent, points, quantity, shorten, visible
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
+from skillfit.report.run_details import (
+    ItemChange,
+    ItemResult,
+    ItemSummary,
+    Trajectory,
+    count_changes,
+    open_details,
+    types_of,
+    worst_first,
+)
 from skillfit.report.run_text import (
     UNPRICED,
+    Fact,
+    ScoreComparison,
     ablation_sentence,
     comparisons,
     facts,
     next_commands,
 )
-from skillfit.report.story import EditSummary, RunStory
-from skillfit.report.story_builder import open_run, read_story
-from skillfit.report.story_evidence import by_effect
-from skillfit.report.story_items import (
-    ItemSummary,
-    Side,
-    Trajectory,
-    count_changes,
-    read_items,
-    read_trajectories,
-    types_of,
-    worst_first,
+from skillfit.report.story import (
+    EditSummary,
+    GateSummary,
+    Rejection,
+    RunNotice,
+    RunStory,
+    TypeSummary,
 )
+from skillfit.report.story_builder import read_story
+from skillfit.report.story_evidence import by_effect
 from skillfit.run.events import AblationFinished
 from skillfit.run.records import RecordedConfig, UnitWorth, display_name
 from skillfit.skill import Skill, diff
@@ -56,10 +65,23 @@ from skillfit.skill.regions import code_fence, scan
 _ITEMS = 600  # listed in the file
 _PAGE = 25  # items or rows shown at once
 _EDITS = 60  # rows of the forest plot
+_REJECTIONS = 200
 _MARKDOWN_EDITS = 20
 _MARKDOWN_NOTICES = 30
 ASSETS = Path(__file__).parent / "assets"
-Row = TypeVar("Row")
+PagedRow = TypeVar("PagedRow")
+
+
+@dataclass(frozen=True)
+class PageData:
+    """Base class: the data of a page. Its fields are the names that the template uses."""
+
+    template: ClassVar[str]
+
+    def render(self, environment: Environment, part: str = "", **shared: object) -> str:
+        """The page, or a part of it that has its own template. `shared`: names of all pages."""
+        names = {one.name: getattr(self, one.name) for one in fields(self)}
+        return environment.get_template(part or self.template).render({**names, **shared})
 
 
 def write_report(
@@ -83,47 +105,74 @@ def html_report(story: RunStory) -> str:
     """The self-contained page, with the trajectories of the items it lists."""
     if story.ablation is not None:
         return ablation_report(story.ablation, story.skill_name, story.initial_skill)
-    with open_run(Path(story.path)) as run:
-        items = worst_first(read_items(run.events, story))
-        listed = items[:_ITEMS]
-        trajectories = read_trajectories(run.journal, listed)
-    context = report_context(story, items, trajectories)
-    context |= {"script": asset("report.js"), "style": asset("base.css") + asset("report.css")}
-    return report_environment().get_template("report.html.j2").render(context)
+    with open_details(Path(story.path)) as details:
+        items = worst_first(details.compared_items(story))
+        trajectories = details.trajectories(items[:_ITEMS])
+    return report_page(story, items, trajectories).render(report_environment())
 
 
-def report_context(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPage(PageData):
+    template: ClassVar = "report.html.j2"
+
+    story: RunStory
+    title: str
+    facts: Sequence[Fact]
+    chart: Markup
+    small_charts: Sequence[Markup]
+    forest: Markup
+    edits_cut: int
+    edits_measured: bool
+    lines: Sequence[SkillLine]
+    types: Sequence[TypeSummary]
+    changes: Mapping[ItemChange, int]
+    compared: bool
+    items: Sequence[ItemSummary]
+    item_pages: Sequence[Sequence[ItemSummary]]
+    items_cut: int
+    gate_pages: Sequence[Sequence[GateSummary]]
+    rejections: Sequence[Rejection]
+    rejections_cut: int
+    settings: Settings
+    commands: Sequence[str]
+    trajectories: Mapping[str, Trajectory]
+    script: Markup
+    style: Markup
+
+
+def report_page(
     story: RunStory, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
-) -> dict[str, object]:
-    """What report.html.j2 needs."""
+) -> ReportPage:
     edits = by_effect(story.edits)
     listed = items[:_ITEMS]
-    return {
-        "story": story,
-        "title": f"{story.skill_name}: skillfit report",
-        "facts": facts(story),
-        "chart": score_chart(story),
-        "small_charts": [
+    return ReportPage(
+        story=story,
+        title=f"{story.skill_name}: skillfit report",
+        facts=facts(story),
+        chart=score_chart(story),
+        small_charts=[
             score_chart(story, 340, 260, ["selection"]),
             score_chart(story, 340, 260, ["ship", "test"]),
         ],
-        "forest": forest_plot([edit_row(edit) for edit in _main_edits(edits)]),
-        "edits_cut": max(0, len(edits) - _EDITS),
-        "edits_measured": any(edit.measured for edit in edits),
-        "lines": skill_lines(story.found_skill, story.edits),
-        "types": types_of(items) or story.types,
-        "changes": count_changes(items),
-        "compared": any(item.difference is not None for item in items),
-        "items": listed,
-        "item_pages": _pages(listed),
-        "items_cut": len(items) - len(listed),
-        "gate_pages": _pages(story.gates),
-        "rejections": story.rejections[:200],
-        "rejections_cut": max(0, len(story.rejections) - 200),
-        "settings": settings_of_config(story.config),
-        "commands": next_commands(story),
-        "trajectories": trajectories,
-    }
+        forest=forest_plot([edit_row(edit) for edit in _main_edits(edits)]),
+        edits_cut=max(0, len(edits) - _EDITS),
+        edits_measured=any(edit.measured for edit in edits),
+        lines=skill_lines(story.found_skill, story.edits),
+        types=types_of(items) or story.types,
+        changes=count_changes(items),
+        compared=any(item.difference is not None for item in items),
+        items=listed,
+        item_pages=_pages(listed),
+        items_cut=len(items) - len(listed),
+        gate_pages=_pages(story.gates),
+        rejections=story.rejections[:_REJECTIONS],
+        rejections_cut=max(0, len(story.rejections) - _REJECTIONS),
+        settings=settings_of_config(story.config),
+        commands=next_commands(story),
+        trajectories=trajectories,
+        script=asset("report.js"),
+        style=asset("base.css") + asset("report.css"),
+    )
 
 
 def _main_edits(edits: Sequence[EditSummary]) -> Sequence[EditSummary]:
@@ -137,7 +186,7 @@ def _main_edits(edits: Sequence[EditSummary]) -> Sequence[EditSummary]:
     return [edit for edit in edits if edit.id in kept]
 
 
-def _pages(rows: Sequence[Row]) -> list[Sequence[Row]]:
+def _pages(rows: Sequence[PagedRow]) -> list[Sequence[PagedRow]]:
     return [rows[at : at + _PAGE] for at in range(0, len(rows), _PAGE)]
 
 
@@ -159,12 +208,24 @@ def without_paths(text: str, story: RunStory) -> str:
     return text.replace("~/", "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkdownPage(PageData):
+    template: ClassVar = "report.md.j2"
+
+    story: RunStory
+    rows: Sequence[ScoreComparison]
+    fence: str
+    diff: str
+    cost: str
+    edits: Sequence[EditSummary]
+    notices: Sequence[RunNotice]
+
+
 def markdown_report(story: RunStory) -> str:
     text = diff(story.initial_skill, story.found_skill)
     cost = dollars(story.total.usd) or UNPRICED
     used = f"{quantity(story.total.calls, 'call')}, {quantity(story.total.tokens, 'token')}, {cost}"
-    plain = report_environment().overlay(autoescape=False)
-    return plain.get_template("report.md.j2").render(
+    page = MarkdownPage(
         story=story,
         rows=comparisons(story),
         fence=code_fence(text),
@@ -173,6 +234,7 @@ def markdown_report(story: RunStory) -> str:
         edits=[edit for edit in by_effect(story.edits) if edit.measured][:_MARKDOWN_EDITS],
         notices=story.notices[:_MARKDOWN_NOTICES],
     )
+    return page.render(report_environment().overlay(autoescape=False))
 
 
 def write_ablation_report(
@@ -183,21 +245,32 @@ def write_ablation_report(
     return out
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationPage(PageData):
+    template: ClassVar = "ablation.html.j2"
+
+    title: str
+    skill_name: str
+    event: AblationFinished
+    verdict: str
+    forest: Markup
+    lines: Sequence[SkillLine]
+    script: Markup
+    style: Markup
+
+
 def ablation_report(event: AblationFinished, skill_name: str, skill: str = "") -> str:
-    return (
-        report_environment()
-        .get_template("ablation.html.j2")
-        .render(
-            title=f"{skill_name}: what each part is worth",
-            skill_name=skill_name,
-            event=event,
-            verdict=ablation_sentence(event),
-            forest=unit_forest(event),
-            lines=unit_lines(skill, event.units) if skill else (),
-            script=asset("report.js"),
-            style=asset("base.css") + asset("report.css"),
-        )
+    page = AblationPage(
+        title=f"{skill_name}: what each part is worth",
+        skill_name=skill_name,
+        event=event,
+        verdict=ablation_sentence(event),
+        forest=unit_forest(event),
+        lines=unit_lines(skill, event.units) if skill else (),
+        script=asset("report.js"),
+        style=asset("base.css") + asset("report.css"),
     )
+    return page.render(report_environment())
 
 
 def unit_forest(event: AblationFinished) -> Markup:
@@ -402,13 +475,13 @@ def _code_marks(text: str) -> Markup:
     return Markup("").join(shown)
 
 
-def _side_score(side: Side) -> str:
+def _item_score(result: ItemResult) -> str:
     """An item's result: "2/3" for 0 and 1 scores, a percentage for graded ones."""
-    if not side.scores:
-        return "failed" if side.failures else "–"
-    if set(side.scores) <= {0.0, 1.0}:
-        return f"{sum(side.scores):.0f}/{len(side.scores)}"
-    return percent(side.mean or 0.0)
+    if not result.scores:
+        return "failed" if result.failures else "–"
+    if set(result.scores) <= {0.0, 1.0}:
+        return f"{sum(result.scores):.0f}/{len(result.scores)}"
+    return percent(result.mean or 0.0)
 
 
 def _date(at: float | None) -> str:
@@ -431,7 +504,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "line": lambda text: " ".join(text.split()),
     "percent": percent,
     "points": points,
-    "score": _side_score,
+    "score": _item_score,
     "dollars": dollars,
     "quantity": quantity,
     "duration": duration,

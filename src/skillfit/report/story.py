@@ -13,7 +13,7 @@ from skillfit.models.protocol import Usage
 from skillfit.run.card import RESUMABLE
 from skillfit.run.control import Action
 from skillfit.run.directory import RunState
-from skillfit.run.events import AblationFinished, ShipTested
+from skillfit.run.events import AblationFinished, RunFinished, ShipTested
 from skillfit.run.records import (
     ACCEPTED,
     AWAITS_APPROVAL,
@@ -23,6 +23,7 @@ from skillfit.run.records import (
     EditStatus,
     RecordedConfig,
     RunFinishReason,
+    RunSummary,
     StageName,
     Standing,
     StepAction,
@@ -32,6 +33,7 @@ from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
 EDIT_ORDER: tuple[EditStatus, ...] = ("promoted", "pending", "dropped")  # in lists of edits
+APPLIED = "applied"  # the folder of a run in which `skillfit apply` keeps what was there before
 PointSplit = Literal["selection", "ship", "test"]
 
 
@@ -292,6 +294,7 @@ class SkillVersion:
     label: str
     text: str
     skill_hash: str = ""
+    after: int = 0  # the last step before it, or that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +335,8 @@ class RunStory:
     path: str
     state: RunState
     has_begun: bool = False  # the start is recorded; the run's directory exists before that
-    finish_reason: RunFinishReason | Literal[""] = ""  # empty while the run has not finished
+    finished: RunFinished | None = None  # None while the run is in progress, or was stopped
     verdict: str = ""  # one sentence
-    diagnosis: str = ""
     skill_name: str = ""
     agent: str = ""
     optimizer: str = ""
@@ -357,7 +359,6 @@ class RunStory:
     tokens: tuple[int, int] = (0, 0)  # of the initial and of the found skill
     versions: tuple[SkillVersion, ...] = ()
     points: tuple[Point, ...] = ()
-    selection: SelectionScores | None = None  # as the end of the run says
     ship: ShipTested | None = None  # None unless fresh rollouts were made
     ablation: AblationFinished | None = None  # of `skillfit ablate`
     gates: tuple[GateSummary, ...] = ()
@@ -372,6 +373,21 @@ class RunStory:
     notices: tuple[RunNotice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0
+    applied: bool = False  # `skillfit apply` put its skill into place, and nothing undid that
+
+    @property
+    def finish_reason(self) -> RunFinishReason | Literal[""]:
+        """Empty while the run has not finished."""
+        return self.finished.finish_reason if self.finished else ""
+
+    @property
+    def diagnosis(self) -> str:
+        return self.finished.diagnosis if self.finished else ""
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """As summary.json; None while the run has not finished."""
+        return self.finished.summary if self.finished else None
 
     @property
     def failed(self) -> bool:
@@ -436,6 +452,19 @@ class RunStory:
     def version_of(self, name: str) -> SkillVersion | None:
         return next((version for version in self.versions if version.name == name), None)
 
+    def skill_after(self, step: int) -> SkillVersion | None:
+        """The skill that a step ended with, from an earlier version when the step left it as it
+        was; None for a step that the run has not done.
+        """
+        if not 0 <= step <= self.steps_done:
+            return None
+        earlier = [
+            version
+            for version in self.versions
+            if version.name in ("initial", str(step)) or 0 < version.after < step
+        ]
+        return earlier[-1] if earlier else None
+
     def edit(self, edit_id: str) -> EditSummary | None:
         return next((edit for edit in self.edits if edit.id == edit_id), None)
 
@@ -443,12 +472,16 @@ class RunStory:
         return tuple(edit for edit in self.edits if edit.status in statuses)
 
     def selected(self) -> SelectionScores | None:
-        """Scores on the selection split: what the end of the run says, or the last point of the
+        """Scores on the selection split: what the end of the run says, or the best point of the
         curve that the loop continued with.
         """
+        ended = self.summary
+        if ended is not None and ended.baseline_selection_score is not None:
+            initial, best = ended.baseline_selection_score, ended.best_selection_score
+            return SelectionScores(initial, initial if best is None else best)
         first = self.point("baseline")
-        if self.selection is not None or first is None:
-            return self.selection
+        if first is None:
+            return None
         kept = [point for point in self.points if point.split == "selection" and point.kept]
-        best = max(point.score for point in kept) if self.changed else first.score
-        return SelectionScores(first.score, best)
+        highest = max(point.score for point in kept) if self.changed else first.score
+        return SelectionScores(first.score, highest)

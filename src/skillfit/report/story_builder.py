@@ -6,8 +6,8 @@ directory, and the journal for the bill: failed attempts and all resumes are in 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import reduce, singledispatchmethod
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 from skillfit.models.providers.handoff import pending
 from skillfit.report.run_text import verdict_sentence
 from skillfit.report.story import (
+    APPLIED,
     Cost,
     DataSummary,
     EditSummary,
@@ -23,7 +24,6 @@ from skillfit.report.story import (
     Rejection,
     RunNotice,
     RunStory,
-    SelectionScores,
     SkillVersion,
     StageProgress,
 )
@@ -96,7 +96,7 @@ class StoryBuilder:
         self._rejections: dict[str, list[Rejection]] = {}
         self._versions: dict[str, SkillVersion] = {}
         self._stages: dict[tuple[int, int, str], StageProgress] = {}
-        self._step_ends: list[float] = []
+        self._step_ends: dict[int, float] = {}  # step -> when it was finished
         self._decisions: dict[int, PersonDecision] = {}
         self._notices: dict[str, list[RunNotice]] = {}
         self._best = ""
@@ -215,9 +215,12 @@ class StoryBuilder:
             skipped=gate.skipped,
             reason=gate.reason,
         )
-        self._add_version(str(event.step), f"step {event.step}", event.skill, event.skill_hash)
+        self._step_ends[event.step] = stored.at
+        label = f"step {event.step}"
+        self._add_version(
+            SkillVersion(str(event.step), label, event.skill, event.skill_hash, after=event.step)
+        )
         self._best = event.best_skill
-        self._step_ends.append(stored.at)
 
     @_on.register
     def _(self, event: SlowUpdateFinished, stored: Stored) -> None:
@@ -225,7 +228,8 @@ class StoryBuilder:
         if event.action in DECIDED:
             gate = self._gates.get(name) or GateSummary(name, 0, event.epoch, event.action)
             self._gates[name] = replace(gate, action=event.action, epoch=event.epoch)
-        self._add_version(f"slow {event.epoch}", f"slow update {event.epoch}", event.skill, "")
+        after, label = max(self._step_ends, default=0), f"slow update {event.epoch}"
+        self._add_version(SkillVersion(f"slow {event.epoch}", label, event.skill, after=after))
         self._best = event.best_skill
 
     @_on.register
@@ -262,11 +266,11 @@ class StoryBuilder:
     def _(self, event: RunFinished, stored: Stored) -> None:
         self._finished, self._best = event, event.best_skill
 
-    def _add_version(self, name: str, label: str, text: str, skill_hash: str) -> None:
+    def _add_version(self, version: SkillVersion) -> None:
         """Note a skill unless the step left it as it was."""
         last = next(reversed(self._versions.values()), None)
-        if last is None or last.text != text:
-            self._versions[name] = SkillVersion(name, label, text, skill_hash)
+        if last is None or last.text != version.text:
+            self._versions[version.name] = version
 
     def story(self) -> RunStory:
         """What the events say; the state of the run and its cost are filled in by the caller."""
@@ -279,8 +283,7 @@ class StoryBuilder:
             path="",
             state="finished" if self.finished else "running",
             has_begun=started is not _NOT_STARTED,
-            finish_reason=finished.finish_reason if finished else "",
-            diagnosis=finished.diagnosis if finished else "",
+            finished=finished,
             skill_name=started.skill_name,
             agent=started.model_of("agent"),
             optimizer=started.model_of("optimizer"),
@@ -302,7 +305,6 @@ class StoryBuilder:
             tokens=(estimate_tokens(started.skill), estimate_tokens(found)),
             versions=self._listed_versions(unproven),
             points=self.scores.points(self._ship, started.skill_hash),
-            selection=self._selection(),
             ship=ship,
             ablation=self._ablation,
             gates=tuple(self._gates.values()),
@@ -324,20 +326,10 @@ class StoryBuilder:
     def _seconds_left(self) -> float | None:
         """Steps that are left times the mean duration of the last ones."""
         left = self._started.total_steps - len(self._step_ends)
-        recent = self._step_ends[-_RECENT_STEPS - 1 :]
+        recent = sorted(self._step_ends.values())[-_RECENT_STEPS - 1 :]
         if self._finished or len(recent) < 2 or left <= 0:
             return None
         return left * (recent[-1] - recent[0]) / (len(recent) - 1)
-
-    def _selection(self) -> SelectionScores | None:
-        summary = self._finished.summary if self._finished else None
-        if summary is None or summary.baseline_selection_score is None:
-            return None
-        best = summary.best_selection_score
-        return SelectionScores(
-            summary.baseline_selection_score,
-            summary.baseline_selection_score if best is None else best,
-        )
 
     def _listed_versions(self, unproven: str) -> tuple[SkillVersion, ...]:
         versions = list(self._versions.values())
@@ -421,7 +413,7 @@ class RunFollower:
         self._isolation = ""
 
     def story(self) -> RunStory:
-        with open_run(self.path) as view:
+        with closing(RunDirectory.read(self.path)) as view:
             run_id = view.run_id
             with view.events.snapshot():
                 self._read_events(view)
@@ -470,6 +462,7 @@ class RunFollower:
             total=reduce(Cost.plus, costs, Cost("total")),
             notices=(*story.notices, *retried),
             prompts=len(pending(self.path / "handoff")),
+            applied=any((self.path / APPLIED).glob("*.json")),
             decisions=decisions,
             edits=edits,
         )
@@ -480,13 +473,6 @@ def _isolation(view: RunView) -> str:
     """How the programs of the agent were isolated in the last rollout; empty when it ran none."""
     rows = view.journal.query(_LAST_ROLLOUT)
     return str(rows[0][0] or "") if rows else ""
-
-
-@contextmanager
-def open_run(path: Path) -> Iterator[RunView]:
-    """The run for reading, closed at the end."""
-    with closing(RunDirectory.read(path)) as view:
-        yield view
 
 
 def _with_requests(

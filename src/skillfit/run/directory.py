@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -24,11 +24,8 @@ import pydantic_core
 
 from skillfit.atomic_write import replace_file
 from skillfit.errors import InputError
-from skillfit.extensions import is_reference
-from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.plain_text import shorten
 from skillfit.run.card import KINDS, CardKeeper, RunCard, fold, recorded_card, with_cost
 from skillfit.run.control import LOCK, RunLock, in_use, read_requests
 from skillfit.run.events import (
@@ -40,6 +37,7 @@ from skillfit.run.events import (
     StepFinished,
 )
 from skillfit.run.files import RunFiles
+from skillfit.run.identity import Identity, IdentityChange, RecordedIdentity
 from skillfit.run.journal import Journal
 from skillfit.run.records import RecordedConfig, RunSummary
 from skillfit.run.store import Redact, RunNotWritable, damaged, disk_full
@@ -50,7 +48,6 @@ JOURNAL = "journal.sqlite"
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
 _DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
 _FAILED_PART = "failed_part"  # the fact that holds its kind
-_RECOMPUTED = ("gate", "proposer", "sampler")  # parts of which no result is recorded
 _SCRATCH = ".writing"  # files are written here and renamed when they are complete
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -76,7 +73,7 @@ class RunDirectory:
     def open(
         cls,
         path: Path | str,
-        identity: Mapping[str, Any],
+        identity: Identity,
         *,
         force_new: bool = False,
         keep_end: bool = False,
@@ -90,7 +87,7 @@ class RunDirectory:
         its result is decided again. A run that records nothing leaves no files when it is closed.
         """
         path = Path(path).absolute()
-        identity = _as_recorded(identity, redact)
+        recorded = RecordedIdentity.of(identity, redact)
         with _explained(path):
             lock = _claim(path)
             if force_new and (path / JOURNAL).exists():
@@ -98,29 +95,30 @@ class RunDirectory:
                 lock = _claim(path)
             try:
                 run = cls(path, lock, redact)
-                run._begin(identity, keep_end)
+                run._begin(recorded, keep_end)
             except BaseException:
                 lock.release()
                 raise
         return run
 
-    def _begin(self, identity: JsonObject, keep_end: bool) -> None:
+    def _begin(self, identity: RecordedIdentity, keep_end: bool) -> None:
         """Resume the recorded run if its identity is the same, else begin a new one."""
-        before = self.journal.fact("identity", JsonObject)
+        before = RecordedIdentity.read(self.journal)
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
-        changes = _changes(_with_added_settings(before, identity), identity)
-        if before is not None and changes and self._are_fix(changes, before):
-            self.journal.set_fact("identity", identity)
-            changes = []
-        if changes:
-            if before is not None and self._has_results():
+        changes = before.changes(identity) if before is not None else []
+        if before is not None and changes:
+            if before.is_fix(changes, self.journal.fact(_FAILED_PART, str) or ""):
+                identity.write(self.journal)
+                changes = []
+            elif self._has_results():
                 raise _changed_run(self.path, changes)
-            self.journal.set_fact("identity", identity)
+        self.resumed = before is not None and not changes
+        if not self.resumed:
+            identity.write(self.journal)
             self.events.clear()
         if before is None:
             self.journal.set_fact("run", secrets.token_hex(6))
-        self.resumed = before is not None and not changes
         self.run_id = self.journal.fact("run", str) or ""
         if self.resumed and keep_end:
             return
@@ -137,18 +135,6 @@ class RunDirectory:
         """The run continues: from here on a changed file is a different run."""
         if self.journal.fact(_FAILED_PART, str):
             self.journal.set_fact(_FAILED_PART, "")
-
-    def _are_fix(self, changes: Sequence[IdentityChange], before: JsonObject) -> bool:
-        """Whether only the file of the part that failed has changed. Other parts may be in it, but
-        none whose results are recorded (agents, graders).
-        """
-        failed = self.journal.fact(_FAILED_PART, str)
-        parts = before.get("parts", {})
-        file = (parts.get(failed) or {}).get("source") if failed else None
-        allowed = {f"parts.{kind}.source" for kind in _RECOMPUTED}
-        return file is not None and all(
-            change.key in allowed and change.before == file for change in changes
-        )
 
     def _has_results(self) -> bool:
         """Whether the run has done more than test its models."""
@@ -268,56 +254,7 @@ class RunView:
         self.events.close()
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityChange:
-    """A setting that differs from the one the run was started with."""
-
-    key: str
-    before: Any
-    after: Any
-
-    def __str__(self) -> str:
-        return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
-
-
-def _with_added_settings(recorded: JsonObject | None, current: JsonObject) -> JsonObject | None:
-    """The recorded identity as this version would have recorded it. What an older version did not
-    record about replaced parts is taken to be the same.
-    """
-    from skillfit.config import completed_identity  # here, because readers do not need it
-
-    settings = (recorded or {}).get("config")
-    if recorded is None or not isinstance(settings, dict):
-        return recorded
-    completed = {**recorded, "config": completed_identity(settings)}
-    if "parts" in current:
-        completed["parts"] = {**current["parts"], **recorded.get("parts", {})}
-    return completed
-
-
-def _changes(before: Any, after: Any, key: str = "") -> list[IdentityChange]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        found: list[IdentityChange] = []
-        for name in sorted(before.keys() | after.keys()):
-            found += _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
-        return found
-    if _without_folders(before) == _without_folders(after):
-        return []
-    return [IdentityChange(key, before, after)]
-
-
-def _without_folders(value: Any) -> Any:
-    """Every file.py:name without its folder, so that a moved project is the same run. The content
-    of such files is compared apart.
-    """
-    if isinstance(value, dict):
-        return {key: _without_folders(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_folders(each) for each in value]
-    return Path(value).name if isinstance(value, str) and is_reference(value) else value
-
-
-def _changed_run(path: Path, changes: list[IdentityChange]) -> InputError:
+def _changed_run(path: Path, changes: Sequence[IdentityChange]) -> InputError:
     return InputError(
         f"The run in {path} was started with other settings:\n"
         + "\n".join(f"  {change}" for change in changes)
@@ -325,16 +262,6 @@ def _changed_run(path: Path, changes: list[IdentityChange]) -> InputError:
         hint="Set them back to resume it, give another directory with --run, or start a new run "
         "with --force-new (the old run is moved aside).",
     )
-
-
-def _short(value: Any) -> str:
-    return shorten(pydantic_core.to_json(value).decode(), 120)
-
-
-def _as_recorded(identity: Mapping[str, Any], redact: Redact) -> JsonObject:
-    """The identity as it will be read back, to compare like with like."""
-    plain: JsonObject = pydantic_core.from_json(redact(pydantic_core.to_json(identity).decode()))
-    return plain
 
 
 def _claim(path: Path) -> RunLock:

@@ -27,7 +27,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.report import RunFollower, RunStory
-from skillfit.report.html_report import make_environment
+from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import LOCK, STEERING, in_use
 from skillfit.run.directory import JOURNAL, ListedRun, find_runs, read_listed
 from skillfit.studio.commands import Folders, Starter
@@ -72,15 +72,13 @@ class Studio:
             "folder_name": runs.name,
         }
 
-    def render(self, template: str, /, **context: object) -> str:
-        return self.templates.get_template(template).render(context)
+    def render(self, page: PageData, part: str = "", **shared: object) -> str:
+        """A page, or a part of it, as HTML."""
+        return page.render(self.templates, part, csrf=self.csrf, **shared)
 
-    def page(
-        self, request: Request, template: str, /, status: int = 200, **context: object
-    ) -> Response:
+    def page(self, request: Request, page: PageData, status: int = 200) -> Response:
         message = self._messages.pop(request.query_params.get("message", ""), None)
-        text = self.render(template, csrf=self.csrf, message=message, **context)
-        return HTMLResponse(text, status)
+        return HTMLResponse(self.render(page, message=message), status)
 
     def go_to(
         self, url: str, message: str = "", *, failed: bool = False, while_running: bool = False
@@ -248,14 +246,14 @@ def number_in(request: Request, name: str, default: int = 1, least: int = 1) -> 
     return max(least, int(text)) if text.isdecimal() and len(text) < 10 else default
 
 
-Row = TypeVar("Row")
+ListedRow = TypeVar("ListedRow")
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[Row]):
+class ListPage(Generic[ListedRow]):
     """One page of a list."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ListedRow]
     number: int
     pages: int
     first: int  # number of the first row, counted from 1; 0 when there is none
@@ -267,14 +265,16 @@ class Page(Generic[Row]):
         return self.first + len(self.rows) - 1 if self.rows else 0
 
 
-def page_of(rows: Sequence[Row], number: int, size: int, query: QueryParams) -> Page[Row]:
+def page_of(
+    rows: Sequence[ListedRow], number: int, size: int, query: QueryParams
+) -> ListPage[ListedRow]:
     """The page with this number, or the last one."""
     pages = max(1, -(-len(rows) // size))
     number = min(number, pages)
     kept = [(key, value) for key, value in query.multi_items() if key not in ("page", "message")]
     start = (number - 1) * size
     first = start + 1 if rows else 0
-    return Page(rows[start : start + size], number, pages, first, len(rows), urlencode(kept))
+    return ListPage(rows[start : start + size], number, pages, first, len(rows), urlencode(kept))
 
 
 def stream_parts(request: Request, look: Look) -> Response:

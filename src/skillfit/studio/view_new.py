@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 from starlette.exceptions import HTTPException
@@ -21,6 +21,7 @@ from skillfit.atomic_write import write_whole
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError, SkillfitError
 from skillfit.plain_text import shorten
+from skillfit.report.html_report import PageData
 from skillfit.run.control import in_use
 from skillfit.run.directory import JOURNAL
 from skillfit.studio.commands import (
@@ -49,11 +50,11 @@ MAIN_KEYS = (
     "budget.tokens",
     "budget.minutes",
 )
-MARK = "# Made in skillfit studio."
+_MADE_HERE = "# Made in skillfit studio."
 _CHECK_SECONDS = 1_800.0
 
 
-async def new(studio: Studio, request: Request) -> Response:
+async def new_page(studio: Studio, request: Request) -> Response:
     """The form; with POST, its estimate, its check, or the start of the run."""
     if request.method == "GET":
         filled = NewRun(_free_name(studio), request.query_params.get("config", ""))
@@ -90,6 +91,22 @@ def _given(texts: dict[str, str]) -> dict[str, str]:
     return {key.removeprefix("set:"): text for key, text in texts.items() if key.startswith("set:")}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRunPage(PageData):
+    template: ClassVar = "new.html.j2"
+
+    filled: NewRun
+    given: Mapping[str, str]  # settings of the config file to start from
+    problem: str
+    result: CommandResult | None  # of an estimate or a check
+    kind: str  # estimate or check
+    fields: Sequence[FormField]
+    sections: Mapping[str, Sequence[FormField]]
+    skills: Sequence[str]
+    tasks: Sequence[str]
+    configs: Sequence[str]
+
+
 def _form(
     studio: Studio,
     request: Request,
@@ -106,21 +123,19 @@ def _form(
             given = file_values(folders, filled.config)
         except SkillfitError as error:
             problem = problem or str(error)
-    return studio.page(
-        request,
-        "new.html.j2",
-        status=400 if problem else 200,
+    page = NewRunPage(
         filled=filled,
         given=given,
         problem=problem,
         result=result,
         kind=kind,
         fields=main_fields(),
-        sections=sections(),
+        sections=form_sections(),
         skills=[folders.shown(path) for path in folders.skills()],
         tasks=[folders.shown(path) for path in folders.tasks()],
         configs=[folders.shown(path) for path in folders.configs()],
     )
+    return studio.page(request, page, 400 if problem else 200)
 
 
 def _free_name(studio: Studio) -> str:
@@ -146,7 +161,17 @@ async def _start(
     return studio.go_to(run_url("starting", filled.name))
 
 
-def starting(studio: Studio, request: Request) -> Response:
+@dataclass(frozen=True, slots=True)
+class StartingPage(PageData):
+    template: ClassVar = "starting.html.j2"
+
+    name: str
+    alive: bool  # its process runs
+    log: str
+    config: str  # the file that the form wrote; empty when it started from another file
+
+
+def starting_page(studio: Studio, request: Request) -> Response:
     """The page until the run has its journal: its process is starting, or failed with a reason."""
     name = str(request.path_params["name"])
     try:
@@ -157,14 +182,8 @@ def starting(studio: Studio, request: Request) -> Response:
         return studio.go_to(run_url("run", name))
     alive = studio.starter.is_starting(run) or in_use(run)
     written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
-    return studio.page(
-        request,
-        "starting.html.j2",
-        name=name,
-        alive=alive,
-        log=start_log(run),
-        config=studio.folders.shown(written) if written.is_file() else "",
-    )
+    config = studio.folders.shown(written) if written.is_file() else ""
+    return studio.page(request, StartingPage(name, alive, start_log(run), config))
 
 
 def _has_started(studio: Studio, name: str) -> bool:
@@ -232,7 +251,7 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def sections() -> dict[str, list[FormField]]:
+def form_sections() -> dict[str, list[FormField]]:
     """The fields that are not asked for at the top, by section."""
     grouped: dict[str, list[FormField]] = {}
     for one in form_fields():
@@ -306,7 +325,7 @@ class NewRun:
                 place = place.setdefault(parent, {})
             place[last] = value
         body = yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
-        return f"{MARK}\n{body}"
+        return f"{_MADE_HERE}\n{body}"
 
     def config_path(self, folders: Folders, folder: Path) -> Path:
         """The config to use. A form without a base config is written to a file of its name."""
@@ -316,7 +335,7 @@ class NewRun:
         text = self.yaml_text()
         if path.exists():
             present = path.read_text(encoding="utf-8")
-            if present != text and not present.startswith(MARK):
+            if present != text and not present.startswith(_MADE_HERE):
                 raise InputError(
                     f"{path.name} exists already.",
                     hint="Choose another name, or start from that file.",

@@ -1,5 +1,6 @@
-"""A run and its parts: overview, pool, step, edit, skill, report; its items, the rollouts of an
-item, and the trajectory of a rollout.
+"""The pages of one run: overview, pool, step, edit, skill, items, rollouts and report; and those
+that change it: decisions about edits, stop and resume, handoff answers, apply and undo. Each change
+does what a command does, and says which.
 
 Events keep long texts cut, so the full text and the images of an item come from the data file of
 the run. Only data files are read: tasks that are programs or Python code are never run for a page.
@@ -7,64 +8,76 @@ the run. Only data files are read: tasks that are programs or Python code are ne
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from skillfit.errors import SkillfitError
+from skillfit.errors import InputError, SkillfitError
+from skillfit.models.providers.handoff import Pending
 from skillfit.models.wire import image_media_type
-from skillfit.report import RunStory, open_run
+from skillfit.plain_text import budget_amount, quantity
+from skillfit.report import RunStory, open_details
 from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
 from skillfit.report.html_report import (
+    PageData,
+    Settings,
+    SkillLine,
     html_report,
     settings_of_config,
     skill_lines,
     unit_forest,
     unit_lines,
 )
+from skillfit.report.run_details import (
+    ItemChange,
+    ItemMatrix,
+    ItemResult,
+    ItemSummary,
+    StepDetails,
+    Trajectory,
+    count_changes,
+    full_trajectory,
+    types_of,
+    worst_first,
+)
 from skillfit.report.run_text import (
+    CapUse,
+    Fact,
     cap_uses,
     facts,
     fullest_cap,
     next_commands,
     time_left,
 )
-from skillfit.report.story import EditSummary, SkillVersion
+from skillfit.report.story import (
+    EditSummary,
+    GateSummary,
+    PersonDecision,
+    SkillVersion,
+    TypeSummary,
+)
 from skillfit.report.story_evidence import by_effect
-from skillfit.report.story_items import (
-    ItemSummary,
-    Side,
-    count_changes,
-    full_trajectory,
-    listed_items,
-    read_items,
-    read_matrix,
-    rollouts_of_item,
-    types_of,
-    worst_first,
+from skillfit.run.control import EDIT_ACTIONS, RAISABLE, in_use, stop_run
+from skillfit.run.events import RolloutFinished
+from skillfit.run.records import ItemRecord
+from skillfit.skill import Hunk, diff_hunks, estimate_tokens
+from skillfit.studio.commands import (
+    Folders,
+    answer_prompt,
+    as_typed,
+    run_command,
+    steer_run,
+    waiting_prompts,
 )
-from skillfit.rollout.outcome import Outcome
-from skillfit.run.control import RAISABLE
-from skillfit.run.events import (
-    CandidateBuilt,
-    Discarded,
-    EditsSelected,
-    Event,
-    GateDecided,
-    PatchMerged,
-    ReflectionFinished,
-    RolloutFinished,
-    StepFinished,
-)
-from skillfit.run.records import step_name
-from skillfit.skill import diff_hunks, estimate_tokens
-from skillfit.studio.commands import Folders
-from skillfit.studio.site import Studio, number_in, page_of, run_url, stream_parts
+from skillfit.studio.site import ListPage, Studio, number_in, page_of, run_url, stream_parts
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import items_of, read_rows
 
@@ -86,62 +99,90 @@ _LARGEST_IMAGE = 20_000_000
 _PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
 
 
-def run_context(studio: Studio, request: Request, story: RunStory) -> dict[str, object]:
-    """What the parts of a run's page need. After a refused budget, `cap` and `amount` of the query
-    are what was typed.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage(PageData):
+    """The overview of a run. Its parts, which are updated while it runs, use the same names."""
+
+    template: ClassVar = "run.html.j2"
+
+    name: str
+    story: RunStory
+    facts: Sequence[Fact]
+    chart: Markup
+    small_charts: Sequence[Markup]
+    pool: Markup
+    pool_rest: Markup  # edits that are shown when the list is opened
+    pool_rest_count: int
+    pool_steps: Sequence[int]
+    dropped: Markup
+    dropped_count: int
+    gates: Sequence[GateSummary]
+    gates_cut: int
+    caps: Sequence[CapUse]
+    raisable: Sequence[str]
+    chosen_cap: str
+    typed_amount: str
+    live_url: str
+    time_left: str
+    commands: Sequence[str]
+    starting: bool
+    start_failure: str
+    settings: Settings
+
+
+def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
+    """After a refused budget, `cap` and `amount` of the query are what was typed."""
     name, query = str(request.path_params["name"]), request.query_params
     typed = {key: query[key] for key in ("cap", "amount") if key in query}
     pool = [edit for edit in by_effect(story.edits) if edit.status != "dropped"]
     dropped = [edit for edit in by_effect(story.edits) if edit.status == "dropped"]
-    return {
-        "name": name,
-        "story": story,
-        "facts": facts(story),
-        "chart": score_chart(story),
-        "small_charts": [
+    return RunPage(
+        name=name,
+        story=story,
+        facts=facts(story),
+        chart=score_chart(story),
+        small_charts=[
             score_chart(story, 340, 260, ["selection"]),
             score_chart(story, 340, 260, ["ship", "test"]),
         ],
-        "pool": _pool(name, story, pool[:_FIRST_EDITS]),
-        "pool_rest": _forest(name, pool[_FIRST_EDITS:_EDITS]),
-        "pool_rest_count": max(0, len(pool) - _FIRST_EDITS),
-        "dropped": _forest(name, dropped[:_EDITS]),
-        "dropped_count": len(dropped),
-        "gates": story.gates[::-1][:_GATES],
-        "gates_cut": max(0, len(story.gates) - _GATES),
-        "caps": cap_uses(story.total, story.seconds, story.caps, story.rollouts),
-        "raisable": RAISABLE,
-        "chosen_cap": typed.get("cap") or fullest_cap(story),
-        "typed_amount": typed.get("amount", ""),
-        "live_url": run_url("live", name, **typed),
-        "time_left": time_left(story),
-        "commands": next_commands(story),
-        "starting": studio.starter.is_starting(Path(story.path)),
-        "start_failure": studio.starter.failure(Path(story.path)),
-        "pool_steps": sorted({point.step for edit in story.edits for point in edit.history}),
-    }
+        pool=_pool(name, story, pool[:_FIRST_EDITS]),
+        pool_rest=_forest(name, pool[_FIRST_EDITS:_EDITS]),
+        pool_rest_count=max(0, len(pool) - _FIRST_EDITS),
+        pool_steps=sorted({point.step for edit in story.edits for point in edit.history}),
+        dropped=_forest(name, dropped[:_EDITS]),
+        dropped_count=len(dropped),
+        gates=story.gates[::-1][:_GATES],
+        gates_cut=max(0, len(story.gates) - _GATES),
+        caps=cap_uses(story.total, story.seconds, story.caps, story.rollouts),
+        raisable=RAISABLE,
+        chosen_cap=typed.get("cap") or fullest_cap(story),
+        typed_amount=typed.get("amount", ""),
+        live_url=run_url("live", name, **typed),
+        time_left=time_left(story),
+        commands=next_commands(story),
+        starting=studio.starter.is_starting(Path(story.path)),
+        start_failure=studio.starter.failure(Path(story.path)),
+        settings=settings_of_config(story.config),
+    )
 
 
-def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> str:
+def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> Markup:
     if story.ablation is not None:
         return unit_forest(story.ablation)
     return _forest(name, edits)
 
 
-def _forest(name: str, edits: list[EditSummary]) -> str:
+def _forest(name: str, edits: list[EditSummary]) -> Markup:
     rows = [edit_row(edit, run_url("edit", name, id=edit.id)) for edit in edits]
     return forest_plot(rows)
 
 
-def run(studio: Studio, request: Request) -> Response:
+def run_page(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
     story = studio.story(request)
     if not story.has_begun and story.state == "running" and "/" not in name:
         return studio.go_to(run_url("starting", name))
-    context = run_context(studio, request, story)
-    context["settings"] = settings_of_config(story.config)
-    return studio.page(request, "run.html.j2", 200, **context)
+    return studio.page(request, overview(studio, request, story))
 
 
 def run_live(studio: Studio, request: Request) -> Response:
@@ -154,24 +195,29 @@ def run_live(studio: Studio, request: Request) -> Response:
         now = [story, studio.starter.is_starting(followed.path)]
         if seen != now:
             seen[:] = now
-            context = run_context(studio, request, story)
-            context |= {"csrf": studio.csrf, "here": "run"}
+            page = overview(studio, request, story)
             for part in _PARTS:
-                kept[part] = studio.render(f"run_{part}.html.j2", **context)
+                kept[part] = studio.render(page, f"run_{part}.html.j2", here="run")
         return kept
 
     return stream_parts(request, look)
 
 
-def pool(studio: Studio, request: Request) -> Response:
+@dataclass(frozen=True, slots=True)
+class PoolPart(PageData):
+    template: ClassVar = "pool.html.j2"
+
+    pool: Markup
+
+
+def pool_part(studio: Studio, request: Request) -> Response:
     """The pool of edits as it was after a step."""
-    name = str(request.path_params["name"])
-    step = number_in(request, "step")
-    story = studio.story(request)
-    return HTMLResponse(studio.render("pool.html.j2", pool=pool_after(name, story, step)))
+    name, step = str(request.path_params["name"]), number_in(request, "step")
+    pool = pool_after(name, studio.story(request), step)
+    return HTMLResponse(studio.render(PoolPart(pool)))
 
 
-def pool_after(name: str, story: RunStory, step: int) -> str:
+def pool_after(name: str, story: RunStory, step: int) -> Markup:
     rows: list[ForestRow] = []
     for edit in story.edits:
         point = next((point for point in edit.history if point.step == step), None)
@@ -192,58 +238,66 @@ def pool_after(name: str, story: RunStory, step: int) -> str:
     return forest_plot(rows)
 
 
-def step(studio: Studio, request: Request) -> Response:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPage(PageData):
+    template: ClassVar = "step.html.j2"
+
+    name: str
+    story: RunStory
+    number: int
+    summary: GateSummary | None
+    details: StepDetails
+    batch: ListPage[RolloutFinished]
+    scored: Sequence[float]
+    pool: Markup
+
+
+def step_page(studio: Studio, request: Request) -> Response:
     name, number = str(request.path_params["name"]), int(request.path_params["number"])
     story = studio.story(request)
-    with open_run(Path(story.path)) as view:
-        events = view.events
-        reflections = events.found(ReflectionFinished, number)
-        rollouts = events.found(RolloutFinished, "rollout", number)
-        gate_rollouts = events.found(RolloutFinished, "gate", number)
-        found: dict[str, object] = {
-            "reflections": reflections,
-            "merged": _first(events.found(PatchMerged, number)),
-            "selected": _first(events.found(EditsSelected, number)),
-            "candidate": _first(events.found(CandidateBuilt, number)),
-            "gate": _first(events.found(GateDecided, step_name(number))),
-            "discarded": events.found(Discarded, number),
-            "finished": _first(events.found(StepFinished, number)),
-        }
-    if not rollouts and not found["finished"] and not reflections and not gate_rollouts:
+    with open_details(Path(story.path)) as details:
+        found = details.step(number)
+    if found is None:
         raise HTTPException(404, f"The run has no step {number}.")
-    summary = next((gate for gate in story.gates if gate.step == number), None)
-    rows = sorted(rollouts, key=lambda row: (row.hard is not None, row.hard or 0.0, row.item))
-    return studio.page(
-        request,
-        "step.html.j2",
-        200,
+    rows = sorted(found.rollouts, key=lambda row: (row.hard is not None, row.hard or 0.0, row.item))
+    page = StepPage(
         name=name,
         story=story,
         number=number,
-        summary=summary,
+        summary=next((gate for gate in story.gates if gate.step == number), None),
+        details=found,
         batch=page_of(rows, number_in(request, "page"), _ROLLOUTS, request.query_params),
-        scored=[row.hard for row in rollouts if row.hard is not None],
-        gate_rollouts=len(gate_rollouts),
+        scored=[row.hard for row in found.rollouts if row.hard is not None],
         pool=pool_after(name, story, number),
-        **found,
     )
+    return studio.page(request, page)
 
 
-def _first(events: Sequence[Event]) -> Event | None:
-    return events[0] if events else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditPage(PageData):
+    template: ClassVar = "edit.html.j2"
+
+    name: str
+    story: RunStory
+    edit: EditSummary
+    plot: Markup
+    history: Markup
+    small_history: Markup
+    operation: str
+    behind: Mapping[str, RolloutFinished]  # item -> the rollout that the edit was written from
+    decisions: Sequence[PersonDecision]
+    review: bool
 
 
-def edit(studio: Studio, request: Request) -> Response:
+def edit_page(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
     story = studio.story(request)
     found = story.edit(request.query_params.get("id", ""))
     if found is None:
         raise HTTPException(404, "The run has no such edit.")
-    with open_run(Path(story.path)) as view:
-        batch = view.events.found(RolloutFinished, "rollout", found.step)
-    return studio.page(
-        request,
-        "edit.html.j2",
+    with open_details(Path(story.path)) as details:
+        batch = details.training_rollouts(found.step)
+    page = EditPage(
         name=name,
         story=story,
         edit=found,
@@ -255,12 +309,24 @@ def edit(studio: Studio, request: Request) -> Response:
         decisions=[one for one in story.decisions if one.target == found.id],
         review=story.config.settings.review,
     )
+    return studio.page(request, page)
 
 
-def skill(studio: Studio, request: Request) -> Response:
-    name = str(request.path_params["name"])
-    story = studio.story(request)
-    query = request.query_params
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillPage(PageData):
+    template: ClassVar = "skill.html.j2"
+
+    name: str
+    story: RunStory
+    version: SkillVersion
+    other: SkillVersion | None  # that it is compared with
+    lines: Sequence[SkillLine]
+    tokens: int
+    hunks: Sequence[Hunk]
+
+
+def skill_page(studio: Studio, request: Request) -> Response:
+    story, query = studio.story(request), request.query_params
     usual = "unproven" if story.unproven_skill else "initial" if story.is_ablation else "best"
     version = _version(story, query.get("version", usual))
     other = _version(story, query["against"]) if query.get("against") else None
@@ -268,10 +334,8 @@ def skill(studio: Studio, request: Request) -> Response:
         lines = unit_lines(version.text, story.ablation.units)
     else:
         lines = skill_lines(version.text, story.edits)
-    return studio.page(
-        request,
-        "skill.html.j2",
-        name=name,
+    page = SkillPage(
+        name=str(request.path_params["name"]),
         story=story,
         version=version,
         other=other,
@@ -279,44 +343,54 @@ def skill(studio: Studio, request: Request) -> Response:
         tokens=estimate_tokens(version.text),
         hunks=diff_hunks(other.text, version.text) if other else (),
     )
+    return studio.page(request, page)
 
 
 def _version(story: RunStory, name: str) -> SkillVersion:
     found = story.version_of(name)
     if found is None and name.isdecimal():  # a step that left the skill as it was
-        earlier = [one for one in story.versions if one.name.isdecimal()]
-        before = [one for one in earlier if int(one.name) <= int(name)]
-        found = before[-1] if before else story.version_of("initial")
+        found = story.skill_after(int(name))
     if found is None:
         raise HTTPException(404, f"The run has no skill version {name!r}.")
     return found
 
 
-def report(studio: Studio, request: Request) -> Response:
+def report_page(studio: Studio, request: Request) -> Response:
     """The report as a separate page. It brings a policy with the hashes of its script."""
     text = html_report(studio.story(request))
     return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
 
 
-def items(studio: Studio, request: Request) -> Response:
-    name = str(request.path_params["name"])
-    story = studio.story(request)
-    query = request.query_params
-    with open_run(Path(story.path)) as view:
-        found = read_items(view.events, story)
-        matrix = read_matrix(view.events, story)
-        records = listed_items(view.events)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsPage(PageData):
+    template: ClassVar = "items.html.j2"
+
+    name: str
+    story: RunStory
+    items: ListPage[ItemSummary]
+    matrix: ItemMatrix
+    compared: Mapping[str, ItemSummary]
+    changes: Mapping[ItemChange, int]
+    types: Sequence[TypeSummary]
+    type_names: Sequence[str]
+    query: Mapping[str, str]
+
+
+def items_page(studio: Studio, request: Request) -> Response:
+    story, query = studio.story(request), request.query_params
+    with open_details(Path(story.path)) as details:
+        found = details.compared_items(story)
+        matrix = details.matrix(story)
+        records = details.item_records()
     compared = {item.id: item for item in found}
     every = list(compared.values())
     for record in records.values():
         if record.id in matrix.cells and record.id not in compared:
-            every.append(_bare(record.id, record.split, record.type, record.input))
+            every.append(_bare(record))
     matching = _filtered(every, query.get("q", ""), query.get("change", ""), query.get("type", ""))
     shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
-    return studio.page(
-        request,
-        "items.html.j2",
-        name=name,
+    page = ItemsPage(
+        name=str(request.path_params["name"]),
         story=story,
         items=page_of(shown, number_in(request, "page"), _ITEMS, query),
         matrix=matrix,
@@ -326,11 +400,14 @@ def items(studio: Studio, request: Request) -> Response:
         type_names=sorted({item.type for item in every if item.type}),
         query={key: query.get(key, "") for key in ("q", "change", "type")},
     )
+    return studio.page(request, page)
 
 
-def _bare(item_id: str, split: str, kind: str, text: str) -> ItemSummary:
+def _bare(record: ItemRecord) -> ItemSummary:
     """An item that was rolled out but not compared under two skills."""
-    return ItemSummary(item_id, split, Side(), Side(), kind, text)
+    return ItemSummary(
+        record.id, record.split, ItemResult(), ItemResult(), record.type, record.input
+    )
 
 
 def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> list[ItemSummary]:
@@ -345,50 +422,71 @@ def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> 
     return found
 
 
-def item(studio: Studio, request: Request) -> Response:
-    name = str(request.path_params["name"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPage(PageData):
+    template: ClassVar = "item.html.j2"
+
+    name: str
+    story: RunStory
+    item_id: str
+    record: ItemRecord | None
+    full: FullItem | None
+    rollouts: ListPage[RolloutFinished]
+
+
+def item_page(studio: Studio, request: Request) -> Response:
     item_id = request.query_params.get("id", "")
     story = studio.story(request)
-    with open_run(Path(story.path)) as view:
-        record = listed_items(view.events).get(item_id)
-        rollouts = rollouts_of_item(view.events, item_id)
+    with open_details(Path(story.path)) as details:
+        record = details.item_records().get(item_id)
+        rollouts = details.rollouts_of_item(item_id)
     if record is None and not rollouts:
         raise HTTPException(404, "The run has no such item.")
     rollouts.reverse()
-    return studio.page(
-        request,
-        "item.html.j2",
-        name=name,
+    page = ItemPage(
+        name=str(request.path_params["name"]),
         story=story,
         item_id=item_id,
         record=record,
         full=full_item(studio.folders, story, item_id),
         rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
     )
+    return studio.page(request, page)
 
 
-def rollout(studio: Studio, request: Request) -> Response:
-    name, query = str(request.path_params["name"]), request.query_params
-    key, phase = query.get("key", ""), query.get("phase", "")
-    story = studio.story(request)
-    with open_run(Path(story.path)) as view:
-        rows = view.events.found(RolloutFinished, phase, number_in(request, "step", 0, 0), key)
-        outcome = view.journal.get(key, Outcome) if rows else None
-        record = listed_items(view.events).get(rows[0].item) if rows else None
-    if not rows:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPage(PageData):
+    template: ClassVar = "rollout.html.j2"
+
+    name: str
+    story: RunStory
+    row: RolloutFinished
+    record: ItemRecord | None
+    full: FullItem | None
+    trajectory: Trajectory | None
+    isolation: str
+    carried: Sequence[EditSummary]
+
+
+def rollout_page(studio: Studio, request: Request) -> Response:
+    story, query = studio.story(request), request.query_params
+    step = number_in(request, "step", 0, 0)
+    with open_details(Path(story.path)) as details:
+        found = details.rollout(query.get("phase", ""), step, query.get("key", ""))
+    if found is None:
         raise HTTPException(404, "The run has no such rollout.")
-    return studio.page(
-        request,
-        "rollout.html.j2",
-        name=name,
+    row, outcome = found.row, found.outcome
+    page = RolloutPage(
+        name=str(request.path_params["name"]),
         story=story,
-        row=rows[0],
-        record=record,
-        full=full_item(studio.folders, story, rows[0].item),
+        row=row,
+        record=found.record,
+        full=full_item(studio.folders, story, row.item),
         trajectory=full_trajectory(outcome) if outcome else None,
         isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
-        carried=[one for one in map(story.edit, rows[0].edits) if one is not None],
+        carried=[one for one in map(story.edit, row.edits) if one is not None],
     )
+    return studio.page(request, page)
 
 
 def image(studio: Studio, request: Request) -> Response:
@@ -397,7 +495,7 @@ def image(studio: Studio, request: Request) -> Response:
     found = full_item(studio.folders, studio.story(request), item_id)
     if found is None or number >= len(found.images):
         raise HTTPException(404, "There is no such image.")
-    file = read_image(studio.folders, found.images[number])
+    file = image_file(studio.folders, found.images[number])
     if file is None:
         raise HTTPException(404, "The image cannot be shown.")
     return Response(file.data, media_type=file.media_type)
@@ -428,7 +526,7 @@ def full_item(folders: Folders, story: RunStory, item_id: str) -> FullItem | Non
         return None
     fields = story.config.settings.env.fields
     try:
-        items = _read_items(path, found.st_mtime_ns, tuple(sorted(fields.items())))
+        items = _items_of_file(path, found.st_mtime_ns, tuple(sorted(fields.items())))
     except SkillfitError:  # the file changed since the run; its events are all there is
         return None
     item = items.get(item_id)
@@ -439,15 +537,178 @@ def full_item(folders: Folders, story: RunStory, item_id: str) -> FullItem | Non
 
 
 @lru_cache(maxsize=4)
-def _read_items(path: Path, modified: int, fields: tuple[tuple[str, str], ...]) -> dict[str, Item]:
+def _items_of_file(
+    path: Path, modified: int, fields: tuple[tuple[str, str], ...]
+) -> dict[str, Item]:
     """`modified` makes a changed file another entry of the cache."""
     return {item.id: item for item in items_of(read_rows(path), dict(fields))}
 
 
-def read_image(folders: Folders, path: Path) -> ImageFile | None:
+def image_file(folders: Folders, path: Path) -> ImageFile | None:
     """An image inside the folders, recognised by its first bytes; None for anything else."""
     if not folders.holds(path) or not path.is_file() or path.stat().st_size > _LARGEST_IMAGE:
         return None
     data = path.read_bytes()
     media_type = image_media_type(data)
     return ImageFile(media_type, data) if media_type else None
+
+
+async def act(studio: Studio, request: Request) -> Response:
+    """One change to a run. The answer leads back to the page it was made on, with a message."""
+    name = str(request.path_params["name"])
+    form = await studio.form(request)
+    do, target = str(form.get("do", "")), str(form.get("target", ""))
+    text = str(form.get("text", "")).replace("\r\n", "\n")
+    run = studio.find(request)
+    back = _page_with_form(name, do, target)
+    try:
+        message = await _carry_out(studio, run, do, target, text)
+    except SkillfitError as error:
+        if do == "budget":  # the form keeps what was typed
+            back = run_url("run", name, cap=target, amount=text)
+        return studio.go_to(back, str(error), failed=True)
+    return studio.go_to(back, message, while_running=do == "stop")
+
+
+def _page_with_form(name: str, do: str, target: str) -> str:
+    """The address of the page that has the form of an action."""
+    if do in ("veto", "pin", "reword"):
+        return run_url("edit", name, id=target)
+    if do in ("apply", "undo"):
+        return run_url("apply", name)
+    return run_url("handoff" if do == "answer" else "run", name)
+
+
+async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
+    """Do what was asked for; returns what to tell the person."""
+    if do in EDIT_ACTIONS:
+        return await asyncio.to_thread(_steer, run, do, target, text)
+    if do == "stop":
+        await asyncio.to_thread(stop_run, run)
+        return "Stopping: what is in progress finishes and is saved."
+    if do == "budget":
+        return await asyncio.to_thread(_raise_budget, studio, run, target, text)
+    if do == "resume":
+        return await asyncio.to_thread(_resume, studio, run, [])
+    if do in ("apply", "undo"):
+        return await _apply(studio, run, do)
+    if do == "answer":
+        left = await asyncio.to_thread(answer_prompt, run, target, text)
+        rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
+        return f"Answered {target}. {rest}"
+    raise HTTPException(400, f"Unknown action {do!r}.")
+
+
+def _steer(run: Path, do: str, target: str, text: str) -> str:
+    request = steer_run(run, do, target, text)
+    when = "after its current step" if in_use(run) else "when it is resumed"
+    return f"Recorded: {request.command(run.name)}. The run follows it {when}."
+
+
+def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
+    """A higher cap: the running loop takes it up; a stopped run is resumed with it."""
+    _refuse_lower_cap(studio.library.follow(run).story(), cap, amount)
+    steer_run(run, "budget", cap, amount)
+    if in_use(run):
+        return f"The run takes up the budget of {amount} {cap} after its current step."
+    return _resume(studio, run, [f"budget.{cap}={amount}"])
+
+
+def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
+    """Refuse an amount with which the run would stop at once."""
+    try:
+        amount = float(typed)
+    except ValueError:
+        return  # `steer_run` says what a budget is
+    asked = [
+        float(decision.text)
+        for decision in story.decisions
+        if decision.action == "budget" and decision.target == cap and not decision.done
+    ]
+    present = max([story.caps.get(cap, 0.0), *asked])
+    refused = f"A budget of {budget_amount(cap, amount)} is not higher than"
+    if amount <= present:
+        raise InputError(f"{refused} the present one ({budget_amount(cap, present)}).")
+    # The time of a story includes pauses between resumes, which no budget counts.
+    used = {"usd": story.total.usd, "calls": story.total.calls, "tokens": story.total.tokens}
+    spent = used.get(cap) or 0.0
+    if amount <= spent:
+        raise InputError(f"{refused} what the run has used ({budget_amount(cap, spent)}).")
+
+
+def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
+    if studio.library.follow(run).story().is_ablation:
+        arguments = ["ablate", str(run / "config.json"), "--run", str(run), "--json"]
+    else:
+        arguments = ["resume", str(run), *overrides, "--json"]
+    studio.starter.start(run, arguments, folder=studio.project)
+    return f"Resumed with: {as_typed(arguments)}"
+
+
+async def _apply(studio: Studio, run: Path, do: str) -> str:
+    story = await asyncio.to_thread(studio.library.follow(run).story)
+    studio.folders.resolve(story.data.skill)
+    arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes"]
+    result = await run_command(arguments, folder=studio.project)
+    if result.error:
+        raise InputError(result.error)
+    done = "Restored the former text" if do == "undo" else "Changed the skill"
+    return f"{done}: {story.data.skill}. The same as: {result.command}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyPage(PageData):
+    """What applying would change, and the buttons to do it and to undo it."""
+
+    template: ClassVar = "apply.html.j2"
+
+    name: str
+    story: RunStory
+    hunks: Sequence[Hunk]
+    inside: bool  # the skill lies in a folder that the studio may change
+
+
+def apply_page(studio: Studio, request: Request) -> Response:
+    story = studio.story(request)
+    page = ApplyPage(
+        name=str(request.path_params["name"]),
+        story=story,
+        hunks=diff_hunks(story.initial_skill, story.best_skill),
+        inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
+    )
+    return studio.page(request, page)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPrompt:
+    """A handoff prompt with the answer that is in its file so far."""
+
+    id: str
+    text: str
+    answer: str
+    problem: str  # why that answer cannot be used
+
+
+def _waiting(prompt: Pending) -> WaitingPrompt:
+    text = prompt.prompt.read_text(encoding="utf-8", errors="replace")
+    answer = ""
+    if prompt.answer.is_file():
+        answer = prompt.answer.read_text(encoding="utf-8", errors="replace")
+    return WaitingPrompt(prompt.id, text, answer, prompt.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffPage(PageData):
+    """The prompts that wait for an answer."""
+
+    template: ClassVar = "handoff.html.j2"
+
+    name: str
+    story: RunStory
+    prompts: Sequence[WaitingPrompt]
+
+
+def handoff_page(studio: Studio, request: Request) -> Response:
+    story = studio.story(request)
+    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
+    return studio.page(request, HandoffPage(str(request.path_params["name"]), story, prompts))

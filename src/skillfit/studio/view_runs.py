@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import ClassVar, get_args
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -15,16 +15,16 @@ from starlette.responses import Response
 from skillfit.plain_text import visible
 from skillfit.report import RunStory
 from skillfit.report.charts import compare_chart, sparkline
-from skillfit.report.html_report import flat_settings
+from skillfit.report.html_report import PageData, flat_settings
 from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.card import RunCard, ShipGain
 from skillfit.run.directory import RunState
-from skillfit.skill import diff_hunks
+from skillfit.skill import Hunk, diff_hunks
 from skillfit.studio.site import (
+    ListPage,
     NamedRun,
     NoSuchRun,
-    Page,
     RunIndex,
     Studio,
     number_in,
@@ -96,7 +96,7 @@ SORTS: dict[str, Callable[[RunRow], tuple[float, str]]] = {
 class RunList:
     """The rows that were asked for, and how many there are of each state."""
 
-    page: Page[RunRow]
+    page: ListPage[RunRow]
     counts: dict[str, int]
     problems: tuple[str, ...]
     state: str
@@ -135,15 +135,29 @@ def _matches(row: RunRow, wanted: str) -> bool:
     return all(any(word in text.lower() for text in texts) for word in wanted.split())
 
 
-def index(studio: Studio, request: Request) -> Response:
-    runs = run_list(studio.library.index(), request)
-    return studio.page(request, "runs.html.j2", runs=runs)
+@dataclass(frozen=True, slots=True)
+class RunsPage(PageData):
+    template: ClassVar = "runs.html.j2"
+
+    runs: RunList
+
+
+@dataclass(frozen=True, slots=True)
+class RunsTable(PageData):
+    """The part of the page that is updated."""
+
+    template: ClassVar = "runs_table.html.j2"
+
+    runs: RunList
+
+
+def index_page(studio: Studio, request: Request) -> Response:
+    return studio.page(request, RunsPage(run_list(studio.library.index(), request)))
 
 
 def index_live(studio: Studio, request: Request) -> Response:
     def look() -> dict[str, str]:
-        runs = run_list(studio.library.index(), request)
-        return {"runs": studio.render("runs_table.html.j2", runs=runs)}
+        return {"runs": studio.render(RunsTable(run_list(studio.library.index(), request)))}
 
     return stream_parts(request, look)
 
@@ -207,7 +221,22 @@ def compared_edits(stories: Sequence[RunStory]) -> list[EditRow]:
     return rows
 
 
-def compare(studio: Studio, request: Request) -> Response:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparePage(PageData):
+    template: ClassVar = "compare.html.j2"
+
+    runs: Sequence[ComparedRun]
+    chart: Markup
+    small_chart: Markup
+    settings: Sequence[SettingRow]
+    edits: Sequence[EditRow]
+    edits_cut: int
+    left: str  # names of the two runs whose skills are compared
+    right: str
+    hunks: Sequence[Hunk]
+
+
+def compare_page(studio: Studio, request: Request) -> Response:
     names = list(dict.fromkeys(request.query_params.getlist("run")))[:_COMPARED]
     if len(names) < 2:
         return studio.go_to("/", "Choose two or more runs to compare.")
@@ -222,9 +251,7 @@ def compare(studio: Studio, request: Request) -> Response:
     )
     edits = compared_edits(stories)
     curves = {visible(run.name): run.story for run in runs}
-    return studio.page(
-        request,
-        "compare.html.j2",
+    page = ComparePage(
         runs=runs,
         chart=compare_chart(curves),
         small_chart=compare_chart(curves, 340, 260, names=False),
@@ -235,6 +262,7 @@ def compare(studio: Studio, request: Request) -> Response:
         right=names[right],
         hunks=diff_hunks(stories[left].found_skill, stories[right].found_skill),
     )
+    return studio.page(request, page)
 
 
 def _chosen(names: Sequence[str], wanted: str, usual: int) -> int:

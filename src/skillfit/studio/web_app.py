@@ -18,8 +18,10 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
@@ -34,7 +36,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.report.html_report import ASSETS as REPORT_ASSETS
-from skillfit.studio import view_new, view_run, view_runs, view_steer
+from skillfit.report.html_report import PageData
+from skillfit.studio import view_new, view_run, view_runs
 from skillfit.studio.site import Studio
 
 View = Callable[[Studio, Request], Response]  # runs in a thread
@@ -52,23 +55,23 @@ _REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>skillf
 A link works once; the next one is printed when it was used.</p></html>"""
 _STATIC = Path(__file__).parent / "assets"
 _PAGES: tuple[tuple[str, View], ...] = (
-    ("/", view_runs.index),
+    ("/", view_runs.index_page),
     ("/live", view_runs.index_live),
-    ("/compare", view_runs.compare),
-    ("/run/{name:path}", view_run.run),
+    ("/compare", view_runs.compare_page),
+    ("/run/{name:path}", view_run.run_page),
     ("/live/{name:path}", view_run.run_live),
-    ("/pool/{name:path}", view_run.pool),
-    ("/step/{number:int}/{name:path}", view_run.step),
-    ("/edit/{name:path}", view_run.edit),
-    ("/skill/{name:path}", view_run.skill),
-    ("/items/{name:path}", view_run.items),
-    ("/item/{name:path}", view_run.item),
-    ("/rollout/{name:path}", view_run.rollout),
+    ("/pool/{name:path}", view_run.pool_part),
+    ("/step/{number:int}/{name:path}", view_run.step_page),
+    ("/edit/{name:path}", view_run.edit_page),
+    ("/skill/{name:path}", view_run.skill_page),
+    ("/items/{name:path}", view_run.items_page),
+    ("/item/{name:path}", view_run.item_page),
+    ("/rollout/{name:path}", view_run.rollout_page),
     ("/image/{name:path}", view_run.image),
-    ("/report/{name:path}", view_run.report),
-    ("/apply/{name:path}", view_steer.apply_page),
-    ("/handoff/{name:path}", view_steer.handoff),
-    ("/starting/{name:path}", view_new.starting),
+    ("/report/{name:path}", view_run.report_page),
+    ("/apply/{name:path}", view_run.apply_page),
+    ("/handoff/{name:path}", view_run.handoff_page),
+    ("/starting/{name:path}", view_new.starting_page),
 )
 
 
@@ -89,8 +92,8 @@ def make_app(
     app = Starlette(
         routes=[
             *routes,
-            Route("/new", partial(view_new.new, studio), methods=["GET", "POST"]),
-            Route("/act/{name:path}", partial(view_steer.act, studio), methods=["POST"]),
+            Route("/new", partial(view_new.new_page, studio), methods=["GET", "POST"]),
+            Route("/act/{name:path}", partial(view_run.act, studio), methods=["POST"]),
             Mount("/static/report", StaticFiles(directory=REPORT_ASSETS)),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
@@ -116,16 +119,23 @@ def project_of(runs: Path, project: Path | None) -> Path:
     return here if runs.is_relative_to(here) and runs != here else runs
 
 
+@dataclass(frozen=True, slots=True)
+class ProblemPage(PageData):
+    template: ClassVar = "problem.html.j2"
+
+    problem: str
+
+
 async def _http_problem(studio: Studio, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return studio.page(request, "problem.html.j2", error.status_code, problem=error.detail)
+    return studio.page(request, ProblemPage(error.detail), error.status_code)
 
 
 async def _problem(studio: Studio, request: Request, error: Exception) -> Response:
-    return studio.page(request, "problem.html.j2", 500, problem=str(error))
+    return studio.page(request, ProblemPage(str(error)), 500)
 
 
-def serve(
+def serve_studio(
     path: Path,
     port: int = 0,
     host: str = "127.0.0.1",

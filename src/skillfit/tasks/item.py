@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, SupportsFloat
 
 from skillfit.errors import InputError, TaskFailure, did_you_mean
-from skillfit.models.json_text import JsonObject, without_surrogates
+from skillfit.extensions import PartDescription
+from skillfit.models.json_text import without_surrogates
 from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
@@ -372,7 +373,7 @@ class Grader(Protocol):
         """
         ...
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         """The grader's settings as JSON, for the run's identity."""
         ...
 

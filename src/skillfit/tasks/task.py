@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from skillfit.errors import InputError, TaskFailure
-from skillfit.extensions import call_user_code, name_of, qualified_name
-from skillfit.models.json_text import JsonObject, parse_json
+from skillfit.extensions import PartDescription, call_user_code, name_of, qualified_name
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model
 from skillfit.sandbox.process import (
     SandboxNotStarted,
@@ -74,7 +74,7 @@ class Evaluator(ABC):
         """
 
     @abstractmethod
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         """What distinguishes this evaluator from others, as JSON, for the run's identity."""
 
     def opened(self, run_path: Path) -> AbstractAsyncContextManager[None]:
@@ -114,7 +114,7 @@ class FunctionEvaluator(Evaluator):
         attempt = value if isinstance(value, Attempt) else Attempt(str(value))
         return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {
             "function": qualified_name(self.function),
             "grader": self.grader.describe() if self.grader else None,
@@ -183,7 +183,7 @@ class CommandEvaluator(Evaluator):
             raise TaskFailure("command", f"{where}: exit code {result.code}: {stderr}")
         return _evaluated(_printed_score(result.stdout, where), source=where)
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         """The command line and the content of the files in it, so that editing the program changes
         the run's identity.
         """

@@ -26,11 +26,11 @@ from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
-from skillfit.training.components import Components
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import planned_lag
 from skillfit.training.replaceable import gate_settings
 from skillfit.training.ship_rollouts import BothGraders, Closing
+from skillfit.training.state import Components
 from skillfit.training.steering import RecordedRequests
 from skillfit.training.step_log import CountedModel, SelectionRollouts
 

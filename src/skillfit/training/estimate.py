@@ -22,11 +22,11 @@ from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
 from skillfit.training.plan import (
-    COMPOSE_PASSES,
     PREFLIGHT_ITEMS,
     PREFLIGHT_REPEATS,
     Plan,
     SplitSizes,
+    compose_rollouts,
     diagnosis_rollouts,
     gate_rollouts,
     look_back_rollouts,
@@ -343,7 +343,7 @@ def _rollout_rows(
     planned = _rollouts(config, task, plan, 1, abilities)
     counts = {stage: count.typical for stage, count in planned.items()}
     if counts["ship"]:
-        counts["ship"] += COMPOSE_PASSES * len(task.selection)
+        counts["ship"] += compose_rollouts(len(task.selection), abilities.pools_edits)
         counts["ship"] *= SHIP_SAFETY
     rollouts = Range.exactly(sum(counts[stage] for stage in stages))
     item_tokens = _item_tokens(task)
@@ -487,7 +487,7 @@ def _rollouts(
     arms = 1 + evaluation.finalists
     usual = repeats_for(selection, ASSUMED_NOISE, WANTED_EFFECT, ship_repeats)
     ship = Range(0, arms * usual * selection, arms * ship_repeats * selection)
-    deep, compose = steps * diagnosis_rollouts(config), COMPOSE_PASSES * selection
+    deep, compose = steps * diagnosis_rollouts(config), compose_rollouts(selection, pools)
     return {
         "preflight": Range.exactly(tried) if evaluation.preflight else _NOTHING,
         "baseline": Range.exactly(selection),
@@ -495,7 +495,7 @@ def _rollouts(
         "diagnosis": Range(0, deep, deep),
         "gate": Range(0, gate / 2 if half else gate, gate),
         "slow_update": Range(0, slow, slow),
-        "compose": Range(0, compose, compose) if pools else _NOTHING,
+        "compose": Range(0, compose, compose),
         "ship": ship if evaluation.ship_test else _NOTHING,
         "test": Range(test, 2 * test, 3 * test) if evaluation.eval_test else _NOTHING,
     }

@@ -1,4 +1,5 @@
-"""The end of a run: compose the final skill, compare it with the initial one, read the test split.
+"""The end of a run: compose the final skill, compare it with the initial one, read the test split,
+write the summary.
 
 When the ship test does not say "improved", the run hands back the initial skill. What training
 found is kept beside it as unproven.
@@ -6,33 +7,50 @@ found is kept beside it as unproven.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
+from skillfit import __version__
 from skillfit.errors import Exit
-from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose, ship_test
+from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose_run, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
+from skillfit.models import Usage
 from skillfit.optimize.proposer import author_of
 from skillfit.rollout import Rollouts, Tally, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
-from skillfit.run.records import RunFinishReason, ShipVerdict
-from skillfit.skill import Skill, without_placeholder
+from skillfit.run.journal import Spend
+from skillfit.run.records import (
+    ACCEPTED,
+    SKIPPED,
+    EpochStats,
+    RecordedConfig,
+    RolloutCounts,
+    RunFinishReason,
+    RunSummary,
+    ShipSummary,
+    ShipVerdict,
+    SkillTokens,
+    StepRecord,
+    TokenCounts,
+    UsageTotals,
+)
+from skillfit.skill import Skill, units, without_placeholder
 from skillfit.tasks.item import Item
-from skillfit.training.components import Components
 from skillfit.training.measure import Measured
 from skillfit.training.plan import ship_repeats
 from skillfit.training.ship_rollouts import Closing, ComparedTallies, ShipRollouts
-from skillfit.training.state import TrainingState
+from skillfit.training.state import Components, TrainingState
 from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import emit_score
 from skillfit.training.step_log import SelectionRollouts, StepLog
-from skillfit.training.summary import Ending, count_actions, summarise
 
 EXIT_OF: Mapping[RunFinishReason, Exit] = {
     "improved": Exit.OK,
@@ -47,6 +65,18 @@ _REASON_OF: Mapping[ShipVerdict, RunFinishReason] = {
     "no improvement": "no_improvement",
     "inconclusive": "inconclusive",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the last stages found. Fields stay empty where a run ended earlier."""
+
+    handed_back: Skill  # best_skill.md: the initial skill unless the run improved it
+    found: Skill  # what training arrived at
+    scores: ComparedTallies | None = None
+    ship: ShipResult | None = None
+    final: Tally | None = None  # the last incumbent on the selection items
+    tests: Mapping[str, Tally] = field(default_factory=dict)  # baseline, best, final
 
 
 async def finish(
@@ -94,7 +124,7 @@ async def _diagnosed(
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
         return _end_by_budget(run, closing, state, ending, cut_short)
-    diagnosis = diagnose(_facts(run, state, ending, reason))
+    diagnosis = diagnose_run(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
         # The scores are no evidence about the skill; resuming tries again.
         reason, ending = "infrastructure", replace(ending, handed_back=run.initial)
@@ -118,7 +148,7 @@ def _end_by_budget(
     reached: BudgetReached,
 ) -> RunFinished:
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-    diagnosis = diagnose(facts)
+    diagnosis = diagnose_run(facts)
     # Both advise to raise the cap; the cap's message names it.
     text = diagnosis.message if diagnosis.cause in BUDGET_CAUSES else str(diagnosis)
     return conclude(run, closing, state, ending, "budget", f"{text} {reached}")
@@ -246,9 +276,21 @@ async def _measure_last(
     with log.stage("final", len(items)):
         tally = await gate.adopt(skill, None)
         # Recorded rollouts, reported once more for this stage's files.
-        await engine.run(requests_for(skill, items), phase="final", series="selection")
+        recorded = requests_for(_measured_as(gate, skill, tally), items)
+        await engine.run(recorded, phase="final", series="selection")
     emit_score(log.emit, "final", skill, tally)
     return tally
+
+
+def _measured_as(gate: Gate, skill: Skill, tally: Tally) -> Skill:
+    """The skill whose rollouts a tally counts: the one without the empty region of the slow update,
+    where the gate took its measurements for both.
+    """
+    plain = without_placeholder(skill)
+    try:
+        return plain if gate.tally(plain) == tally else skill
+    except NotMeasured:
+        return skill
 
 
 def _known_scores(
@@ -358,3 +400,147 @@ def _facts(
         fit_only=run.task.fit_only,
         gap=ending.ship.gap if ending.ship else None,
     )
+
+
+def summarise(
+    run: Components,
+    closing: Closing,
+    state: TrainingState,
+    ending: Ending,
+    finish_reason: RunFinishReason,
+    diagnosis: str,
+) -> RunSummary:
+    """summary.json of a run that ends now."""
+    actions, ship, stats = count_actions(state.records), ending.ship, run.engine.stats
+    summary = RunSummary(
+        version=f"skillfit-{__version__}",
+        finish_reason=finish_reason,
+        diagnosis=diagnosis,
+        config=RecordedConfig.of(run.config),
+        total_steps=run.plan.total_steps,
+        steps_done=len(state.records),
+        total_accepts=actions.accepts,
+        total_rejects=actions.rejects,
+        total_skips=actions.skips,
+        edits_blocked=run.texts.refused,
+        best_step=state.best_step,
+        current_origin=state.origin,
+        best_origin=state.best_origin,
+        epoch_stats=_epochs(state.records),
+        ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.repeats)
+        if ship
+        else None,
+        skill_tokens=SkillTokens(
+            initial=run.initial.tokens,
+            best=ending.handed_back.tokens,
+            found=ending.found.tokens,
+        ),
+        unproven=ending.found.hash not in (ending.handed_back.hash, run.initial.hash),
+        cut=_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
+        coverage=stats.coverage,
+        rollouts=RolloutCounts(stats.planned, stats.scored),
+        total_wall_time_s=round(closing.budget.minutes * 60, 1),
+    )
+    summary = _with_selection_scores(summary, run.gate_settings, ending)
+    summary = _with_test_scores(summary, run.gate_settings, ending)
+    return _with_usage(summary, closing.journal.bill())
+
+
+def _with_selection_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
+    scores, final = ending.scores, ending.final
+    return replace(
+        summary,
+        metric=metric.metric,
+        baseline_selection_hard=_hard(scores.baseline if scores else None),
+        baseline_selection_score=_score(metric, scores.baseline if scores else None),
+        best_selection_hard=_hard(scores.best if scores else None),
+        best_selection_score=_score(metric, scores.best if scores else None),
+        final_selection_hard=_hard(final),
+        final_selection_soft=final.soft if final else None,
+    )
+
+
+def _with_test_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
+    baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
+    return replace(
+        summary,
+        baseline_test_hard=_hard(baseline),
+        baseline_test_soft=baseline.soft if baseline else None,
+        test_hard=_hard(best),
+        test_soft=best.soft if best else None,
+        final_test_hard=_hard(final),
+        final_test_soft=final.soft if final else None,
+        baseline_test_score=_score(metric, baseline),
+        test_score=_score(metric, best),
+        final_test_score=_score(metric, final),
+        test_delta_hard=best.hard - baseline.hard if best and baseline else None,
+        final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
+    )
+
+
+def _with_usage(summary: RunSummary, bill: Iterable[Spend]) -> RunSummary:
+    stages: defaultdict[str, Usage] = defaultdict(Usage)
+    roles: defaultdict[str, Usage] = defaultdict(Usage)
+    total = Usage()
+    for spend in bill:
+        stages[spend.stage] += spend.usage
+        roles[spend.role] += spend.usage
+        total += spend.usage
+    return replace(
+        summary,
+        usage=UsageTotals.of(total),
+        usage_by_stage={name: UsageTotals.of(usage) for name, usage in sorted(stages.items())},
+        usage_by_role={name: UsageTotals.of(usage) for name, usage in sorted(roles.items())},
+        token_summary={name: TokenCounts.of(usage) for name, usage in sorted(stages.items())},
+    )
+
+
+def _cut(initial: Skill, found: Skill) -> tuple[str, ...]:
+    """The lines that `optimizer.prune_initial` took out of the initial skill: "lines 12-14"."""
+    return tuple(unit.lines for unit in units(initial) if unit.text not in found.unix_body)
+
+
+def _hard(tally: Tally | None) -> float | None:
+    return tally.hard if tally else None
+
+
+def _score(metric: GateSettings, tally: Tally | None) -> float | None:
+    """Under the gate's metric."""
+    return metric.value(tally.hard, tally.soft) if tally else None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCounts:
+    """How many steps were accepted, rejected and skipped."""
+
+    accepts: int
+    rejects: int
+    skips: int
+
+
+def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
+    actions = [record.action for record in records]
+    return ActionCounts(
+        sum(action in ACCEPTED for action in actions),
+        sum(action in ("reject", "inconclusive") for action in actions),
+        sum(action in SKIPPED for action in actions),
+    )
+
+
+def _epochs(records: Sequence[StepRecord]) -> tuple[EpochStats, ...]:
+    stats = []
+    for epoch, group in groupby(records, key=lambda record: record.epoch):
+        steps = list(group)
+        counts, standings = count_actions(steps), steps[-1].standings
+        stats.append(
+            EpochStats(
+                epoch,
+                len(steps),
+                counts.accepts,
+                counts.rejects,
+                counts.skips,
+                standings.best_score,
+                standings.current_score,
+            )
+        )
+    return tuple(stats)

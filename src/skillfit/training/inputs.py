@@ -18,8 +18,8 @@ from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
-from skillfit.models.json_text import JsonObject
 from skillfit.run.directory import JOURNAL, RunDirectory
+from skillfit.run.identity import ReplacedParts, RunIdentity, TaskIdentity
 from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
@@ -55,68 +55,6 @@ class DeferredModel:
         return self._model
 
 
-@dataclass(frozen=True, slots=True)
-class TaskIdentity:
-    """Hashes of the items, and how they are graded."""
-
-    train: str
-    selection: str
-    test: str
-    weights: str  # empty: all items count the same
-    grader: JsonObject | None
-    evaluator: JsonObject | None
-
-    @classmethod
-    def of(cls, task: Task) -> TaskIdentity:
-        weights = weights_of(task.items)
-        return cls(
-            train=_fingerprint(task.train),
-            selection=_fingerprint(task.selection),
-            test=_fingerprint(task.test),
-            weights=stable_hash(weights) if weights else "",
-            grader=task.grader.describe() if task.grader else None,
-            evaluator=task.evaluator.describe() if task.evaluator else None,
-        )
-
-    def as_json(self) -> JsonObject:
-        items = {
-            "train items": self.train,
-            "selection items": self.selection,
-            "test items": self.test,
-        }
-        weights = {"weights": self.weights} if self.weights else {}
-        return {**items, **weights, "grader": self.grader, "evaluator": self.evaluator}
-
-
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """What makes a run this run, in parts, so that a change can be named."""
-
-    config: JsonObject  # the settings that must stay the same
-    skill: str  # hash
-    task: TaskIdentity
-    parts: JsonObject  # replaced parts, as they describe themselves
-    agent: JsonObject | None  # of an agent in Python
-    programs: Mapping[str, str]  # role -> hash of the command-line program's description
-    corpus: str  # hash; empty: no corpus
-
-    def as_json(self) -> JsonObject:
-        """As the journal keeps it, without the parts that a run does not have."""
-        whole: JsonObject = {
-            "config": self.config,
-            "skill": self.skill,
-            "task": self.task.as_json(),
-            "parts": self.parts,
-        }
-        if self.agent is not None:
-            whole["agent"] = self.agent
-        if self.programs:
-            whole["programs"] = dict(self.programs)
-        if self.corpus:
-            whole["corpus"] = self.corpus
-        return whole
-
-
 @dataclass(slots=True)
 class Inputs:
     """What a run is made from, checked. See `read_inputs`."""
@@ -148,8 +86,8 @@ class Inputs:
         return RunIdentity(
             config=identity(self.config),
             skill=self.skill.hash,
-            task=TaskIdentity.of(self.task),
-            parts={**self.parts.identity(), **_other_parts(self)},
+            task=_task_identity(self.task),
+            parts=_replaced_parts(self),
             agent=self.agent.describe() if self.agent is not None else None,
             programs=_programs(self.config),
             corpus=corpus_fingerprint(Path(corpus)) if corpus else "",
@@ -169,13 +107,24 @@ class Inputs:
         return planned.first_steps(self.rollout_plan.steps)
 
 
-def _other_parts(inputs: Inputs) -> JsonObject:
-    """The content of agents and ship graders in files of the user, where it is not described."""
+def _task_identity(task: Task) -> TaskIdentity:
+    weights = weights_of(task.items)
+    return TaskIdentity(
+        train=_fingerprint(task.train),
+        selection=_fingerprint(task.selection),
+        test=_fingerprint(task.test),
+        weights=stable_hash(weights) if weights else "",
+        grader=task.grader.describe() if task.grader else None,
+        evaluator=task.evaluator.describe() if task.evaluator else None,
+    )
+
+
+def _replaced_parts(inputs: Inputs) -> ReplacedParts:
     env, agent = inputs.config.env, None
-    if not isinstance(inputs.agent, CallableAgent):
+    if not isinstance(inputs.agent, CallableAgent):  # that one describes its file itself
         agent = describe_part(None, env.agent, Path(env.folder))
     ship = inputs.ship_task.grader if inputs.ship_task else None
-    return {"agent": agent, "ship_grader": ship.describe() if ship else None}
+    return inputs.parts.describe(agent, ship.describe() if ship else None)
 
 
 def _programs(config: Config) -> dict[str, str]:

@@ -17,7 +17,6 @@ from typing import Any
 from skillfit.optimize.context import Context
 from skillfit.rollout.outcome import StepRollouts, settle
 from skillfit.skill import Skill
-from skillfit.training.components import Components
 from skillfit.training.epoch_end import meta_skill, slow_update
 from skillfit.training.plan import PlannedStep, rollouts_per_judgement
 from skillfit.training.stages import (
@@ -36,7 +35,7 @@ from skillfit.training.stages import (
     select,
     update,
 )
-from skillfit.training.state import TrainingState
+from skillfit.training.state import Components, TrainingState
 from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import (
     StepResult,

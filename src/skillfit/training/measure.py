@@ -19,22 +19,22 @@ from skillfit.errors import InputError
 from skillfit.gate import Arm, Candidate
 from skillfit.gate.pool import Pool, is_harmless
 from skillfit.gate.regression import (
-    Change,
+    ColumnKind,
     Family,
-    Kind,
+    PossibleChange,
     Posterior,
     SelectionItems,
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import Interval, Sampler, Samples, believe, compare, interval
-from skillfit.models.json_text import JsonObject
+from skillfit.gate.samples import Interval, Sampler, Samples, believe, interval, paired_evidence
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished, RunStarted
+from skillfit.run.identity import AblationIdentity, EvaluationIdentity
 from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without
@@ -101,7 +101,7 @@ async def evaluate(
     paid for again. A command that evaluates several times hands each call its one `spending`.
     """
     items = items_of(inputs.task, split)
-    with RunDirectory.open(path, EvaluationIdentity.of(inputs).as_json()) as run:
+    with RunDirectory.open(path, _evaluation_identity(inputs)) as run:
         async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:
             found = await gather(
                 rollouts.run(
@@ -117,42 +117,18 @@ async def evaluate(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationIdentity:
-    """The identity of an evaluation: how answers are made and graded. Items, splits, skills and
-    repeats may change, because each rollout is recorded separately.
-    """
-
-    agent_model: JsonObject | None
-    judge_model: JsonObject | None
-    settings: JsonObject  # of skillfit's own agents
-    seed: int
-    agent: JsonObject | None  # of an agent in Python; this and the next two describe themselves
-    grader: JsonObject | None
-    evaluator: JsonObject | None
-
-    @classmethod
-    def of(cls, inputs: Inputs) -> EvaluationIdentity:
-        config, task = identity(inputs.config), inputs.task
-        names = ("agent", "prompt", "max_turns", "max_rollout_tokens")
-        return cls(
-            agent_model=config["model"]["agent"],
-            judge_model=config["model"]["judge"],
-            settings={name: config["env"][name] for name in names},
-            seed=inputs.config.train.seed,
-            agent=inputs.agent.describe() if inputs.agent else None,
-            grader=task.grader.describe() if task.grader else None,
-            evaluator=task.evaluator.describe() if task.evaluator else None,
-        )
-
-    def as_json(self) -> JsonObject:
-        """As the journal keeps it."""
-        return {
-            "model": {"agent": self.agent_model, "judge": self.judge_model},
-            "env": self.settings,
-            "seed": self.seed,
-            "described": [self.agent, self.grader, self.evaluator],
-        }
+def _evaluation_identity(inputs: Inputs) -> EvaluationIdentity:
+    config, task = identity(inputs.config), inputs.task
+    names = ("agent", "prompt", "max_turns", "max_rollout_tokens")
+    return EvaluationIdentity(
+        agent_model=config["model"]["agent"],
+        judge_model=config["model"]["judge"],
+        env={name: config["env"][name] for name in names},
+        seed=inputs.config.train.seed,
+        agent=inputs.agent.describe() if inputs.agent else None,
+        grader=task.grader.describe() if task.grader else None,
+        evaluator=task.evaluator.describe() if task.evaluator else None,
+    )
 
 
 def items_of(task: Task, split: str) -> tuple[Item, ...]:
@@ -210,7 +186,8 @@ async def ablate(
         )
     items = (*inputs.task.train, *inputs.task.selection)
     total = rollouts or default_rollouts(len(parts))
-    with RunDirectory.open(path, AblationIdentity.of(inputs, by).as_json()) as run:
+    settings = identity(inputs.config)
+    with RunDirectory.open(path, AblationIdentity(settings["model"], inputs.skill.hash, by)) as run:
         async with open_rollouts(inputs, run, listeners, control) as engine:
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
@@ -221,23 +198,6 @@ async def ablate(
                 found = await work.checked(found, found.shorter)
             run.events.emit(found.event)
             return found
-
-
-@dataclass(frozen=True, slots=True)
-class AblationIdentity:
-    """What makes an ablation this one: the models, the skill and the size of its units."""
-
-    models: JsonObject  # by role
-    skill: str  # hash
-    by: Granularity
-
-    @classmethod
-    def of(cls, inputs: Inputs, by: Granularity) -> AblationIdentity:
-        return cls(identity(inputs.config)["model"], inputs.skill.hash, by)
-
-    def as_json(self) -> JsonObject:
-        """As the journal keeps it."""
-        return {"ablate": self.models, "skill": self.skill, "by": self.by}
 
 
 class _Ablation:
@@ -307,7 +267,7 @@ class _Ablation:
         """
         family: Family = "logistic" if self._settings.metric == "hard" else "linear"
         columns = [key for key in self._pool.edits if self._without[key]]
-        kinds: dict[str, Kind] = dict.fromkeys(columns, "removal")
+        kinds: dict[str, ColumnKind] = dict.fromkeys(columns, "removal")
         posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds)
         selection = SelectionItems.of([item.id for item in self._items], weights_of(self._items))
         worths = [self._worth(key, unit, posterior, selection) for key, unit in self._units.items()]
@@ -337,7 +297,7 @@ class _Ablation:
             return UnitWorth(
                 *place, mean=0.0, low=-1.0, high=1.0, probability=0.5, rollouts=0, decision="unsure"
             )
-        change = Change({key: 1.0}, present=False, rollouts=count)
+        change = PossibleChange({key: 1.0}, present=False, rollouts=count)
         removal = selection.effects(posterior, [], [change])[0]
         # Where nothing is ever solved, no part can show what it is worth.
         cut = is_harmless(removal) and self._highest > 0
@@ -369,7 +329,7 @@ class _Ablation:
         with StepLog(self._run.events.emit).stage("compare", 4 * len(self._items)):
             old = await sampler.samples(self._skill, self._items, CHECK_PASSES)
             new = await sampler.samples(shorter, self._items, CHECK_PASSES)
-        evidence = compare(
+        evidence = paired_evidence(
             new, old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
         )
         holds = _not_worse(new, old, self._settings.coverage_floor)

@@ -246,6 +246,13 @@ def gate_rollouts(config: Config, selection: int, pools_edits: bool) -> int:
     return judged
 
 
+def compose_rollouts(selection: int, pools_edits: bool) -> int:
+    """Selection rollouts that compare the composed skill with the incumbent before the ship test,
+    at the most. A gate without a pool has measured its skills before.
+    """
+    return COMPOSE_PASSES * selection if pools_edits else 0
+
+
 def diagnosis_rollouts(config: Config) -> int:
     """Failures of a step that deep reflection rolls out again, at the most."""
     asks = config.gradient.deep_reflection and config.model.optimizer is not None
@@ -376,7 +383,7 @@ def _fixed(config: Config, sizes: SplitSizes, repeats: int, pools_edits: bool) -
     return (
         (preflight if evaluation.preflight else 0)
         + sizes.selection  # the baseline
-        + (COMPOSE_PASSES * sizes.selection if pools_edits else 0)
+        + compose_rollouts(sizes.selection, pools_edits)
         + (ship if evaluation.ship_test else 0)
         + (2 * sizes.test if evaluation.eval_test else 0)
     )

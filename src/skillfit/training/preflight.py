@@ -34,10 +34,10 @@ from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, count_unreviewed
 from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled
-from skillfit.training.components import Components
 from skillfit.training.estimate import RolloutCost, estimate, small_caps
 from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
 from skillfit.training.replaceable import Abilities
+from skillfit.training.state import Components
 from skillfit.training.step_log import StepLog
 
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function

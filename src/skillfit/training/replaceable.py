@@ -14,6 +14,7 @@ from typing import Any, cast
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.extensions import (
+    PartDescription,
     build_part,
     check_methods,
     describe_part,
@@ -25,6 +26,7 @@ from skillfit.extensions import (
 from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
 from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
 from skillfit.rollout import Executor, Outcome
+from skillfit.run.identity import ReplacedParts
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
 from skillfit.training.plan import BatchSampler, Plan, selection_passes
@@ -170,16 +172,18 @@ class RunParts:
             if isinstance(found, type):
                 check_methods(kind, found, protocol, source)
 
-    def identity(self) -> Mapping[str, Any]:
-        """What tells the parts from others of the same name, for the run's identity. Where rollouts
-        run does not decide what comes out, so the executor is not in it.
-        """
+    def describe(
+        self, agent: PartDescription | None, ship_grader: PartDescription | None
+    ) -> ReplacedParts:
+        """What tells the parts from others of the same name, for the run's identity."""
         config, given = self.config, self.given
-        return {
-            "gate": describe_part(given.gate, config.evaluation.gate, self._base),
-            "proposer": describe_part(given.proposer, config.optimizer.proposer, self._base),
-            "sampler": describe_part(given.sampler, config.train.sampler, self._base),
-        }
+        return ReplacedParts(
+            gate=describe_part(given.gate, config.evaluation.gate, self._base),
+            proposer=describe_part(given.proposer, config.optimizer.proposer, self._base),
+            sampler=describe_part(given.sampler, config.train.sampler, self._base),
+            agent=agent,
+            ship_grader=ship_grader,
+        )
 
     @property
     def _base(self) -> Path:

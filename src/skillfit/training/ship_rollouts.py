@@ -11,10 +11,10 @@ from math import ceil
 
 from skillfit.config.schema import BudgetSection
 from skillfit.errors import TaskFailure
+from skillfit.extensions import PartDescription
 from skillfit.gate import GateSettings
 from skillfit.gate.samples import Samples, mean
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.models.json_text import JsonObject
 from skillfit.rollout import Arm, Outcome, Rollouts, Tally
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.journal import Journal
@@ -22,10 +22,10 @@ from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
-from skillfit.training.components import Components
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
-from skillfit.training.plan import COMPOSE_PASSES
+from skillfit.training.plan import compose_rollouts
 from skillfit.training.replaceable import Abilities
+from skillfit.training.state import Components
 from skillfit.training.step_log import SelectionRollouts
 
 
@@ -86,7 +86,8 @@ class Closing:
 def _ship_need(run: Components, repeats: int) -> Amounts:
     """What the ship test takes, and the comparison before it, by what rollouts cost so far."""
     items, stats = len(run.task.selection), run.engine.stats
-    rollouts = (1 + run.config.evaluation.finalists) * repeats * items + COMPOSE_PASSES * items
+    ship = (1 + run.config.evaluation.finalists) * repeats * items
+    rollouts = ship + compose_rollouts(items, run.gate.pools_edits)
     share = rollouts / stats.scored * SHIP_SAFETY
     return Amounts(
         usd=(stats.usage.usd or 0.0) * share,
@@ -137,7 +138,7 @@ class BothGraders:
     def patterns(self) -> tuple[str, ...]:
         return (*self.ship.patterns(), *self.trained.patterns())
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return self.ship.describe()
 
 

@@ -18,12 +18,11 @@ from skillfit.run.records import CheckResult, ItemRecord, RolloutPlan, RunFinish
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Assembled, Listener, assemble
-from skillfit.training.components import Components
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
 from skillfit.training.inputs import Inputs, keep_recorded_plan
 from skillfit.training.loop import train
 from skillfit.training.preflight import budget_check, probe, run_preflight
-from skillfit.training.state import TrainingState
+from skillfit.training.state import Components, TrainingState
 from skillfit.training.user_part import PartFailed
 
 _SHOWN = 400  # characters of an item's text
@@ -34,7 +33,7 @@ class PreflightStopped(SkillfitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TrainingResult:
     finish_reason: RunFinishReason
     diagnosis: str
     run: Path
@@ -50,7 +49,7 @@ async def start(
     force: bool = False,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
-) -> Result:
+) -> TrainingResult:
     """Train in the run directory `path`, or resume the run that is there.
 
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
@@ -58,7 +57,7 @@ async def start(
     """
     if not force_new:
         inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity().as_json(), force_new=force_new) as run:
+    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
             run.expect_no_fix()
             components = ready.components
@@ -74,7 +73,7 @@ async def start(
                 run.expect_fix_of(failure.kind)
                 given = getattr(inputs.replaced, failure.kind) is not None
                 raise failure.in_run(run.path, from_python=given) from failure.__cause__
-            return Result(
+            return TrainingResult(
                 ended.finish_reason,
                 ended.diagnosis,
                 run.path,

@@ -16,7 +16,7 @@ import regex
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from skillfit.errors import InputError, TaskFailure
-from skillfit.extensions import in_thread
+from skillfit.extensions import PartDescription, in_thread
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model
 from skillfit.tasks.item import Attempt, Grader, Item, Score
@@ -233,7 +233,7 @@ class BuiltIn(BaseModel):
         """The same for the grading rules that are part of the item (its regex, checks, tests)."""
         return ()
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {self.name: self.model_dump(mode="json", exclude_defaults=True)}
 
 
@@ -315,5 +315,5 @@ class Composed:
     def patterns(self) -> tuple[str, ...]:
         return tuple(pattern for part in self.parts for pattern in part.patterns())
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {self.how: [part.describe() for part in self.parts], "weights": list(self.weights)}

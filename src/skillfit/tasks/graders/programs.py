@@ -17,6 +17,7 @@ from pydantic import Field, PrivateAttr
 
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import (
+    PartDescription,
     call_user_code,
     check_methods,
     is_built_in,
@@ -24,7 +25,6 @@ from skillfit.extensions import (
     name_of,
     qualified_name,
 )
-from skillfit.models.json_text import JsonObject
 from skillfit.sandbox.isolation import (
     Isolation,
     SandboxMode,
@@ -157,7 +157,7 @@ class FunctionGrader:
     def patterns(self) -> tuple[str, ...]:
         return ()
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {"function": qualified_name(self.function)}
 
 
@@ -183,9 +183,9 @@ class GraderObject:
     def patterns(self) -> tuple[str, ...]:
         return tuple(self.grader.patterns()) if hasattr(self.grader, "patterns") else ()
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         if hasattr(self.grader, "describe"):
-            described: JsonObject = self.grader.describe()
+            described: PartDescription = self.grader.describe()
             return described
         return {"grader": self.name}
 
@@ -249,5 +249,5 @@ class Python(BuiltIn, name="python", short="path"):
     def patterns(self) -> tuple[str, ...]:
         return self._grader.patterns()
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {"python": self.path, "source": self._source}

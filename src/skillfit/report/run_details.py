@@ -1,13 +1,16 @@
-"""The items of a run: each under the initial and the found skill, all over the steps, every rollout
-of one item, and what happened in a rollout turn by turn. Read from the log when a page asks for it.
+"""What the story of a run leaves out because there may be very much of it: steps, items, rollouts
+and their trajectories. `open_details` reads it from the log of the run when a page or a command
+asks for it.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from skillfit.gate import GateSettings
@@ -16,16 +19,28 @@ from skillfit.plain_text import head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
 from skillfit.report.story_evidence import row_value, scoring
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
-from skillfit.run.journal import Journal
-from skillfit.run.records import SOLVED, ItemRecord, display_name
+from skillfit.run.directory import RunDirectory, RunView
+from skillfit.run.events import (
+    CandidateBuilt,
+    Discarded,
+    EditsSelected,
+    GateDecided,
+    ItemsRead,
+    PatchMerged,
+    ReflectionFinished,
+    RolloutFinished,
+    RunStarted,
+    StepFinished,
+    Stored,
+)
+from skillfit.run.records import SOLVED, ItemRecord, display_name, step_name
 from skillfit.tasks.item import TrajectoryStep
 
 # Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.
-Change = Literal[
+ItemChange = Literal[
     "broken", "lower", "fixed", "higher", "neither", "both", "unsolved", "solved", "unknown"
 ]
-CHANGES: tuple[Change, ...] = (
+ITEM_CHANGES: tuple[ItemChange, ...] = (
     "broken",
     "lower",
     "neither",
@@ -48,8 +63,174 @@ WHERE kind = 'RolloutFinished' AND json_extract(data, '$.item') = ? ORDER BY seq
 """
 
 
+@contextmanager
+def open_details(run: Path) -> Iterator[RunDetails]:
+    """The details of the run in a directory, which may still be running. Closed at the end."""
+    with closing(RunDirectory.read(run)) as view:
+        yield RunDetails(view)
+
+
 @dataclass(frozen=True, slots=True)
-class Side:
+class StepDetails:
+    """What happened in one step, stage by stage; None where the step has no such stage."""
+
+    rollouts: Sequence[RolloutFinished]  # the training batch
+    reflections: Sequence[ReflectionFinished]
+    merged: PatchMerged | None
+    selected: EditsSelected | None
+    candidate: CandidateBuilt | None
+    gate: GateDecided | None
+    gate_rollouts: int
+    discarded: Sequence[Discarded]
+    finished: StepFinished | None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutDetails:
+    """One rollout, with what was recorded of it and of its item."""
+
+    row: RolloutFinished
+    outcome: Outcome | None  # None: it failed and was not recorded
+    record: ItemRecord | None
+
+
+class RunDetails:
+    """The log of a run, for questions about its steps, items and rollouts."""
+
+    def __init__(self, view: RunView) -> None:
+        self._events = view.events
+        self._journal = view.journal
+
+    def events(self, after: int = 0) -> Iterator[Stored]:
+        """The events behind number `after`, in order, for those who follow a run."""
+        return self._events.read(after)
+
+    def verdicts(self) -> list[GateDecided]:
+        """The decisions of the gate, with their whole evidence."""
+        return self._events.found(GateDecided)
+
+    def step(self, number: int) -> StepDetails | None:
+        """None when the run has no such step."""
+        events = self._events
+        gate_rollouts = events.found(RolloutFinished, "gate", number)
+        found = StepDetails(
+            rollouts=events.found(RolloutFinished, "rollout", number),
+            reflections=events.found(ReflectionFinished, number),
+            merged=next(iter(events.found(PatchMerged, number)), None),
+            selected=next(iter(events.found(EditsSelected, number)), None),
+            candidate=next(iter(events.found(CandidateBuilt, number)), None),
+            gate=next(iter(events.found(GateDecided, step_name(number))), None),
+            gate_rollouts=len(gate_rollouts),
+            discarded=events.found(Discarded, number),
+            finished=next(iter(events.found(StepFinished, number)), None),
+        )
+        known = found.rollouts or found.reflections or found.finished or gate_rollouts
+        return found if known else None
+
+    def training_rollouts(self, step: int) -> list[RolloutFinished]:
+        return self._events.found(RolloutFinished, "rollout", step)
+
+    def rollouts(self) -> Iterator[RolloutFinished]:
+        """Every rollout, in the order in which they finished."""
+        for stored in self._events.read(kinds=(RolloutFinished,)):
+            if isinstance(stored.event, RolloutFinished):
+                yield stored.event
+
+    def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
+        """Every rollout of an item, in the order in which they finished."""
+        rows = self._events.query(_OF_ITEM, (item,))
+        keys = [str(key).removeprefix("RolloutFinished/") for key, _ in rows]
+        return [row for key in keys for row in self._events.found(RolloutFinished, key)]
+
+    def rollout(self, phase: str, step: int, key: str) -> RolloutDetails | None:
+        rows = self._events.found(RolloutFinished, phase, step, key)
+        if not rows:
+            return None
+        return RolloutDetails(rows[0], self.outcome(key), self.item_records().get(rows[0].item))
+
+    def outcome(self, rollout: str) -> Outcome | None:
+        """What was recorded of the rollout with this key; None when it failed."""
+        return self._journal.get(rollout, Outcome)
+
+    def item_records(self) -> dict[str, ItemRecord]:
+        """The items as the run read them, by id."""
+        return {
+            record.id: record for read in self._events.found(ItemsRead) for record in read.items
+        }
+
+    def compared_items(self, story: RunStory) -> tuple[ItemSummary, ...]:
+        """Items under both skills: of the selection split on fresh rollouts where there were some,
+        else on the baseline; of the test split where it was read.
+        """
+        initial, records = self._initial_hash(), self.item_records()
+        settings = scoring(story.config)
+        summaries: list[ItemSummary] = []
+        for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
+            found = (self._events.found(RolloutFinished, phase) for phase in phases)
+            rows = next((rows for rows in found if rows), [])
+            fresh = bool(rows) and rows[0].phase == "ship"
+            shipped = story.ship.skill_hash if story.ship and fresh else ""
+            others = [row for row in rows if row.skill_hash != initial]
+            before = _results(settings, [row for row in rows if row.skill_hash == initial])
+            after = _results(settings, [row for row in others if shipped in ("", row.skill_hash)])
+            for item in dict.fromkeys([*before, *after]):
+                record = records.get(item)
+                summaries.append(
+                    ItemSummary(
+                        item,
+                        split,
+                        before.get(item, ItemResult()),
+                        after.get(item, ItemResult()),
+                        type=record.type if record else "",
+                        input=record.input if record else "",
+                        expected=record.expected if record else "",
+                    )
+                )
+        return tuple(summaries)
+
+    def matrix(self, story: RunStory, most: int = 24) -> ItemMatrix:
+        """How every item went over the run, in at most about `most` columns of steps."""
+        settings = scoring(story.config)
+        last = max(1, story.total_steps, story.steps_done)
+        width = -(-last // most)
+        initial = self._initial_hash()
+        columns: dict[tuple[str, int, bool], _Column] = {}
+        cells: defaultdict[str, defaultdict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
+        for item, phase, step, skill, hard, soft in self._events.query(_SCORED):
+            if hard is None:
+                continue
+            place = (phase, step, skill == initial)
+            column = columns.get(place)
+            if column is None:
+                column = columns[place] = _column(*place, width, last)
+            cells[item][column.name].add(settings.value(hard, hard if soft is None else soft))
+        order = {column.name: column.place for column in columns.values()}
+        return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
+
+    def _initial_hash(self) -> str:
+        return next((started.skill_hash for started in self._events.found(RunStarted)), "")
+
+    def trajectories(self, items: Iterable[ItemSummary]) -> dict[str, Trajectory]:
+        """By rollout key, in the items' order until the report's room is used up."""
+        found: dict[str, Trajectory] = {}
+        room = _FILE
+        for item in items:
+            for result in (item.before, item.after):
+                if not result.rollout or result.rollout in found:
+                    continue
+                outcome = self.outcome(result.rollout)
+                if outcome is None:
+                    continue
+                trajectory = short_trajectory(outcome)
+                room -= sum(len(turn.text) for turn in trajectory.turns)
+                if room < 0:
+                    return found
+                found[result.rollout] = trajectory
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult:
     """An item under one skill: the scores of its rollouts, and the key of a typical one."""
 
     scores: tuple[float, ...] = ()
@@ -76,8 +257,8 @@ class ItemSummary:
 
     id: str
     split: str
-    before: Side
-    after: Side
+    before: ItemResult
+    after: ItemResult
     type: str = ""
     input: str = ""
     expected: str = ""
@@ -89,7 +270,7 @@ class ItemSummary:
         return self.after.mean - self.before.mean
 
     @property
-    def change(self) -> Change:
+    def change(self) -> ItemChange:
         """Fixed and broken items cross half of the score; lower and higher ones move on one side
         of it.
         """
@@ -110,8 +291,8 @@ class ItemSummary:
     @property
     def latest(self) -> float:
         """The score under the latest skill that was measured; -1 when none was."""
-        side = self.after if self.after.scores else self.before
-        return -1.0 if side.mean is None else side.mean
+        result = self.after if self.after.scores else self.before
+        return -1.0 if result.mean is None else result.mean
 
 
 def worst_first(
@@ -129,62 +310,23 @@ def worst_first(
     return sorted(items, key=order)
 
 
-def listed_items(events: EventLog) -> dict[str, ItemRecord]:
-    """The items as the run read them."""
-    return {record.id: record for read in events.found(ItemsRead) for record in read.items}
-
-
-def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
-    """Items under both skills: of the selection split on fresh rollouts where there were some, else
-    on the baseline; of the test split where it was read.
-    """
-    initial = _initial_hash(events)
-    settings, records = scoring(story.config), listed_items(events)
-    summaries: list[ItemSummary] = []
-    for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
-        found = (events.found(RolloutFinished, phase) for phase in phases)
-        rows = next((rows for rows in found if rows), [])
-        before = _sides(settings, [row for row in rows if row.skill_hash == initial])
-        shipped = story.ship.skill_hash if story.ship and rows and rows[0].phase == "ship" else ""
-        others = [row for row in rows if row.skill_hash != initial]
-        after = _sides(settings, [row for row in others if shipped in ("", row.skill_hash)])
-        for item in dict.fromkeys([*before, *after]):
-            record = records.get(item)
-            summaries.append(
-                ItemSummary(
-                    item,
-                    split,
-                    before.get(item, Side()),
-                    after.get(item, Side()),
-                    type=record.type if record else "",
-                    input=record.input if record else "",
-                    expected=record.expected if record else "",
-                )
-            )
-    return tuple(summaries)
-
-
-def _initial_hash(events: EventLog) -> str:
-    return next((started.skill_hash for started in events.found(RunStarted)), "")
-
-
-def _sides(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str, Side]:
+def _results(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str, ItemResult]:
     grouped: defaultdict[str, list[RolloutFinished]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.repeat):
         grouped[row.item].append(row)
-    return {item: _side(settings, found) for item, found in grouped.items()}
+    return {item: _item_result(settings, found) for item, found in grouped.items()}
 
 
-def _side(settings: GateSettings, rows: Sequence[RolloutFinished]) -> Side:
+def _item_result(settings: GateSettings, rows: Sequence[RolloutFinished]) -> ItemResult:
     """The typical rollout is one whose score is close to that of most of them."""
     scored = [(row, row_value(settings, row)) for row in rows if row.hard is not None]
     scores = tuple(score for _, score in scored)
     failures = tuple(row.failure for row in rows if row.failure)
-    side = Side(scores, failures)
+    result = ItemResult(scores, failures)
     typical = rows[0]
     if scored:
-        typical = min(scored, key=lambda pair: abs(pair[1] - float(side.solved)))[0]
-    return Side(scores, failures, typical.rollout)
+        typical = min(scored, key=lambda pair: abs(pair[1] - float(result.solved)))[0]
+    return ItemResult(scores, failures, typical.rollout)
 
 
 def types_of(items: Iterable[ItemSummary]) -> tuple[TypeSummary, ...]:
@@ -210,8 +352,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def count_changes(items: Iterable[ItemSummary]) -> dict[Change, int]:
-    counts: dict[Change, int] = dict.fromkeys(CHANGES, 0)
+def count_changes(items: Iterable[ItemSummary]) -> dict[ItemChange, int]:
+    counts: dict[ItemChange, int] = dict.fromkeys(ITEM_CHANGES, 0)
     for item in items:
         counts[item.change] += 1
     return counts
@@ -256,26 +398,6 @@ class ItemMatrix:
         return sum(cell.total for cell in cells) / count if count else 0.0
 
 
-def read_matrix(events: EventLog, story: RunStory, most: int = 24) -> ItemMatrix:
-    """How every item went over the run, in at most about `most` columns of steps."""
-    settings = scoring(story.config)
-    last = max(1, story.total_steps, story.steps_done)
-    width = -(-last // most)
-    initial = _initial_hash(events)
-    columns: dict[tuple[str, int, bool], _Column] = {}
-    cells: defaultdict[str, defaultdict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
-    for item, phase, step, skill, hard, soft in events.query(_SCORED):
-        if hard is None:
-            continue
-        place = (phase, step, skill == initial)
-        column = columns.get(place)
-        if column is None:
-            column = columns[place] = _column(*place, width, last)
-        cells[item][column.name].add(settings.value(hard, hard if soft is None else soft))
-    order = {column.name: column.place for column in columns.values()}
-    return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
-
-
 class _Column(NamedTuple):
     name: str
     place: tuple[int, int]
@@ -296,12 +418,6 @@ def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Col
     first = (step - 1) // width * width + 1
     behind = min(last, first + width - 1)
     return _Column(str(first) if first == behind else f"{first}–{behind}", (1, first))
-
-
-def rollouts_of_item(events: EventLog, item: str) -> list[RolloutFinished]:
-    """Every rollout of an item, in the order in which they finished."""
-    keys = [str(key).removeprefix("RolloutFinished/") for key, _ in events.query(_OF_ITEM, (item,))]
-    return [row for key in keys for row in events.found(RolloutFinished, key)]
 
 
 _TEXT = 2_000  # characters of one turn in a report
@@ -363,25 +479,6 @@ def short_trajectory(outcome: Outcome) -> Trajectory:
         failure=head_and_tail(full.failure, _TEXT, 2 / 3),
         cut=before - after,
     )
-
-
-def read_trajectories(journal: Journal, items: Iterable[ItemSummary]) -> dict[str, Trajectory]:
-    """By rollout key, in the items' order until the report's room is used up."""
-    found: dict[str, Trajectory] = {}
-    room = _FILE
-    for item in items:
-        for side in (item.before, item.after):
-            if not side.rollout or side.rollout in found:
-                continue
-            outcome = journal.get(side.rollout, Outcome)
-            if outcome is None:
-                continue
-            trajectory = short_trajectory(outcome)
-            room -= sum(len(turn.text) for turn in trajectory.turns)
-            if room < 0:
-                return found
-            found[side.rollout] = trajectory
-    return found
 
 
 def _turn(step: TrajectoryStep) -> Turn:

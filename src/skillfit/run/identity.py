@@ -1,0 +1,252 @@
+"""What makes a run this run: its identity, how it is recorded, and what has changed since.
+
+A run is resumed only by a command with the same identity: `RunIdentity` for training,
+`EvaluationIdentity` for `eval`, `AblationIdentity` for `ablate`. The journal keeps it as JSON.
+`RecordedIdentity` is that JSON, perhaps written by an older version. It is compared key by key, so
+that an error names every setting that has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pydantic_core
+
+from skillfit.extensions import JsonValue, PartDescription, is_reference
+from skillfit.plain_text import shorten
+from skillfit.run.journal import Journal
+from skillfit.run.store import Redact
+from skillfit.skill.units import Granularity
+
+IdentityJson = dict[str, JsonValue]
+SettingsJson = Mapping[str, JsonValue]
+"""Settings of the config as JSON. Other versions have other settings: no closer type holds all."""
+
+_FACT = "identity"
+_RECOMPUTED = ("gate", "proposer", "sampler")  # parts of which no result is recorded
+
+
+class Identity(Protocol):
+    """What tells a run from others."""
+
+    def as_json(self) -> IdentityJson:
+        """As the journal keeps it. The keys are named in messages about changes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """Hashes of the items, and how they are graded."""
+
+    train: str
+    selection: str
+    test: str
+    weights: str  # empty: all items count the same
+    grader: PartDescription | None
+    evaluator: PartDescription | None
+
+    def as_json(self) -> IdentityJson:
+        items: IdentityJson = {
+            "train items": self.train,
+            "selection items": self.selection,
+            "test items": self.test,
+        }
+        weights = {"weights": self.weights} if self.weights else {}
+        return {**items, **weights, "grader": self.grader, "evaluator": self.evaluator}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedParts:
+    """Parts of the user that the settings do not describe completely; None for other parts. Where
+    rollouts run does not decide what comes out, so the executor is not in it.
+    """
+
+    gate: PartDescription | None
+    proposer: PartDescription | None
+    sampler: PartDescription | None
+    agent: PartDescription | None
+    ship_grader: PartDescription | None
+
+    def as_json(self) -> Mapping[str, PartDescription | None]:
+        return {
+            "gate": self.gate,
+            "proposer": self.proposer,
+            "sampler": self.sampler,
+            "agent": self.agent,
+            "ship_grader": self.ship_grader,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What makes a training run this run."""
+
+    config: SettingsJson  # the settings that must stay the same
+    skill: str  # hash
+    task: TaskIdentity
+    parts: ReplacedParts
+    agent: PartDescription | None  # of an agent in Python
+    programs: Mapping[str, str]  # role -> hash of the command-line program's description
+    corpus: str  # hash; empty: no corpus
+
+    def as_json(self) -> IdentityJson:
+        """Without what the run does not have."""
+        whole: IdentityJson = {
+            "config": self.config,
+            "skill": self.skill,
+            "task": self.task.as_json(),
+            "parts": self.parts.as_json(),
+        }
+        if self.agent is not None:
+            whole["agent"] = self.agent
+        if self.programs:
+            whole["programs"] = self.programs
+        if self.corpus:
+            whole["corpus"] = self.corpus
+        return whole
+
+    def for_name(self) -> IdentityJson:
+        """What the default name of a run's directory is computed from. If no part is replaced, it
+        is what versions without replaceable parts computed it from.
+        """
+        whole = self.as_json()
+        if not any(self.parts.as_json().values()):
+            del whole["parts"]
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationIdentity:
+    """How the answers of an evaluation are made and graded. Items, splits, skills and repeats may
+    change, because each rollout is recorded separately.
+    """
+
+    agent_model: SettingsJson | None
+    judge_model: SettingsJson | None
+    env: SettingsJson  # of skillfit's own agents
+    seed: int
+    agent: PartDescription | None  # of an agent in Python
+    grader: PartDescription | None
+    evaluator: PartDescription | None
+
+    def as_json(self) -> IdentityJson:
+        return {
+            "model": {"agent": self.agent_model, "judge": self.judge_model},
+            "env": self.env,
+            "seed": self.seed,
+            "described": [self.agent, self.grader, self.evaluator],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AblationIdentity:
+    """What makes an ablation this one: the models, the skill and the size of its units."""
+
+    models: SettingsJson  # by role
+    skill: str  # hash
+    by: Granularity
+
+    def as_json(self) -> IdentityJson:
+        return {"ablate": self.models, "skill": self.skill, "by": self.by}
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityChange:
+    """A value that differs from the one the run was started with."""
+
+    key: str  # for example config.train.seed
+    before: JsonValue
+    after: JsonValue
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedIdentity:
+    """An identity as the journal keeps it."""
+
+    values: Mapping[str, JsonValue]
+
+    @classmethod
+    def of(cls, identity: Identity, redact: Redact) -> RecordedIdentity:
+        """The identity as it will be read back, to compare like with like."""
+        text = pydantic_core.to_json(identity.as_json()).decode()
+        return cls(pydantic_core.from_json(redact(text)))
+
+    @classmethod
+    def read(cls, journal: Journal) -> RecordedIdentity | None:
+        """None: nothing is recorded yet."""
+        values = journal.fact(_FACT, dict)
+        return None if values is None else cls(values)
+
+    def write(self, journal: Journal) -> None:
+        journal.set_fact(_FACT, self.as_json())
+
+    def as_json(self) -> IdentityJson:
+        return dict(self.values)
+
+    def changes(self, current: RecordedIdentity) -> list[IdentityChange]:
+        """What differs in the identity of the command that wants to resume the run."""
+        return _changes(self._completed(current).values, current.values)
+
+    def is_fix(self, changes: Sequence[IdentityChange], failed_part: str) -> bool:
+        """Whether only the file of the part that failed has changed. Other parts may be in it, but
+        none whose results are recorded (agents, graders).
+        """
+        file = _source(self.values.get("parts"), failed_part)
+        allowed = {f"parts.{kind}.source" for kind in _RECOMPUTED}
+        return file is not None and all(
+            change.key in allowed and change.before == file for change in changes
+        )
+
+    def _completed(self, current: RecordedIdentity) -> RecordedIdentity:
+        """As this version would have recorded it. What an older version did not record about
+        replaced parts is taken to be the same.
+        """
+        from skillfit.config import completed_identity  # here, because readers do not need it
+
+        settings = self.values.get("config")
+        if not isinstance(settings, dict):
+            return self
+        completed = {**self.values, "config": completed_identity(settings)}
+        parts, recorded = current.values.get("parts"), self.values.get("parts", {})
+        if isinstance(parts, dict) and isinstance(recorded, dict):
+            completed["parts"] = {**parts, **recorded}
+        return RecordedIdentity(completed)
+
+
+def _source(parts: JsonValue, kind: str) -> str | None:
+    """The recorded hash of a part's file; None for a part that is in none."""
+    part = parts.get(kind) if isinstance(parts, dict) else None
+    source = part.get("source") if isinstance(part, dict) else None
+    return source if isinstance(source, str) else None
+
+
+def _changes(before: JsonValue, after: JsonValue, key: str = "") -> list[IdentityChange]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        found: list[IdentityChange] = []
+        for name in sorted(before.keys() | after.keys()):
+            found += _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
+        return found
+    if _without_folders(before) == _without_folders(after):
+        return []
+    return [IdentityChange(key, before, after)]
+
+
+def _without_folders(value: JsonValue) -> JsonValue:
+    """Every file.py:name without its folder, so that a moved project is the same run. The content
+    of such files is compared apart.
+    """
+    if isinstance(value, dict):
+        return {key: _without_folders(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(each) for each in value]
+    return Path(value).name if isinstance(value, str) and is_reference(value) else value
+
+
+def _short(value: JsonValue) -> str:
+    return shorten(pydantic_core.to_json(value).decode(), 120)
