@@ -180,7 +180,7 @@ def evaluate(folder: Path, agent: Any, **settings: Any) -> Any:
 def spent(folder: Path) -> Usage:
     view = RunDirectory.read(folder / "run")
     try:
-        return view.journal.total()
+        return view.journal.spent()
     finally:
         view.close()
 

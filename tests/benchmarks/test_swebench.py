@@ -23,11 +23,12 @@ from skillfit.benchmarks.swebench import (
     judge,
     parse_log,
 )
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import Reply, ToolCall
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import Task, prove_gold
 from tests.benchmarks.agents import solver, wrong
@@ -239,16 +240,18 @@ async def test_clones_are_exported_at_the_base_commit(sample: Task, tmp_path: Pa
     }
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match="there is no copy of sample/wordmill"):
-        load_task(TaskSettings("swebench:rows.jsonl", base=tmp_path))
+        load_task(EnvSection(tasks="swebench:rows.jsonl", folder=str(tmp_path)))
     options = {"repo_root": "clones", "hints": True}
-    task = load_task(TaskSettings("swebench:rows.jsonl", base=tmp_path, task_args=options))
+    task = load_task(
+        EnvSection(tasks="swebench:rows.jsonl", folder=str(tmp_path), task_args=options)
+    )
     assert "Somebody said something." in task.items[0].input
     assert "repo/wordmill.py" in task.items[0].files
     assert await prove_gold(task) == []
     row["base_commit"] = "0" * 40
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match="no commit 0000"):
-        load_task(TaskSettings("swebench:rows.jsonl", base=tmp_path, task_args=options))
+        load_task(EnvSection(tasks="swebench:rows.jsonl", folder=str(tmp_path), task_args=options))
 
 
 def commit(folder: Path, message: str) -> str:
@@ -267,7 +270,7 @@ def test_items_without_tests_are_refused(sample: Task, tmp_path: Path) -> None:
     rows = json.loads(path.read_text())
     path.write_text(json.dumps([{**rows[0], "FAIL_TO_PASS": "[]"}, *rows[1:]]))
     with pytest.raises(InputError, match="has no FAIL_TO_PASS tests"):
-        load_task(TaskSettings("swebench:copy", base=tmp_path))
+        load_task(EnvSection(tasks="swebench:copy", folder=str(tmp_path)))
 
 
 # Docker
@@ -277,7 +280,7 @@ def test_docker_is_required_before_anything_is_paid_for(monkeypatch: pytest.Monk
     pytest.importorskip("swebench")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match="there is no docker"):
-        load_task(TaskSettings("swebench:sample?docker=true"))
+        load_task(EnvSection(tasks="swebench:sample?docker=true"))
 
 
 STAND_IN = """#!{python}

@@ -21,7 +21,7 @@ from skillfit.optimize.candidate import edit_budget
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, diff
 from skillfit.training.inputs import read_inputs
-from skillfit.training.start import Result, start
+from skillfit.training.start import TrainingResult, start
 from tests.support.chat_server import Call
 from tests.training.practice_project import (
     SKILL,
@@ -59,7 +59,7 @@ def write_config(project: TrainingProject, settings: Mapping[str, Any]) -> Path:
     return path
 
 
-async def train(project: TrainingProject, force: bool = False, **settings: Any) -> Result:
+async def train(project: TrainingProject, force: bool = False, **settings: Any) -> TrainingResult:
     inputs = read_inputs(load_config(write_config(project, settings)))
     return await start(inputs, project.folder / "run", force=force)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.gate import Facts, diagnose
+from skillfit.gate import Facts, diagnose_run
 from skillfit.run.records import EditEffect
 from skillfit.skill import Edit
 
@@ -96,7 +96,7 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("change", "cause"), [row[1:] for row in PLANTED], ids=[r[0] for r in PLANTED]
 )
 def test_each_cause_gets_its_own_diagnosis(change: dict[str, Any], cause: str) -> None:
-    found = diagnose(replace(NORMAL, **change))
+    found = diagnose_run(replace(NORMAL, **change))
     assert found.cause == cause
     assert found.message
     assert found.next_step or cause == "improved"
@@ -104,7 +104,7 @@ def test_each_cause_gets_its_own_diagnosis(change: dict[str, Any], cause: str) -
 
 def test_pending_edits_in_the_final_skill_are_not_called_a_gain() -> None:
     facts = replace(NORMAL, **COMPOSED, ship="inconclusive", effects=(effect(0.01, -0.03, 0.05),))
-    found = diagnose(facts)
+    found = diagnose_run(facts)
     assert found.message.startswith("No edit was promoted: of 1 edit measured, the best is +0.01")
     assert "changed the score by +0.010 on fresh rollouts" in found.message
     assert "Try a stronger model.optimizer." in found.next_step
@@ -112,31 +112,31 @@ def test_pending_edits_in_the_final_skill_are_not_called_a_gain() -> None:
 
 def test_a_grader_that_sees_is_never_called_blind() -> None:
     """Gold scores 1 and empty answers 0: a useless optimizer says nothing about the grader."""
-    found = diagnose(replace(NORMAL, **NONE_HELPED))
+    found = diagnose_run(replace(NORMAL, **NONE_HELPED))
     assert "grader" not in str(found)
     assert "+0.000 (-0.01 … +0.01)" in found.message
 
 
 def test_commands_in_the_advice_name_the_run() -> None:
     for _, change, _ in PLANTED:
-        text = str(diagnose(replace(NORMAL, **change)))
+        text = str(diagnose_run(replace(NORMAL, **change)))
         for command in ("skillfit show", "skillfit report"):
             assert command not in text or f"{command} runs/a" in text
 
 
 def test_a_learning_rate_of_zero_is_not_blamed_on_the_optimizer() -> None:
     nothing = {"proposed": 0, "usable": 0, "accepted": 0, "effects": (), "edits_wanted": False}
-    found = diagnose(replace(NORMAL, **nothing))
+    found = diagnose_run(replace(NORMAL, **nothing))
     assert "learning_rate is 0" in found.message
     assert "stronger" not in str(found)
 
 
 def test_the_advice_fits_who_wrote_the_edits() -> None:
     useless = replace(NORMAL, **NONE_HELPED)
-    assert diagnose(useless).next_step == "Try a stronger model.optimizer."
-    examples = diagnose(replace(useless, proposer="examples"))
+    assert diagnose_run(useless).next_step == "Try a stronger model.optimizer."
+    examples = diagnose_run(replace(useless, proposer="examples"))
     assert "optimizer.proposer=both" in examples.next_step
-    custom = diagnose(replace(useless, proposer="custom"))
+    custom = diagnose_run(replace(useless, proposer="custom"))
     assert "model.optimizer" not in custom.next_step
     unsolved = replace(NORMAL, proposed=0, usable=0, proposer="examples")
-    assert "No training item was solved" in diagnose(unsolved).message
+    assert "No training item was solved" in diagnose_run(unsolved).message

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from skillfit.gate.regression import (
     LEVEL_PRECISION,
-    Change,
+    PossibleChange,
     Posterior,
     Scales,
     SelectionItems,
@@ -190,7 +190,7 @@ def test_effects_in_points_respect_the_weights_of_items():
 
     def points(weights):
         selection = SelectionItems.of(["easy", "hard"], weights)
-        return selection.effects(found, [], [Change({"e0": 1.0}, present=False)])[0].mean
+        return selection.effects(found, [], [PossibleChange({"e0": 1.0}, present=False)])[0].mean
 
     assert points({"easy": 0.0}) > 0.2 > points({}) > points({"hard": 0.0}) >= 0
 
@@ -198,8 +198,8 @@ def test_effects_in_points_respect_the_weights_of_items():
 def test_an_effect_is_the_same_before_and_after_promotion():
     found = fit(drawn(1, effects=[1.0, 0.0, 0.0, 0.0]), ["e0", "e1", "e2", "e3"])
     selection = SelectionItems.of(list(found.groups), {})
-    before = selection.effects(found, [], [Change({"e0": 1.0}, present=False)])[0]
-    after = selection.effects(found, ["e0"], [Change({"e0": 1.0}, present=True)])[0]
+    before = selection.effects(found, [], [PossibleChange({"e0": 1.0}, present=False)])[0]
+    after = selection.effects(found, ["e0"], [PossibleChange({"e0": 1.0}, present=True)])[0]
     assert before.mean == pytest.approx(after.mean, abs=1e-6) and before.mean > 0
     difference = selection.difference(found, ["e0"], [])
     assert difference.mean == pytest.approx(before.mean, abs=1e-6)

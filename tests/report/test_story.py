@@ -12,11 +12,12 @@ import pytest
 
 from skillfit.api import Run
 from skillfit.errors import InputError
+from skillfit.models import Usage
 from skillfit.report import RunFollower, StoryBuilder, open_details, read_story
 from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
-from skillfit.report.story import Cost, EditSummary, RunStory
+from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_evidence import _stands_in
 from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL, RunDirectory
@@ -438,7 +439,7 @@ def test_a_reached_budget_is_the_one_to_raise(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", {"budget": {"calls": 2500000, "usd": 3.0}})
     run.finish("budget", INITIAL)
     run.close()
-    story = replace(read_story(tmp_path / "run"), total=Cost("total", calls=2500000, usd=0.5))
+    story = replace(read_story(tmp_path / "run"), total=Usage(calls=2500000, usd=0.5))
     assert fullest_cap(story) == "calls"
     assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
 

@@ -223,7 +223,7 @@ async def test_failures_in_a_worker_keep_their_kind_and_a_calls_cost_is_booked_o
     call, agent = await on_ray(work)
     assert (call.failure.kind, agent.failure.kind) == ("network", "sandbox")
     assert setup.losses() == 2  # one each for the first try and the second
-    assert sum(spend.usage.usd or 0 for spend in setup.journal.bill()) == 2.5
+    assert setup.journal.bill().known_usd == 2.5
 
 
 async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_again(

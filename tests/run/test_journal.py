@@ -152,7 +152,7 @@ async def test_nested_effects_are_recorded_each_and_a_failure_inside_is_billed_o
             lambda: journal.once("call", call, returns=int, stage="rollout", role="agent"),
             returns=int,
         )
-    assert [spend.usage for spend in journal.bill()] == [Usage(calls=1, input=10, usd=0.5)]
+    assert [row.usage for row in journal.bill().rows] == [Usage(calls=1, input=10, usd=0.5)]
 
 
 async def test_an_entry_names_the_effect_that_it_is_part_of(path: Path) -> None:
@@ -212,14 +212,39 @@ async def test_the_bill_adds_up_over_resumes_with_failed_attempts_included(path:
     await journal.once(
         "b", Effect(2), returns=int, stage="rank", role="optimizer", model="m", usage=lambda _: used
     )
-    spends = list(journal.bill())
-    assert [(spend.stage, spend.role, spend.model) for spend in spends] == [
+    bill = journal.bill()
+    assert [(row.stage, row.role, row.model) for row in bill.rows] == [
         ("merge", "optimizer", "m"),
         ("rank", "optimizer", "m"),
     ]
-    assert sum((spend.usage for spend in spends), Usage()) == Usage(
-        calls=2, input=200, output=40, usd=0.5
-    )
+    assert bill.total == Usage(calls=2, input=200, output=40, usd=0.5)
+
+
+async def test_a_bill_that_was_read_in_parts_is_the_same(path: Path) -> None:
+    journal = Journal(path)
+
+    async def spend(key: str, role: str, used: Usage) -> None:
+        await journal.once(key, Effect(1), returns=int, role=role, usage=lambda _: used)
+
+    async def fail() -> int:
+        raise NetworkFailed("down", usage=Usage(calls=1, input=5, usd=0.25))
+
+    await spend("a", "agent", Usage(calls=1, input=10, usd=0.5))
+    first = journal.bill()
+    await spend("b", "agent", Usage(calls=1, input=20, usd=None))
+    await spend("c", "judge", Usage(calls=1, input=40, usd=1.0))
+    await spend("nothing", "judge", Usage())
+    with pytest.raises(NetworkFailed):
+        await journal.once("d", fail, returns=int, role="judge")
+    bill = journal.bill()
+    assert journal.bill(first) == journal.bill(bill) == bill
+    assert bill.by_role == {
+        "agent": Usage(calls=2, input=30, usd=None),
+        "judge": Usage(calls=2, input=45, usd=1.25),
+    }
+    assert bill.total == journal.spent() == Usage(calls=4, input=75, usd=None)
+    assert bill.known_usd == 1.75
+    assert bill.failures == {NetworkFailed.kind: 1}
 
 
 def test_another_process_may_read_entries_while_the_run_is_alive(path: Path) -> None:
@@ -292,7 +317,7 @@ def test_opening_and_reading_back_a_hundred_thousand_entries_takes_seconds(path:
         )
 
     assert asyncio.run(replay()) == 488_890
-    assert sum(1 for _ in journal.bill()) == 100_000
+    assert journal.bill().total.calls == 100_000
 
 
 def test_what_was_recorded_survives_kill_9_and_is_not_run_again(path: Path) -> None:

@@ -269,7 +269,7 @@ async def test_a_run_whose_records_somebody_changed_is_an_error_in_words(
     ):
         assert view.run_id and current_card(view)
         assert list(view.events.read()) and list(view.journal.entries())
-        assert list(view.journal.bill())
+        assert view.journal.bill().rows
 
 
 async def test_a_usage_beyond_every_float_does_not_break_the_bill(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ async def test_a_usage_beyond_every_float_does_not_break_the_bill(tmp_path: Path
     with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as db:
         db.execute("UPDATE effects SET usage = ?", (f'{{"calls": 1, "input": 1{"0" * 400}}}',))
     with closing(RunDirectory.read(tmp_path / "run")) as view:
-        assert view.journal.total().calls >= 1
+        assert view.journal.spent().calls >= 1
     assert not list_runs(tmp_path).problems
 
 
@@ -305,7 +305,7 @@ async def test_usage_that_does_not_count_breaks_neither_bill_nor_list(
     (listed,) = list_runs(tmp_path).runs
     assert listed.card.calls == 1 and listed.card.tokens in (0, 1)
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
-        assert [spend.usage.calls for spend in run.journal.bill()] == [1]
+        assert [row.usage.calls for row in run.journal.bill().rows] == [1]
 
 
 async def test_impossible_usage_is_not_recorded(tmp_path: Path) -> None:
@@ -313,8 +313,8 @@ async def test_impossible_usage_is_not_recorded(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         wrong = Usage(calls=1, input=-5, cached=nan, output=3, usd=nan)  # type: ignore[arg-type]
         await run.journal.once("k", _one, returns=int, usage=lambda _: wrong)
-        (spend,) = run.journal.bill()
-        assert spend.usage == Usage(calls=1, output=3, usd=None)
+        (row,) = run.journal.bill().rows
+        assert row.usage == Usage(calls=1, output=3, usd=None)
 
 
 async def test_reading_leaves_no_files_in_a_finished_run(tmp_path: Path) -> None:

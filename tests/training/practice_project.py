@@ -24,7 +24,7 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Event
 from skillfit.training.assemble import Listener
 from skillfit.training.inputs import Inputs, read_inputs
-from skillfit.training.start import Result, start
+from skillfit.training.start import TrainingResult, start
 from tests.support.chat_server import Answer, Call, ChatServer, completion
 
 COLOURS = {"red": "r", "green": "g", "blue": "b", "gold": "o", "pink": "p", "teal": "t"}
@@ -249,7 +249,7 @@ class TrainingProject:
         force: bool = False,
         listeners: Iterable[Listener] = (),
         control: Control | None = None,
-    ) -> Result:
+    ) -> TrainingResult:
         return await start(
             self.inputs(*settings),
             self.folder / run,

@@ -846,7 +846,7 @@ class Mine:
 
 def calls(run: str) -> int:
     with closing(RunDirectory.read(run)) as view:
-        return sum(row.usage.calls for row in view.journal.bill())
+        return sum(row.usage.calls for row in view.journal.bill().rows)
 
 
 def test_a_run_resumes_after_its_part_was_fixed(
@@ -901,7 +901,7 @@ def test_the_optimizer_merges_the_patches_that_it_may(merge: bool, project: Path
     written(project, TWO_PATCHES.replace("MERGE", str(merge)))
     named("proposer", "mine.py:Mine", project)
     with closing(RunDirectory.read("r")) as view:
-        merges = sum(row.usage.calls for row in view.journal.bill() if row.stage == "merge")
+        merges = sum(row.usage.calls for row in view.journal.bill().rows if row.stage == "merge")
         (merged,) = view.events.found(PatchMerged)
     assert (merges > 0) is merge
     if not merge:
@@ -922,7 +922,7 @@ def test_the_estimate_counts_what_the_optimizer_does_for_a_proposer_without_it(
     assert planned.keys() == {"merge", "select", "slow_update"}
     skillfit.train(config=config, run="r", progress=False)
     with closing(RunDirectory.read("r")) as view:
-        bill = [row for row in view.journal.bill() if row.role == "optimizer"]
+        bill = [row for row in view.journal.bill().rows if row.role == "optimizer"]
     used = {row.stage: row.usage.calls for row in bill if row.stage != "probe"}
     assert used["merge"] and used["slow_update"]
     assert all(calls <= planned[stage] for stage, calls in used.items())
@@ -955,7 +955,7 @@ def test_a_gate_that_checks_must_pass_items_gets_them(name: str, project: Path) 
         "class Mine(StrictGate):\n"
         "    checks_must_pass = True\n"
         "    def decide(self, new, old):\n"
-        "        return Ruling('reject', f'must pass: {self.settings.must_pass}')\n\n"
+        "        return Ruling('reject', f'must pass: {self.config.evaluation.must_pass}')\n\n"
         "def mine(measure, items, settings):\n    return Mine(measure, items, settings)\n",
     )
     (project / "proposer.py").write_text(TWO_PATCHES.replace("MERGE", "False"))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from skillfit.training.inputs import Inputs
     from skillfit.training.plan import Plan
     from skillfit.training.preflight import PreflightReport
-    from skillfit.training.start import Result
+    from skillfit.training.start import TrainingResult
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
@@ -161,7 +161,7 @@ def drive(
     force_new: bool = False,
     force: bool = False,
     track: Sequence[str] = (),
-) -> Result:
+) -> TrainingResult:
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
     from skillfit.plugins.trackers import make_tracker
     from skillfit.training.start import start
@@ -281,7 +281,7 @@ def _leave_closed_terminal() -> None:
     os.close(nowhere)
 
 
-def show_result(result: Result, as_json: bool) -> None:
+def show_result(result: TrainingResult, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
     from skillfit.report import read_story
 

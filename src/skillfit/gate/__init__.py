@@ -5,7 +5,7 @@ the ship test, the leak check, the checks before a run, and the diagnosis after 
 """
 
 from skillfit.gate.base import BaseGate, StrictGate
-from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose, overall
+from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose_run, overall
 from skillfit.gate.leak import Leak, LeakIndex, TextFilter
 from skillfit.gate.samples import RolloutCount, Samples
 from skillfit.gate.screening import ScreeningGate
@@ -51,7 +51,7 @@ __all__ = [
     "StrictGate",
     "TextFilter",
     "Verdict",
-    "diagnose",
+    "diagnose_run",
     "overall",
     "ship_test",
 ]

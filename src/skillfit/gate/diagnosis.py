@@ -229,7 +229,7 @@ class Diagnosis:
         return f"{self.message} {self.next_step}".strip()
 
 
-def diagnose(facts: Facts) -> Diagnosis:
+def diagnose_run(facts: Facts) -> Diagnosis:
     for cause in _CAUSES:
         found = cause(facts)
         if found is not None:

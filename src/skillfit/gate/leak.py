@@ -32,7 +32,7 @@ from skillfit.run.records import LEAK_CHECK, CheckResult
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
-RUN = 8
+RUN_LENGTH = 8  # words in a row that make a leak
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -96,13 +96,13 @@ class LeakIndex:
             )
         )
         known = [words(skill_text), *(words(item.input) for item in train)]
-        open_runs = {hash(run) for text in known for run in _runs(text, RUN)}
+        open_runs = {hash(run) for text in known for run in _runs(text, RUN_LENGTH)}
         for owner, text in [
             *((i.id, t) for i in hidden for t in (i.input, i.reference)),
             *(("", p) for p in patterns),
         ]:
             if text:
-                for hashed in map(hash, _runs(words(text), RUN)):
+                for hashed in map(hash, _runs(words(text), RUN_LENGTH)):
                     if hashed not in open_runs:
                         index.texts[hashed] = owner
         golds: dict[Words, list[str]] = defaultdict(list)
@@ -149,7 +149,7 @@ class LeakIndex:
             for pattern in self.patterns
             if pattern.strip().casefold() in plain
         ]
-        for run in _runs(text_words, RUN):
+        for run in _runs(text_words, RUN_LENGTH):
             if (owner := self.texts.get(hash(run))) is not None:
                 leaks.append(Leak("item text" if owner else "grader", " ".join(run), owner))
         leaks += self._answers(text_words, self.answers, "answer")

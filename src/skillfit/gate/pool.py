@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from skillfit.gate.regression import Estimate, Kind
+from skillfit.gate.regression import ColumnKind, Estimate
 from skillfit.gate.verdict import Arm, Candidate, EditStatus
 from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
@@ -26,7 +26,7 @@ DECIDE_AFTER = 12  # judgements with evidence, after which a pending edit is pro
 WORTH_Z = 0.15  # then: promote above, drop below
 FINAL_WORTH_Z = 0.3  # the final skill holds the edits above; the promoted ones were measured on
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
-LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
+UNCERTAIN_LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
 INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
 REMOVAL_INCLUSION = (0.1, 0.5)  # the same for an edit that removes text of the initial skill
 HARMLESS_RISK = 0.2  # a removal may cost more than HARMLESS_LOSS with at most this probability
@@ -60,7 +60,7 @@ class PoolEdit:
     reason: str = ""  # of its status, as people read it
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ColumnKind:
         """Which prior the effect has. Text that is clearly needed says nothing about the worth of
         the other paragraphs, so it does not widen their prior.
         """
@@ -398,7 +398,7 @@ def inclusion(entry: PoolEdit) -> float:
     estimate = entry.estimate
     if entry.status == "promoted":
         certain = estimate is not None and estimate.contrast.z >= CERTAIN_Z
-        return 1.0 if certain else 1 - LEFT_OUT
+        return 1.0 if certain else 1 - UNCERTAIN_LEFT_OUT
     if entry.removal:
         return _removal_inclusion(estimate)
     if estimate is None:

@@ -34,7 +34,7 @@ from skillfit.gate.samples import probability_positive
 from skillfit.gate.verdict import ScoreEstimate
 
 Family = Literal["logistic", "linear"]
-Kind = Literal["edit", "removal", "base"]
+ColumnKind = Literal["edit", "removal", "base"]
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
@@ -101,7 +101,7 @@ class Scales:
         pairs = zip(astuple(self), astuple(old), strict=True)
         return float(max(abs(new / before - 1) for new, before in pairs))
 
-    def of(self, kind: Kind) -> float:
+    def of(self, kind: ColumnKind) -> float:
         return {"edit": self.edit, "removal": self.removal, "base": BASE_SCALE}[kind]
 
 
@@ -217,7 +217,7 @@ def fit(
     edits: Sequence[str],
     *,
     family: Family = "logistic",
-    kinds: Mapping[str, Kind] | None = None,
+    kinds: Mapping[str, ColumnKind] | None = None,
     start: Posterior | None = None,
     scales: Scales | None = None,
 ) -> Posterior:
@@ -241,14 +241,14 @@ def _fit(
     trials: Sequence[Trials],
     edits: Sequence[str],
     family: Family,
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, ColumnKind],
     start: Posterior | None,
     scales: Scales | None,
 ) -> Posterior:
     columns = {edit: place for place, edit in enumerate(edits, start=1)}
     groups = {group: at for at, group in enumerate(dict.fromkeys(row.group for row in trials))}
     chunks = _chunks(trials, columns, groups)
-    column_kinds: list[Kind] = [kinds.get(edit, "edit") for edit in edits]
+    column_kinds: list[ColumnKind] = [kinds.get(edit, "edit") for edit in edits]
     state = _start(columns, groups, family, start)
     if start is None:
         _start_level(state, trials, family)
@@ -339,7 +339,7 @@ class _Model:
         self,
         chunks: Sequence[_Chunk],
         trials: Sequence[Trials],
-        kinds: Sequence[Kind],
+        kinds: Sequence[ColumnKind],
         family: Family,
         groups: int,
     ) -> None:
@@ -474,7 +474,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PossibleChange:
     """An edit that joins or leaves the incumbent, with all that comes and goes with it."""
 
     signs: Mapping[str, float]  # +1 for edits that come, -1 for edits that go
@@ -530,7 +530,7 @@ class SelectionItems:
         return ScoreChange(mean, low, high, probability)
 
     def effects(
-        self, posterior: Posterior, incumbent: Sequence[str], changes: Sequence[Change]
+        self, posterior: Posterior, incumbent: Sequence[str], changes: Sequence[PossibleChange]
     ) -> list[Estimate]:
         """The effect of each change on the incumbent."""
         predictor = posterior.predictor(self.items, incumbent)

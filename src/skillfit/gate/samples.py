@@ -193,7 +193,8 @@ class Samples:
                 self.means[outcome.item_id] = mean(self.values(outcome.item_id))
 
     def values(self, item: str) -> list[float]:
-        return [self.settings.value(score.hard, score.soft) for score in self.scores.get(item, ())]
+        evaluation = self.settings.config.evaluation
+        return [evaluation.value(score.hard, score.soft) for score in self.scores.get(item, ())]
 
     @property
     def coverage(self) -> float:
@@ -313,7 +314,9 @@ def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE
     return Belief(round(shrink * mean(values), 12), shrink * noise, len(values))
 
 
-def compare(candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float) -> Evidence:
+def paired_evidence(
+    candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float
+) -> Evidence:
     """The paired comparison of two skills on the items scored under both."""
     differences = candidate.against(incumbent)
     estimate = interval(list(differences.values()))

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skillfit.gate.samples import TOLERANCE, Sampler, compare, interval, repeats_for, sign_flip_p
+from skillfit.gate.samples import (
+    TOLERANCE,
+    Sampler,
+    interval,
+    paired_evidence,
+    repeats_for,
+    sign_flip_p,
+)
 from skillfit.gate.verdict import Evidence, GateSettings, Measure
 from skillfit.rollout.outcome import gather
 from skillfit.run.records import ShipVerdict
@@ -98,7 +105,7 @@ async def ship_test(
     tested = [list(samples.against(old).values()) for samples in new]
     corrected = holm([sign_flip_p(differences) for differences in tested])
     chosen = min(range(len(entrants)), key=lambda index: (corrected[index], -sum(tested[index])))
-    evidence = compare(
+    evidence = paired_evidence(
         new[chosen], old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
     )
     bounds = interval(tested[chosen], 1 - 2 * ALPHA / len(entrants))
@@ -125,7 +132,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _decide(result: ShipResult, settings: GateSettings, fit_only: bool) -> ShipResult:
-    if result.evidence.coverage < settings.coverage_floor:
+    if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
             result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"
         )

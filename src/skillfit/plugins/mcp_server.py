@@ -28,7 +28,6 @@ from skillfit.models.json_text import JsonObject
 from skillfit.plain_text import shorten
 from skillfit.report import RunStory, open_details, read_story
 from skillfit.report.story import (
-    Cost,
     EditSummary,
     GateSummary,
     PersonDecision,
@@ -40,6 +39,7 @@ from skillfit.report.story import (
 from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL, RunState
 from skillfit.run.events import RolloutFinished, as_json
+from skillfit.run.journal import BillRow
 from skillfit.run.records import EditStatus, RunFinishReason
 from skillfit.skill import Edit
 from skillfit.studio.commands import (
@@ -193,6 +193,29 @@ class ShownEdit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCost:
+    """What a stage used, or the whole run (`stage` is then "total")."""
+
+    stage: str
+    role: str
+    model: str
+    calls: int
+    tokens: int
+    usd: float | None
+
+    @classmethod
+    def of(cls, row: BillRow) -> ShownCost:
+        return cls(
+            stage=row.stage,
+            role=row.role,
+            model=row.model,
+            calls=row.usage.calls,
+            tokens=row.usage.tokens,
+            usd=row.usage.usd,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRun:
     """The story of a run without histories and item lists."""
 
@@ -213,8 +236,8 @@ class ShownRun:
     edits: tuple[ShownEdit, ...]
     rejections: tuple[Rejection, ...]
     types: tuple[TypeSummary, ...]
-    costs: tuple[Cost, ...]
-    total: Cost
+    costs: tuple[ShownCost, ...]
+    total: ShownCost
     notices: tuple[RunNotice, ...]
     people: tuple[PersonDecision, ...]
 
@@ -238,8 +261,8 @@ class ShownRun:
             edits=tuple(map(ShownEdit.of, story.edits)),
             rejections=story.rejections,
             types=story.types,
-            costs=story.costs,
-            total=story.total,
+            costs=tuple(map(ShownCost.of, story.costs)),
+            total=ShownCost.of(BillRow("total", "", "", story.total)),
             notices=story.notices,
             people=story.decisions,
         )

@@ -25,7 +25,7 @@ from skillfit.plain_text import (
     score_change,
     with_interval,
 )
-from skillfit.report.story import Cost, RunStory, practice_models
+from skillfit.report.story import RunStory, practice_models
 from skillfit.run.control import RAISABLE
 from skillfit.run.events import (
     AblationFinished,
@@ -253,7 +253,7 @@ class CapUse:
 
 
 def cap_uses(
-    used: Usage | Cost, seconds: float, caps: Mapping[str, float], rollouts: int | None = None
+    used: Usage, seconds: float, caps: Mapping[str, float], rollouts: int | None = None
 ) -> list[CapUse]:
     """What a run used, in the order in which terminal and studio show it."""
     amounts: dict[str, float | None] = {

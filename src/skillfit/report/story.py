@@ -6,7 +6,7 @@ events.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from skillfit.models.protocol import Usage
@@ -14,6 +14,7 @@ from skillfit.run.card import RESUMABLE
 from skillfit.run.control import Action
 from skillfit.run.directory import RunState
 from skillfit.run.events import AblationFinished, RunFinished, ShipTested
+from skillfit.run.journal import BillRow
 from skillfit.run.records import (
     ACCEPTED,
     AWAITS_APPROVAL,
@@ -269,24 +270,6 @@ class RunNotice:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """Calls, tokens and dollars of one part of a run."""
-
-    stage: str
-    role: str = ""
-    model: str = ""
-    calls: int = 0
-    tokens: int = 0
-    usd: float | None = 0.0  # None: no price is known
-
-    def plus(self, used: Usage | Cost) -> Cost:
-        usd = None if self.usd is None or used.usd is None else self.usd + used.usd
-        return replace(
-            self, calls=self.calls + used.calls, tokens=self.tokens + used.tokens, usd=usd
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class SkillVersion:
     """A skill that the run worked with. `name` is what `skillfit diff` takes: initial, 3, best."""
 
@@ -368,8 +351,8 @@ class RunStory:
     stages: tuple[StageProgress, ...] = ()  # of the present step, and any that still run
     decisions: tuple[PersonDecision, ...] = ()
     prompts: int = 0  # handoff prompts that wait for an answer
-    costs: tuple[Cost, ...] = ()
-    total: Cost = field(default_factory=lambda: Cost("total"))
+    costs: tuple[BillRow, ...] = ()
+    total: Usage = field(default_factory=Usage)
     notices: tuple[RunNotice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0

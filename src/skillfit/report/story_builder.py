@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import reduce, singledispatchmethod
+from dataclasses import replace
+from functools import singledispatchmethod
 from pathlib import Path
 
 from skillfit.models.providers.handoff import pending
 from skillfit.report.run_text import verdict_sentence
 from skillfit.report.story import (
     APPLIED,
-    Cost,
     DataSummary,
     EditSummary,
     GateSummary,
@@ -27,7 +26,7 @@ from skillfit.report.story import (
     SkillVersion,
     StageProgress,
 )
-from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook, scoring
+from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, in_use, read_requests
 from skillfit.run.directory import RunDirectory, RunView, state_of
 from skillfit.run.events import (
@@ -51,7 +50,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.journal import Journal
+from skillfit.run.journal import Bill
 from skillfit.run.records import (
     DECIDED,
     RecordedConfig,
@@ -66,17 +65,6 @@ _LAST_ROLLOUT = """
 SELECT json_extract(CAST(value AS TEXT), '$.attempt.isolation') FROM effects NOT INDEXED
 WHERE key >= 'rollout/' AND key < 'rollout0' ORDER BY seq DESC LIMIT 1
 """
-_SUMS = """
-SELECT stage, role, model, max(seq), sum(calls), sum(tokens), sum(usd),
-       sum(usd IS NULL AND calls > 0)
-FROM (
-  SELECT seq, stage, role, model, json_extract(usage, '$.calls') AS calls,
-    json_extract(usage, '$.input') + json_extract(usage, '$.output') AS tokens,
-    json_extract(usage, '$.usd') AS usd
-  FROM {table} WHERE seq > ?)
-GROUP BY stage, role, model
-"""
-_RETRIES = "SELECT kind, count(*), max(seq) FROM losses WHERE seq > ? GROUP BY kind"
 
 
 class StoryBuilder:
@@ -122,7 +110,7 @@ class StoryBuilder:
         self._versions["initial"] = SkillVersion(
             "initial", "initial skill", event.skill, event.skill_hash
         )
-        self.scores.settings = scoring(event.config)
+        self.scores.evaluation = event.config.settings.evaluation
         env = event.config.settings.env
         self._data = replace(
             self._data,
@@ -289,7 +277,7 @@ class StoryBuilder:
             optimizer=started.model_of("optimizer"),
             judge=started.model_of("judge"),
             version=started.version,
-            metric=self.scores.settings.metric,
+            metric=self.scores.evaluation.gate_metric,
             config=started.config,
             data=self._data,
             total_steps=started.total_steps,
@@ -408,7 +396,7 @@ class RunFollower:
     def __init__(self, path: Path) -> None:
         self.path = Path(path).absolute()
         self._builder = StoryBuilder()
-        self._costs = CostTotals()
+        self._bill = Bill()
         self._last = 0  # number of the last event that was read
         self._isolation = ""
 
@@ -417,7 +405,7 @@ class RunFollower:
             run_id = view.run_id
             with view.events.snapshot():
                 self._read_events(view)
-            self._costs.read(view.journal)
+            self._bill = view.journal.bill(self._bill)
             self._isolation = self._isolation or _isolation(view)
         return self._complete(run_id)
 
@@ -436,12 +424,11 @@ class RunFollower:
 
     def _complete(self, run_id: str) -> RunStory:
         story = self._builder.story()
-        costs = self._costs.listed()
         retried = [
             RunNotice(
                 "retried", kind, f"{count:,} calls failed ({kind}) and were repeated or given up"
             )
-            for kind, count in self._costs.retries.most_common()
+            for kind, count in Counter(self._bill.failures).most_common()
         ]
         running = in_use(self.path)
         decisions = _with_requests(self.path, story.decisions, running=running)
@@ -458,8 +445,8 @@ class RunFollower:
             path=str(self.path),
             state=state,
             isolation=self._isolation,
-            costs=costs,
-            total=reduce(Cost.plus, costs, Cost("total")),
+            costs=self._bill.rows,
+            total=self._bill.total,
             notices=(*story.notices, *retried),
             prompts=len(pending(self.path / "handoff")),
             applied=any((self.path / APPLIED).glob("*.json")),
@@ -507,36 +494,3 @@ def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> Ed
         return edit
     reason = f"{DONE_TO_EDIT[answers[-1]]}, waits for the run to take it up"
     return replace(edit, reason=reason, awaits_approval=False)
-
-
-@dataclass(slots=True)
-class CostTotals:
-    """The bill of a run. `read` adds what was recorded since the last call."""
-
-    costs: dict[tuple[str, str, str], Cost] = field(default_factory=dict)
-    retries: Counter[str] = field(default_factory=Counter)  # kind of a failed call -> how many
-    _seen: dict[str, int] = field(default_factory=dict)
-
-    def read(self, journal: Journal) -> None:
-        retried = self._seen.get("losses", 0)
-        for kind, count, _ in journal.query(_RETRIES, (retried,)):
-            self.retries[kind] += count
-        for table in ("effects", "losses"):
-            self._read(journal, table)
-
-    def _read(self, journal: Journal, table: str) -> None:
-        seen = self._seen.get(table, 0)
-        last = seen
-        for stage, role, model, seq, calls, tokens, usd, unpriced in journal.query(
-            _SUMS.format(table=table), (seen,)
-        ):
-            last = max(last, seq)
-            if not calls:
-                continue
-            key = (stage, role, model)
-            used = Cost(*key, calls=calls, tokens=tokens or 0, usd=None if unpriced else usd)
-            self.costs[key] = self.costs.get(key, Cost(*key)).plus(used)
-        self._seen[table] = last
-
-    def listed(self) -> tuple[Cost, ...]:
-        return tuple(self.costs.values())

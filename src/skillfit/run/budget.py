@@ -117,8 +117,9 @@ class _Share:
         """What earlier processes spent: the journal's bill, or what the budget counted where the
         kill came before the record; and what was in flight.
         """
-        bill = journal.total()
-        recorded = Amounts(bill.usd, bill.input + bill.output, bill.calls, journal.count(_ROLLOUTS))
+        bill = journal.bill()
+        used, rollouts = bill.total, journal.count(_ROLLOUTS)
+        recorded = Amounts(bill.known_usd, used.tokens, used.calls, rollouts)
         none = Amounts()
         recorded_sums = journal.fact("budget", dict[str, Amounts]) or {}
         kept = {name: amounts.at_least(none) for name, amounts in recorded_sums.items()}

@@ -31,7 +31,6 @@ from skillfit.run.records import (
     RunSummary,
     ShipSummary,
     ShipVerdict,
-    metric_score,
 )
 from skillfit.run.store import damaged, dump, load
 
@@ -175,6 +174,8 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
 
 
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
+    from skillfit.config.schema import metric_score  # here: a list of runs needs no schema
+
     if event.estimate is not None:
         score = event.estimate.mean
     else:

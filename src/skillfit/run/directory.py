@@ -178,7 +178,7 @@ class RunDirectory:
         """
         blank = False
         try:
-            blank = self.events.empty and self.journal.empty and not any(self.journal.bill())
+            blank = self.events.empty and self.journal.empty and not self.journal.bill().rows
             if not blank and not self.journal.failed:
                 self._card.save()
         finally:

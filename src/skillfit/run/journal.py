@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,8 +56,8 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 @dataclass(frozen=True, slots=True)
-class Spend:
-    """One row of the bill: what a stage used through a role's model."""
+class BillRow:
+    """What a stage used through a role's model."""
 
     stage: str
     role: str
@@ -65,27 +65,34 @@ class Spend:
     usage: Usage
 
 
-@dataclass(slots=True)
-class BillTotal:
-    """The sum of the bill. `usd` sums the known prices; `unpriced` counts calls without one."""
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a run has used, over all resumes and with failed attempts."""
 
-    calls: int = 0
-    input: int = 0
-    output: int = 0
-    usd: float = 0.0
-    unpriced: int = 0
-
-    def add(self, usage: Usage) -> None:
-        self.calls += usage.calls
-        self.input += usage.input
-        self.output += usage.output
-        self.usd += usage.usd or 0.0
-        self.unpriced += usage.calls if usage.usd is None else 0
+    rows: tuple[BillRow, ...] = ()  # one for each stage, role and model, sorted
+    known_usd: float = 0.0  # the sum of the known prices, also where others are unknown
+    failures: Mapping[str, int] = field(default_factory=dict)  # kind -> failed calls
+    last_effect: int = 0  # the last records that are in here
+    last_loss: int = 0
 
     @property
-    def usage(self) -> Usage:
-        usd = None if self.unpriced else self.usd
-        return Usage(calls=self.calls, input=self.input, output=self.output, usd=usd)
+    def total(self) -> Usage:
+        """`usd` is None where a price is unknown."""
+        return sum((row.usage for row in self.rows), Usage())
+
+    @property
+    def by_stage(self) -> dict[str, Usage]:
+        return self._summed(lambda row: row.stage)
+
+    @property
+    def by_role(self) -> dict[str, Usage]:
+        return self._summed(lambda row: row.role)
+
+    def _summed(self, name_of: Callable[[BillRow], str]) -> dict[str, Usage]:
+        sums: defaultdict[str, Usage] = defaultdict(Usage)
+        for row in self.rows:
+            sums[name_of(row)] += row.usage
+        return dict(sorted(sums.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +177,7 @@ class Journal(Store):
         )
         self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
-        self._total = BillTotal()
-        self._added_up = {"effects": 0, "losses": 0}  # the last row of each that is in the total
-        self._adding = threading.Lock()
+        self._bill = Bill()  # as `spent` read it last
 
     async def once(
         self,
@@ -313,28 +318,34 @@ class Journal(Store):
             return _countable(Usage(**{name: given.get(name, 0) for name in names}))
         return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
 
-    def bill(self) -> Iterator[Spend]:
-        """Everything spent so far, failed attempts included, over all resumes."""
-        for table in ("effects", "losses"):
-            query = f"SELECT stage, role, model, usage FROM {table}"
-            for stage, role, model, usage in self._db.execute(query):
-                if usage != _NOTHING_USED and (spent := self._usage(usage)).calls:
-                    yield Spend(stage, role, model, spent)
-
-    def total(self) -> BillTotal:
-        """The bill in one sum. Each call reads only the rows that are new since the last one."""
-        with self._adding:
-            for table, seen in self._added_up.items():
-                query = f"SELECT seq, usage FROM {table} WHERE seq > ? ORDER BY seq"
-                for seq, usage in self._db.execute(query, (seen,)):
-                    if usage != _NOTHING_USED:
-                        self._total.add(self._usage(usage))
-                    self._added_up[table] = seq
-            return replace(self._total)
+    def bill(self, since: Bill | None = None) -> Bill:
+        """Everything used so far. `since` is an earlier bill of this run: only what was recorded
+        after it is read, and added to it.
+        """
+        before = since or Bill()
+        rows = {(row.stage, row.role, row.model): row.usage for row in before.rows}
+        known_usd = before.known_usd
+        last = {"effects": before.last_effect, "losses": before.last_loss}
+        for table, seen in list(last.items()):
+            query = f"SELECT seq, stage, role, model, usage FROM {table} WHERE seq > ? ORDER BY seq"
+            for seq, stage, role, model, recorded in self._db.execute(query, (seen,)):
+                last[table] = seq
+                usage = _NOTHING if recorded == _RECORDED_NOTHING else self._usage(recorded)
+                if usage != _NOTHING:
+                    key = (stage, role, model)
+                    rows[key] = rows.get(key, _NOTHING) + usage
+                    known_usd += usage.usd or 0.0
+        failures = Counter(before.failures)
+        query = "SELECT kind, count(*) FROM losses WHERE seq > ? AND seq <= ? GROUP BY kind"
+        for kind, count in self._db.execute(query, (before.last_loss, last["losses"])):
+            failures[kind] += count
+        sums = tuple(BillRow(*key, usage) for key, usage in sorted(rows.items()))
+        return Bill(sums, known_usd, failures, last["effects"], last["losses"])
 
     def spent(self) -> Usage:
         """The total usage; `usd` is None where a price is unknown."""
-        return self.total().usage
+        self._bill = self.bill(self._bill)
+        return self._bill.total
 
     def fact(self, name: str, returns: type[T]) -> T | None:
         """A fact about the run (its identity, its clock), None when unknown."""
@@ -383,7 +394,8 @@ def _is_amount(number: Any) -> bool:
 
 
 # What is recorded for a rollout, for example, whose model calls are recorded one by one.
-_NOTHING_USED = _dump_usage(Usage())
+_NOTHING = Usage()
+_RECORDED_NOTHING = _dump_usage(_NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

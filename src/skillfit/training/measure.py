@@ -19,15 +19,15 @@ from skillfit.errors import InputError
 from skillfit.gate import Arm, Candidate
 from skillfit.gate.pool import Pool, is_harmless
 from skillfit.gate.regression import (
-    Change,
+    ColumnKind,
     Family,
-    Kind,
+    PossibleChange,
     Posterior,
     SelectionItems,
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import Interval, Sampler, Samples, believe, compare, interval
+from skillfit.gate.samples import Interval, Sampler, Samples, believe, interval, paired_evidence
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
@@ -237,7 +237,7 @@ class _Ablation:
                     return
 
     async def _round(self, number: int, left: int) -> None:
-        key = f"{self._settings.seed}/ablate/{number}"
+        key = f"{self._settings.config.train.seed}/ablate/{number}"
         order = list(self._items)
         random.Random(key).shuffle(order)
         order = order[:left]
@@ -255,7 +255,7 @@ class _Ablation:
     def _observe(self, arm: Arm, outcome: Outcome) -> None:
         if outcome.score is None:
             return
-        value = self._settings.value(outcome.score.hard, outcome.score.soft)
+        value = self._settings.config.evaluation.value(outcome.score.hard, outcome.score.soft)
         self._trials.add(outcome.item_id, arm.edits, value)
         self._without.update(arm.edits)
         self._scored += 1
@@ -265,9 +265,10 @@ class _Ablation:
         """The worth of every unit, from all rollouts, and the skill without those that can be cut.
         A skill that would be empty is not handed back.
         """
-        family: Family = "logistic" if self._settings.metric == "hard" else "linear"
+        binary = self._settings.config.evaluation.gate_metric == "hard"
+        family: Family = "logistic" if binary else "linear"
         columns = [key for key in self._pool.edits if self._without[key]]
-        kinds: dict[str, Kind] = dict.fromkeys(columns, "removal")
+        kinds: dict[str, ColumnKind] = dict.fromkeys(columns, "removal")
         posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds)
         selection = SelectionItems.of([item.id for item in self._items], weights_of(self._items))
         worths = [self._worth(key, unit, posterior, selection) for key, unit in self._units.items()]
@@ -297,7 +298,7 @@ class _Ablation:
             return UnitWorth(
                 *place, mean=0.0, low=-1.0, high=1.0, probability=0.5, rollouts=0, decision="unsure"
             )
-        change = Change({key: 1.0}, present=False, rollouts=count)
+        change = PossibleChange({key: 1.0}, present=False, rollouts=count)
         removal = selection.effects(posterior, [], [change])[0]
         # Where nothing is ever solved, no part can show what it is worth.
         cut = is_harmless(removal) and self._highest > 0
@@ -329,10 +330,10 @@ class _Ablation:
         with StepLog(self._run.events.emit).stage("compare", 4 * len(self._items)):
             old = await sampler.samples(self._skill, self._items, CHECK_PASSES)
             new = await sampler.samples(shorter, self._items, CHECK_PASSES)
-        evidence = compare(
+        evidence = paired_evidence(
             new, old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
         )
-        holds = _not_worse(new, old, self._settings.coverage_floor)
+        holds = _not_worse(new, old, self._settings.config.evaluation.coverage_floor)
         event = replace(found.event, comparison=evidence, holds=holds)
         return Ablation(event, shorter if holds else None)
 

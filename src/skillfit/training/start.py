@@ -33,7 +33,7 @@ class PreflightStopped(SkillfitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TrainingResult:
     finish_reason: RunFinishReason
     diagnosis: str
     run: Path
@@ -49,7 +49,7 @@ async def start(
     force: bool = False,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
-) -> Result:
+) -> TrainingResult:
     """Train in the run directory `path`, or resume the run that is there.
 
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
@@ -73,7 +73,7 @@ async def start(
                 run.expect_fix_of(failure.kind)
                 given = getattr(inputs.replaced, failure.kind) is not None
                 raise failure.in_run(run.path, from_python=given) from failure.__cause__
-            return Result(
+            return TrainingResult(
                 ended.finish_reason,
                 ended.diagnosis,
                 run.path,
