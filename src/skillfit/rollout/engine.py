@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
-from skillfit.config.schema import EvaluationSection, TrainSection
+from skillfit.config.schema import Config
 from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
 from skillfit.models.failures import policy_of, why_stop
 from skillfit.models.limiter import time_limit
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from skillfit.skill import Skill
     from skillfit.tasks.task import Evaluator, Task
 
-_COVERAGE_FLOOR, _SEED = EvaluationSection().coverage_floor, TrainSection().seed
 _SHOWN = 300  # characters of an answer or of feedback in an event
 _AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn
 
@@ -203,7 +202,8 @@ class Rollouts:
 
     `count_rollout`: entered around each attempt at a rollout, for a cap on rollouts.
 
-    `timeout`: seconds of work, not of waiting for a slot.
+    `config` decides the seed, the coverage floor and the time limit, which counts seconds of work,
+    not of waiting for a slot.
     """
 
     def __init__(
@@ -213,27 +213,23 @@ class Rollouts:
         journal: Journal,
         events: EventLog,
         *,
+        config: Config | None = None,
         executor: Executor | None = None,
         meter: RolloutMeter | None = None,
         count_rollout: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        timeout: float | None = None,
         max_in_flight: int = 64,
-        coverage_floor: float = _COVERAGE_FLOOR,
-        seed: int = _SEED,
     ) -> None:
         self._worker = Worker(agent, task.grader, task.evaluator)
         self._journal = journal
         self._events = events
+        self._config = config or Config()
         self._executor = executor or LocalExecutor()
         self._meter = meter
         self._count_rollout = count_rollout
-        self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._queue: deque[_Pending] = deque()
         self._in_flight = 0
         self._advance_planned = False
-        self._coverage_floor = coverage_floor
-        self._seed = seed
         self._stopped_by: SkillfitError | None = None
         self._proven = False
         self._unrecorded_failures: dict[str, Outcome] = {}
@@ -254,7 +250,7 @@ class Rollouts:
         `phase` and `step` say who asks (as in StageStarted). `series` separates rollouts that must
         not be shared: equal requests of one series are one rollout.
         """
-        batch = _Batch(len(requests), self._coverage_floor, self._proven)
+        batch = _Batch(len(requests), self._config.evaluation.coverage_floor, self._proven)
         pending: dict[int, asyncio.Future[Outcome]] = {}
         loop = asyncio.get_running_loop()
         for at in self._starting_order(requests):
@@ -364,7 +360,7 @@ class Rollouts:
         if outcome.failure is not None:
             plan.batch.failures[plan.loss_key] = outcome
         if plan.batch.complete:
-            if plan.batch.coverage >= self._coverage_floor:
+            if plan.batch.coverage >= self._config.evaluation.coverage_floor:
                 await self._record_failures(plan.batch.failures)
             else:
                 self._unrecorded_failures |= plan.batch.failures
@@ -428,10 +424,10 @@ class Rollouts:
         assignment = Assignment(
             request.arm.skill,
             request.item,
-            _seed(self._seed, plan),
+            _seed(self._config.train.seed, plan),
             f"{plan.series}/{request.item.id}/{request.repeat}",
             plan.instruction,
-            self._timeout,
+            self._config.env.exec_timeout,
         )
         begun = time.monotonic()
         if self._meter is None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
@@ -91,7 +90,7 @@ async def assemble(
                 ProposerParts(
                     optimizer,
                     inputs.task.train,
-                    config.optimizer.max_skill_tokens,
+                    config.optimizer,
                     run.events.emit,
                 )
             ),
@@ -243,17 +242,7 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
     if spec is None or inputs.task.evaluator is not None:
         return None
     cli = env.agent == "cli" or spec.is_cli
-    return build_agent(
-        env.agent,
-        spec,
-        None if cli else models.connect("agent", spec),
-        prompt=env.prompt,
-        max_turns=env.max_turns,
-        max_tokens=env.max_rollout_tokens,
-        corpus=Path(env.corpus) if env.corpus else None,
-        network=env.network,
-        sandbox=env.sandbox,
-    )
+    return build_agent(env, spec, None if cli else models.connect("agent", spec))
 
 
 def _rollouts(
@@ -270,13 +259,11 @@ def _rollouts(
         agent,
         run.journal,
         run.events,
+        config=config,
         executor=executor,
         meter=None if in_sight else models.rollout_meter(task, agent),
         count_rollout=models.budget.rollout,
-        timeout=config.env.exec_timeout,
         max_in_flight=_most_in_flight(agent, executor, config.model.concurrency),
-        coverage_floor=config.evaluation.coverage_floor,
-        seed=config.train.seed,
     )
 
 
