@@ -24,8 +24,8 @@ from skillfit.agents.cli_agent import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
 from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
-from skillfit.models.protocol import Model, ModelSpec
-from skillfit.models.registry import register_provider
+from skillfit.models.protocol import Model
+from skillfit.models.registry import ModelSpec, register_provider
 from skillfit.sandbox.isolation import SandboxMode
 
 
@@ -44,7 +44,7 @@ def build_agent(
     corpus = Path(env.corpus) if env.corpus else None
     if corpus is not None and not corpus.is_dir():
         raise InputError(f"env.corpus: {corpus} is not a folder.")
-    if env.agent == "cli" or spec.id.startswith("cli/"):
+    if env.agent == "cli" or spec.is_cli:
         _refuse(
             "command-line agents",
             {
@@ -82,7 +82,7 @@ def _cli_agent(
     sandbox: SandboxMode,
     environ: Mapping[str, str] | None,
 ) -> CliAgent:
-    if not spec.id.startswith("cli/"):
+    if not spec.is_cli:
         raise InputError(
             f"env.agent is cli, but the agent's model is {spec.id}.",
             hint="Name the program: cli/claude, cli/codex, …",

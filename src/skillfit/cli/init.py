@@ -67,7 +67,7 @@ CONFIG = "skillfit.yaml"
 ReviewChoice = Literal["accepted", "skipped", "unreviewed"]
 _FEW = 20  # tasks below which results say little
 _KEYS = "[a]ccept  [e]dit  [s]kip  accept the [r]est unread  [q]uit"
-app = typer.Typer(help="Write tasks for a skill.", no_args_is_help=True, add_completion=False)
+tasks_app = typer.Typer(help="Write tasks for a skill.", no_args_is_help=True, add_completion=False)
 
 
 def init(
@@ -248,12 +248,12 @@ def _described(found: RecognisedTasks) -> list[str]:
     return lines
 
 
-@app.callback()
+@tasks_app.callback()
 def _group() -> None:
     """Write tasks for a skill."""
 
 
-@app.command("draft")
+@tasks_app.command("draft")
 def draft(
     skill: Annotated[Path, typer.Argument(help="The skill: a folder or a markdown file.")],
     model: Annotated[

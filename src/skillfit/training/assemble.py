@@ -180,7 +180,7 @@ class _Models:
         self.clients: dict[Role, Model] = {}
         specs = list(config.model.by_role().values())
         # A command-line agent may know its price itself: `refuse_unseen_usage` looks at it.
-        if config.model.agent is not None and config.model.agent.id.startswith("cli/"):
+        if config.model.agent is not None and config.model.agent.is_cli:
             specs.remove(config.model.agent)
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
         self.caps = caps
@@ -241,7 +241,7 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
     env, spec = inputs.config.env, inputs.config.model.agent
     if spec is None or inputs.task.evaluator is not None:
         return None
-    cli = env.agent == "cli" or spec.id.startswith("cli/")
+    cli = env.agent == "cli" or spec.is_cli
     return build_agent(env, spec, None if cli else models.connect("agent", spec))
 
 
