@@ -47,14 +47,14 @@ from skillfit.training.assemble import Listener
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure
-from skillfit.training.replaceable import (
+from skillfit.training.start import start
+from skillfit.training.user_parts import (
     ExecutorLike,
     GateFactory,
     ProposerLike,
     Replaced,
     SamplerLike,
 )
-from skillfit.training.start import start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

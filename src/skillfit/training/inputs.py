@@ -26,7 +26,7 @@ from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import GraderLike, stable_hash, weights_of
 from skillfit.tasks.load import find_source
 from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
-from skillfit.training.replaceable import Abilities, Replaced, RunParts, gate_settings
+from skillfit.training.user_parts import Abilities, Replaced, RunParts, gate_settings
 
 
 class DeferredModel:
