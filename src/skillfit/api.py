@@ -34,10 +34,10 @@ from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
-from skillfit.plain_text import visible
+from skillfit.plain_text import display_name, visible
 from skillfit.run.control import Control
 from skillfit.run.directory import read_listed
-from skillfit.run.records import RunFinishReason, RunSummary, display_name
+from skillfit.run.records import RunFinishReason, RunSummary
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name

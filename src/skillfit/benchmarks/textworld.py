@@ -76,8 +76,8 @@ def textworld(
         )
         return SourceItems(rows, evaluator=evaluator)
 
-    env = {"skill": str(_FOLDER / "textworld.md"), "exec_timeout": 1200}
-    return TaskSource(load, {"env": env})
+    skill = str(_FOLDER / "textworld.md")
+    return TaskSource(load, {"env": {"skill": skill, "exec_timeout": 1200}})
 
 
 def _files(path: Path) -> Iterator[GameRow]:
