@@ -22,7 +22,7 @@ from bench.gate.play import (
     play_screening,
     play_strict,
 )
-from bench.gate.settings import setting
+from bench.gate.settings import gate_settings, setting
 from bench.gate.world import Setting, World
 from skillfit.gate import GateSettings
 
@@ -68,9 +68,7 @@ def play_all(
     """One run per seed. `name` says which player it is among the runs that are kept."""
     found = []
     for seed in seeds:
-        settings = GateSettings(
-            metric="soft" if world.graded else "hard", seed=seed, subsets=subsets, passes=passes
-        )
+        settings = gate_settings(world, seed, subsets=subsets, passes=passes)
         key = ("played", name, world, seed, subsets, passes)
         make = partial(_play, player, world, settings)
         found.append(kept.get(Played, key, make))
@@ -79,7 +77,7 @@ def play_all(
 
 def _play(player: Player, world: Setting, settings: GateSettings) -> Played:
     async def play() -> Played:
-        return await player(World(world, settings.seed), settings)
+        return await player(World(world, settings.config.train.seed), settings)
 
     return asyncio.run(play())
 

@@ -105,9 +105,11 @@ class _Race:
         self, gate: RaceGate, name: str, incumbent: Skill, candidates: Sequence[Candidate]
     ) -> None:
         self._sampler, self._settings, self._skill = gate.sampler, gate.settings, incumbent
+        self._evaluation = gate.config.evaluation
+        self._max_tokens = gate.config.optimizer.max_skill_tokens
         self._candidates = gate.candidates
         self._order = list(gate.items)
-        random.Random(f"{gate.settings.seed}/{name}").shuffle(self._order)
+        random.Random(f"{gate.config.train.seed}/{name}").shuffle(self._order)
         self.spending = RolloutCount(gate.sampler)
         self.record = Samples(gate.settings)
         distinct = {c.skill.hash: c for c in reversed(candidates) if c.skill.hash != incumbent.hash}
@@ -129,7 +131,7 @@ class _Race:
         """Whether the race may go on with `passes` of the survivor and its must-pass items still in
         reach.
         """
-        count, again = len(self._order), 2 * AGAIN * len(set(self._settings.must_pass))
+        count, again = len(self._order), 2 * AGAIN * len(set(self._evaluation.must_pass))
         budget = count * (self._candidates + 4) + again
         return self.spending.rollouts + rollouts + passes * count + again <= budget
 
@@ -211,7 +213,7 @@ class _Race:
         if not one.edits or not other.edits or set(one.edits) & set(other.edits):
             return None
         edits = (*one.edits, *other.edits)
-        applied = apply_edits(self._skill, edits, self._settings.max_skill_tokens)
+        applied = apply_edits(self._skill, edits, self._max_tokens)
         if applied.edits != edits or any(
             applied.skill.hash == contender.candidate.skill.hash for contender in self.contenders
         ):
@@ -258,7 +260,7 @@ class _Race:
         """Must-pass items the winner breaks, confirmed by more rollouts of each side; one bad draw
         is no veto.
         """
-        old, new, must = self.record.means, winner.samples.means, self._settings.must_pass
+        old, new, must = self.record.means, winner.samples.means, self._evaluation.must_pass
         pairs = [
             (item, old.get(item.id, 0.0), new.get(item.id, 1.0))
             for item in self._order
@@ -281,13 +283,13 @@ class _Race:
 
     def decide(self, winner: Contender, fresh: Samples, regressions: Sequence[str]) -> Decision:
         reached = winner.belief.items / len(self._order)
-        if min(reached, self.spending.coverage, fresh.coverage) < self._settings.coverage_floor:
+        if min(reached, self.spending.coverage, fresh.coverage) < self._evaluation.coverage_floor:
             return "inconclusive"
         return "reject" if regressions or winner.belief.mean <= TOLERANCE else "accept"
 
     def no_winner(self) -> Decision:
         measured = any(contender.belief.items for contender in self.contenders)
-        covered = self.spending.coverage >= self._settings.coverage_floor
+        covered = self.spending.coverage >= self._evaluation.coverage_floor
         return "reject" if covered and (measured or not self.contenders) else "inconclusive"
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from bench.gate.play import BATCH
 from bench.gate.world import Kind, Setting
+from skillfit.config.schema import Config, EvaluationSection, TrainSection
+from skillfit.gate import GateSettings
 
 NOISE = {"quiet": 3.0, "middling": 1.2, "noisy": 0.3}  # spread of item difficulty in logits
 SIZES = (20, 40, 100, 200)
@@ -34,6 +36,13 @@ def setting(
         graded=graded,
         failures=failures,
     )
+
+
+def gate_settings(world: Setting, seed: int, **told: int) -> GateSettings:
+    """The settings of a gate in this world. `told`: subsets and passes."""
+    evaluation = EvaluationSection(gate_metric="soft" if world.graded else "hard")
+    config = Config(evaluation=evaluation, train=TrainSection(seed=seed))
+    return replace(GateSettings(config), **told)
 
 
 def usual() -> list[Setting]:

@@ -14,6 +14,7 @@ from functools import partial
 
 from bench.gate.kept import NOTHING_KEPT, Kept
 from bench.gate.play import START, Plan, played, screened
+from bench.gate.settings import gate_settings
 from bench.gate.world import Setting, World
 from skillfit.gate import (
     GateSettings,
@@ -115,7 +116,7 @@ def calibrate(
 
 def _hold(setting: Setting, seed: int) -> _Held:
     world = World(setting, seed)
-    settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+    settings = gate_settings(setting, seed)
     gate = _Watched(world, settings)
     asyncio.run(screened(world, gate, Plan()))
     held = _Held([], [], [], [], [])
@@ -169,7 +170,7 @@ def run_null(setting: Setting, runs: int, first_seed: int, kept: Kept = NOTHING_
 
 def _hand_back(setting: Setting, seed: int) -> _HandedBack:
     world = World(setting, seed)
-    settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+    settings = gate_settings(setting, seed)
     gate = ScreeningGate(world, world.items, settings)
     asyncio.run(screened(world, gate, Plan()))
     finalists = asyncio.run(gate.compose())[:1]
@@ -201,7 +202,7 @@ def ship(setting: Setting, effect: float, finalists: int, runs: int, first_seed:
         edits = [world.planted(effect) for _ in range(finalists)]
         skills = [apply_edits(START, [edit]).skill for edit in edits]
         true += world.true_score(skills[0]) - world.true_score(START)
-        settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+        settings = gate_settings(setting, seed)
         result = asyncio.run(ship_test(world, world.items, START, skills, settings))
         called += result.verdict == "improved"
     name = f"{setting.name}, {finalists} finalist{'s' * (finalists > 1)}"

@@ -29,6 +29,7 @@ from bench.gate.world import Exhausted
 from bench.local.house_style import START, write_task
 from bench.local.pool import POOL
 from skillfit.config import load_config
+from skillfit.config.schema import Config, TrainSection
 from skillfit.gate import Arm, Candidate, GateSettings, Observation, ScreeningGate, StrictGate
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts
 from skillfit.run.directory import RunDirectory
@@ -219,7 +220,7 @@ async def compare(
                         continue
                     begun = time.monotonic()
                     world = LocalWorld(engine, task.train, rollouts, seed)
-                    settings = GateSettings(seed=seed, subsets=SUBSETS)
+                    settings = GateSettings(Config(train=TrainSection(seed=seed)), subsets=SUBSETS)
                     played = await PLAYERS[way](world, task.selection, settings)
                     seconds = time.monotonic() - begun
                     record = Compared(

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.mathverse import choices_in
+from skillfit.benchmarks.image_questions import choices_in
 from skillfit.benchmarks.prepare import make
-from skillfit.benchmarks.sealqa import show_results
+from skillfit.benchmarks.text_questions import show_results
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import Task
 from tests.benchmarks.sample_training import Lab, sample_task
@@ -27,7 +28,9 @@ PIXEL = bytes.fromhex(
 
 
 def loaded(reference: str, base: Path, **options: Any) -> Task:
-    return load_task(TaskSettings(reference, base=base, grader="exact", task_args=options))
+    return load_task(
+        EnvSection(tasks=reference, folder=str(base), grader="exact", task_args=options)
+    )
 
 
 def dump(path: Path, rows: Any) -> Path:
@@ -259,4 +262,4 @@ def test_sealqa_reads_csv_and_needs_a_judge(tmp_path: Path) -> None:
     (item,) = loaded("sealqa:seal-0.csv", tmp_path, max_evidence_chars=7).items
     assert item.input == "## Search results\n\nAnn won\n\n## Question\n\nWho won?"
     with pytest.raises(InputError, match=r"needs model.judge"):
-        load_task(TaskSettings("sealqa:seal-0.csv", base=tmp_path))
+        load_task(EnvSection(tasks="sealqa:seal-0.csv", folder=str(tmp_path)))

@@ -16,8 +16,9 @@ import yaml
 import skillfit
 from skillfit.benchmarks.benchmark import find_benchmark
 from skillfit.benchmarks.prepare import get, make
+from skillfit.config.schema import EnvSection
 from skillfit.extensions import BENCHMARKS
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.task import prove_gold
 from tests.benchmarks.sample_training import LESSON, Lab, by_question, sample_task, user
 from tests.support.file_server import FileServer
@@ -89,7 +90,7 @@ def test_its_data_can_be_prepared_and_its_options_act(capitals: Path, tmp_path: 
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "rows.jsonl").write_text(text)
     assert make("capitals", tmp_path / "rows.jsonl").counts == {"items": 9}
-    assert len(load_task(TaskSettings("capitals?continent=C", grader="exact")).items) == 1
+    assert len(load_task(EnvSection(tasks="capitals?continent=C", grader="exact")).items) == 1
     with FileServer({"/capitals.jsonl": text.encode()}) as server:
         result = get("capitals", mirror=server.url)
     assert result.counts == {"items": 9} and result.licence == "CC0"

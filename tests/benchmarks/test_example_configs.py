@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import skillfit
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.config.schema import EnvSection
+from skillfit.tasks import load_task
 from tests.benchmarks.agents import solver, wrong
 from tests.benchmarks.sample_training import LESSON, Lab, Solve, by_question, user
 
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "benchmarks"
 
 def sorter_of_words() -> Solve:
     options = {"size": 60, "seed": 1}
-    tasks = TaskSettings("reasoning_gym:word_sorting", task_args=options)
+    tasks = EnvSection(tasks="reasoning_gym:word_sorting", task_args=options)
     answers = by_question(load_task(tasks))
     return lambda call: f"<answer>{answers[user(call)]}</answer>"
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.game_player import GameEvaluator, start_game_process
+from skillfit.benchmarks.games import GameEvaluator, start_game_process
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import RateLimited
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.item import Item
 from tests.benchmarks.agents import solver, task_line, walkthrough, wrong
 from tests.benchmarks.sample_training import LESSON, Lab, sample_task, user
@@ -117,9 +118,9 @@ def test_without_the_package_games_are_read_and_playing_names_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # as if not installed
     tasks = {"alfworld": "alfworld:sample", "textworld": "textworld:simple?games=3"}[name]
-    assert load_task(TaskSettings(tasks)).items
+    assert load_task(EnvSection(tasks=tasks)).items
     with pytest.raises(InputError, match=rf"needs the package {name}.*skillfit\[{name}\]"):
-        load_task(TaskSettings(tasks), model=ScriptedModel([]))
+        load_task(EnvSection(tasks=tasks), model=ScriptedModel([]))
 
 
 def test_alfworld_reads_the_distributed_folders(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_alfworld_reads_the_distributed_folders(tmp_path: Path) -> None:
             folder.mkdir(parents=True)
             (folder / "traj_data.json").write_text('{"task_type": "pick_and_place_simple"}')
             (folder / "game.tw-pddl").write_text("{}")
-    task = load_task(TaskSettings("alfworld:json_2.1.1", base=tmp_path))
+    task = load_task(EnvSection(tasks="alfworld:json_2.1.1", folder=str(tmp_path)))
     assert [item.split for item in sorted(task.items, key=lambda item: item.id)] == [
         "train",
         "selection",
@@ -147,9 +148,9 @@ def test_alfworld_finds_games_below_alfworld_data(
     row = {"id": "train:0", "gamefile": "json_2.1.1/train/a/t1/game.tw-pddl", "task_type": "x"}
     (tmp_path / "rows.json").write_text(json.dumps([row]))
     with pytest.raises(InputError, match=r"is not in .* set ALFWORLD_DATA"):
-        load_task(TaskSettings("alfworld:rows.json", base=tmp_path))
+        load_task(EnvSection(tasks="alfworld:rows.json", folder=str(tmp_path)))
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "alf"))
-    (item,) = load_task(TaskSettings("alfworld:rows.json", base=tmp_path)).items
+    (item,) = load_task(EnvSection(tasks="alfworld:rows.json", folder=str(tmp_path))).items
     assert item.content()["game"]["game"] == str(folder / "game.tw-pddl")
 
 
@@ -175,14 +176,14 @@ async def test_a_generated_textworld_game_is_played_and_kept(
     assert len(list((no_user_data / "textworld").glob("*.z8"))) == 2
     bad = await lab.evaluate(tasks, "# Skill\n\nNothing.\n")
     assert bad == {"skill": 0.0}
-    files = load_task(TaskSettings(f"textworld:{no_user_data / 'textworld'}"))
+    files = load_task(EnvSection(tasks=f"textworld:{no_user_data / 'textworld'}"))
     assert len(files.items) == 2 and files.evaluator is not None
 
 
 def test_textworld_options_are_checked() -> None:
-    task = load_task(TaskSettings("textworld:treasure_hunter?level=2&games=30"))
+    task = load_task(EnvSection(tasks="textworld:treasure_hunter?level=2&games=30"))
     assert len(task.items) == 30 and len(task.train) == 12
     with pytest.raises(InputError, match=r"textworld:coin_collector has no option 'levle'"):
-        load_task(TaskSettings("textworld:coin_collector?levle=2"))
+        load_task(EnvSection(tasks="textworld:coin_collector?levle=2"))
     with pytest.raises(InputError, match=r"no such family.*Did you mean 'cooking'"):
-        load_task(TaskSettings("textworld:cookng"))
+        load_task(EnvSection(tasks="textworld:cookng"))

@@ -23,11 +23,12 @@ from skillfit.benchmarks.officeqa import (
     oracle_text,
     tokens,
 )
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import Reply, ToolCall
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import prove_gold
 from tests.benchmarks.agents import solver, wrong
@@ -192,6 +193,35 @@ async def test_a_search_service_that_fails_is_a_failure_not_a_zero() -> None:
     assert raised.value.kind == "search" and "503" in raised.value.message
 
 
+async def test_a_search_that_fails_once_is_asked_again() -> None:
+    answers = [Response("busy", 503), JSONResponse([{"title": "It is 7."}])]
+    asked: list[str] = []
+
+    async def serve(request: Request) -> Response:
+        asked.append((await request.json())["query"])
+        return answers.pop(0)
+
+    item = Item("1", {"input": "How many?", "answers": ["7"]})
+    with WebApp(serve) as app:
+        evaluator = rounds([search("a"), "<answer>7</answer>"], app.url)
+        _, score = await evaluator(Skill.from_text("# S\n\nx\n"), item, seed=1)
+    assert score.hard == 1 and asked == ["a", "a"]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "config"), (404, "config"), (400, "evaluate")])
+async def test_a_search_that_would_fail_again_is_asked_once(status: int, kind: str) -> None:
+    asked: list[str] = []
+
+    async def serve(request: Request) -> Response:
+        asked.append((await request.json())["query"])
+        return Response("no", status)
+
+    item = Item("1", {"input": "How many?", "answers": ["7"]})
+    with WebApp(serve) as app, pytest.raises(TaskFailure, match=f"answered {status}: no") as raised:
+        await rounds([search("a")], app.url)(Skill.from_text("# S\n\nx\n"), item, seed=1)
+    assert raised.value.kind == kind and asked == ["a"]
+
+
 # data
 
 
@@ -213,10 +243,12 @@ def test_the_published_csv_and_documents_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     shutil.move(tmp_path / "officeqa_full.csv", tmp_path / "alone" / "officeqa_full.csv")
     with pytest.raises(InputError, match=r"treasury_bulletin_1951_03.txt is not in"):
-        load_task(TaskSettings("officeqa:alone/officeqa_full.csv", base=tmp_path))
+        load_task(EnvSection(tasks="officeqa:alone/officeqa_full.csv", folder=str(tmp_path)))
     task = load_task(
-        TaskSettings(
-            "officeqa:alone/officeqa_full.csv", base=tmp_path, task_args={"data_dirs": ["docs"]}
+        EnvSection(
+            tasks="officeqa:alone/officeqa_full.csv",
+            folder=str(tmp_path),
+            task_args={"data_dirs": ["docs"]},
         )
     )
     (item,) = task.items
@@ -230,7 +262,7 @@ def test_a_list_of_documents_that_is_no_json_is_an_error_with_its_row(
     row = {"uid": "UID1", "question": "How much?", "answer": "7", "source_files": cell}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match=r"rows.jsonl.*source_files is not a list"):
-        load_task(TaskSettings("officeqa:rows.jsonl", base=tmp_path))
+        load_task(EnvSection(tasks="officeqa:rows.jsonl", folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from skillfit.benchmarks.benchmark import benchmark_names, extract_tar, find_benchmark
 from skillfit.benchmarks.prepare import get, make
 from skillfit.cli.app import app
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models.providers.practice import ScriptedModel
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from tests.support.chat_server import RawServer
 from tests.support.file_server import FileServer
 
@@ -86,7 +87,7 @@ def test_get_downloads_verifies_and_divides_as_published(no_user_data: Path) -> 
     assert result.licence == "not stated by the publisher"
     (file,) = result.files
     assert file.sha256 == hashlib.sha256(data).hexdigest() and file.verified
-    task = load_task(TaskSettings("searchqa", grader="normalized"))
+    task = load_task(EnvSection(tasks="searchqa", grader="normalized"))
     splits = {item.id: item.split for item in task.items}
     assert splits == {"key0": "train", "key3": "train", "key1": "selection", "key4": "test"}
     manifest = json.loads((no_user_data / "searchqa" / "skillfit-data.json").read_text())
@@ -204,8 +205,8 @@ def test_make_from_a_copy_of_the_sample_gives_the_same_items(name: str, tmp_path
     shutil.copytree(benchmark.folder / "sample", tmp_path / "copy")
     result = make(name, tmp_path / "copy")
     judge = ScriptedModel([])
-    sample = load_task(TaskSettings(f"{name}:sample", task_args=options), judge=judge)
-    made = load_task(TaskSettings(name, task_args=options), judge=judge)
+    sample = load_task(EnvSection(tasks=f"{name}:sample", task_args=options), judge=judge)
+    made = load_task(EnvSection(tasks=name, task_args=options), judge=judge)
     assert sorted(item.id for item in made.items) == sorted(item.id for item in sample.items)
     assert sum(result.counts.values()) >= len(made.items)
     attached = [path for item in made.items for path in item.attachments()]

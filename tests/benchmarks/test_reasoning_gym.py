@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.item import Attempt
 from skillfit.tasks.task import prove_gold
 from tests.benchmarks.sample_training import LESSON, Lab, by_question, user
@@ -17,7 +18,7 @@ pytest.importorskip("reasoning_gym")
 
 @pytest.mark.parametrize("name", ["chain_sum", "letter_counting", "propositional_logic", "maze"])
 async def test_the_packages_own_verifier_grades(name: str) -> None:
-    task = load_task(TaskSettings(f"reasoning_gym:{name}?size=40&seed=3"))
+    task = load_task(EnvSection(tasks=f"reasoning_gym:{name}?size=40&seed=3"))
     assert len(task.items) == 40 and task.grader is not None
     assert await prove_gold(task) == []
     item = task.items[0]
@@ -26,7 +27,7 @@ async def test_the_packages_own_verifier_grades(name: str) -> None:
 
 
 async def test_an_answer_in_another_form_is_right_if_the_verifier_says_so() -> None:
-    task = load_task(TaskSettings("reasoning_gym:chain_sum?size=20"))
+    task = load_task(EnvSection(tasks="reasoning_gym:chain_sum?size=20"))
     assert task.grader is not None
     item = task.items[0]
     score = await task.grader.grade(item, Attempt(f"So: <answer> {item.answers[0]}.0 </answer>"))
@@ -35,7 +36,7 @@ async def test_an_answer_in_another_form_is_right_if_the_verifier_says_so() -> N
 
 def test_items_depend_on_the_options_alone() -> None:
     def inputs(options: str) -> list[str]:
-        task = load_task(TaskSettings(f"reasoning_gym:chain_sum?size=20&{options}"))
+        task = load_task(EnvSection(tasks=f"reasoning_gym:chain_sum?size=20&{options}"))
         return [item.input for item in task.items]
 
     assert inputs("seed=1") == inputs("seed=1") != inputs("seed=2")
@@ -52,12 +53,12 @@ def test_items_depend_on_the_options_alone() -> None:
 )
 def test_mistakes_are_named(tasks: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        load_task(TaskSettings(tasks))
+        load_task(EnvSection(tasks=tasks))
 
 
 async def test_a_training_run_learns(make_lab: Callable[..., Lab]) -> None:
     tasks = "reasoning_gym:word_sorting?size=20"
-    answers = by_question(load_task(TaskSettings(tasks)))
+    answers = by_question(load_task(EnvSection(tasks=tasks)))
     lab = make_lab(solve=lambda call: f"<answer>{answers[user(call)]}</answer>")
     run = await lab.train(tasks)
     assert run.finish_reason == "improved" and LESSON in run.best_skill.text

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import Task, prove_gold
 from tests.benchmarks.agents import COPY, fenced, solver, wrong
@@ -203,13 +204,13 @@ def test_items_without_an_answer_position_are_refused(tmp_path: Path) -> None:
     row = {"id": "1", "instruction": "Do it.", "spreadsheet_path": "spreadsheet/1"}
     (tmp_path / "dataset.json").write_text(json.dumps([{**row, "answer_position": " "}]))
     with pytest.raises(InputError, match="has no answer_position"):
-        load_task(TaskSettings("spreadsheetbench:.?mode=single", base=tmp_path))
+        load_task(EnvSection(tasks="spreadsheetbench:.?mode=single", folder=str(tmp_path)))
     (tmp_path / "dataset.json").write_text(json.dumps([{**row, "answer_position": "A1"}]))
-    task = load_task(TaskSettings("spreadsheetbench:.?mode=single", base=tmp_path))
+    task = load_task(EnvSection(tasks="spreadsheetbench:.?mode=single", folder=str(tmp_path)))
     assert task.grader is not None and task.grader.describe()["workbook"] == {}
     (tmp_path / "dataset.json").write_text(json.dumps([{**row, "spreadsheet_path": "gone"}]))
     with pytest.raises(InputError, match="no workbooks with expected results"):
-        load_task(TaskSettings("spreadsheetbench:.?mode=single", base=tmp_path))
+        load_task(EnvSection(tasks="spreadsheetbench:.?mode=single", folder=str(tmp_path)))
 
 
 async def test_published_items_without_a_program_are_proved_with_their_workbooks(
@@ -224,10 +225,10 @@ async def test_published_items_without_a_program_are_proved_with_their_workbooks
     position = item.content()["answer_position"]
     row = {"id": "1", "instruction": "Do it.", "spreadsheet_path": "spreadsheet/1"}
     (tmp_path / "dataset.json").write_text(json.dumps([{**row, "answer_position": position}]))
-    task = load_task(TaskSettings("spreadsheetbench:.?mode=single", base=tmp_path))
+    task = load_task(EnvSection(tasks="spreadsheetbench:.?mode=single", folder=str(tmp_path)))
     assert await prove_gold(task) == []
     (tmp_path / "dataset.json").write_text(json.dumps([{**row, "answer_position": "Nowhere!A1"}]))
-    task = load_task(TaskSettings("spreadsheetbench:.?mode=single", base=tmp_path))
+    task = load_task(EnvSection(tasks="spreadsheetbench:.?mode=single", folder=str(tmp_path)))
     assert len(await prove_gold(task)) == 1
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from skillfit.api import Run
 from skillfit.cli.output import ResultLine, RolloutsLine, ShipLine
 from skillfit.cli.terminal import Terminal
-from skillfit.cli.train import attend, read
+from skillfit.cli.train import attend, config_inputs
 from skillfit.models.protocol import Usage
 from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import RolloutFinished
@@ -80,7 +80,7 @@ def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
         def tick(self, spent: Usage | None = None) -> None:
             bills.extend([spent.calls] if spent else [])
 
-    inputs = read(config, [*SMALL, "budget.calls=9"])
+    inputs = config_inputs(config, [*SMALL, "budget.calls=9"])
     attend(
         path,
         Billed(Console()),

@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from skillfit.gate import Arm, Candidate
+from skillfit.config.schema import Config
+from skillfit.gate import Arm, Candidate, GateSettings
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Item, Score
@@ -18,6 +20,11 @@ BASE = Skill.from_text("# Skill\n\nDo the task.\n")
 
 def items(count: int) -> list[Item]:
     return [Item(f"i{number:03d}", {"input": f"question {number}"}) for number in range(count)]
+
+
+def settings_of(*, subsets: int = 16, passes: int = 1, **sections: Any) -> GateSettings:
+    """The settings of a gate under a config with these sections."""
+    return GateSettings(Config.model_validate(sections), subsets=subsets, passes=passes)
 
 
 def candidate(*rules: str, incumbent: Skill = BASE) -> Candidate:

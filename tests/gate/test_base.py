@@ -3,11 +3,11 @@ import pytest
 from skillfit.gate import Arm, GateSettings, StrictGate
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.samples import Sampler
-from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items
+from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items, settings_of
 
 
 async def gate_for(measure, count=20, **settings):
-    gate = StrictGate(measure, items(count), GateSettings(**settings))
+    gate = StrictGate(measure, items(count), settings_of(**settings))
     await gate.baseline(BASE)
     return gate
 
@@ -45,7 +45,7 @@ async def test_a_byte_identical_candidate_is_not_evaluated():
 
 
 async def test_with_the_gate_off_a_worse_candidate_is_carried_on_but_not_the_best():
-    gate = await gate_for(Scripted(by_rule(1.0, bad=-1.0)), use_gate=False)
+    gate = await gate_for(Scripted(by_rule(1.0, bad=-1.0)), evaluation={"use_gate": False})
     verdict = await gate.judge("step_0001", candidate("bad"))
     assert (verdict.action, verdict.winner.hash) == ("force_accept", candidate("bad").skill.hash)
     assert gate.best.hash == BASE.hash and verdict.candidate_score == 0.0
@@ -53,7 +53,8 @@ async def test_with_the_gate_off_a_worse_candidate_is_carried_on_but_not_the_bes
 
 async def test_an_accept_that_does_not_beat_the_best_is_a_plain_accept():
     gate = await gate_for(
-        Scripted(lambda skill, item: 0.0 if "- bad" in skill.body else 1.0), use_gate=False
+        Scripted(lambda skill, item: 0.0 if "- bad" in skill.body else 1.0),
+        evaluation={"use_gate": False},
     )
     await gate.judge("step_0001", candidate("bad"))
     gate.settings = GateSettings()
@@ -87,7 +88,9 @@ async def test_below_the_coverage_floor_nothing_can_be_told():
     ("metric", "decision"), [("hard", "reject"), ("soft", "accept"), ("mixed", "accept")]
 )
 async def test_the_metric_decides_what_counts(metric, decision):
-    gate = await gate_for(Scripted(by_rule(0.3, good=0.5), graded=True), metric=metric)
+    gate = await gate_for(
+        Scripted(by_rule(0.3, good=0.5), graded=True), evaluation={"gate_metric": metric}
+    )
     assert (await gate.judge("step_0001", candidate("good"))).decision == decision
 
 

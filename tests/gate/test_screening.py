@@ -2,12 +2,12 @@
 
 import pytest
 
-from skillfit.gate import Candidate, GateSettings, Observation, ScreeningGate
+from skillfit.gate import Candidate, Observation, ScreeningGate
 from skillfit.gate.regression import Contrast, Estimate
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Score
-from tests.gate.scripted_measure import BASE, Scripted, by_rule, items
+from tests.gate.scripted_measure import BASE, Scripted, by_rule, items, settings_of
 
 
 def patch(*rules, step=1, incumbent=BASE, sources=()):
@@ -16,7 +16,7 @@ def patch(*rules, step=1, incumbent=BASE, sources=()):
 
 
 async def gate_for(measure, count=40, **settings):
-    gate = ScreeningGate(measure, items(count), GateSettings(**settings))
+    gate = ScreeningGate(measure, items(count), settings_of(**settings))
     await gate.baseline(BASE)
     return gate
 
@@ -153,7 +153,7 @@ async def test_several_passes_give_each_item_several_rollouts():
 @pytest.mark.parametrize("metric", ["soft", "mixed"])
 async def test_graded_scores_are_screened_too(metric):
     measure = Scripted(by_rule(0.4, good=0.1, bad=-0.1), graded=True)
-    gate = await gate_for(measure, metric=metric)
+    gate = await gate_for(measure, evaluation={"gate_metric": metric})
     verdict = await steps(gate, 3, proposals={1: patch("good", "neutral", "bad")})
     assert by_id(verdict)["s0001e01"].status == "promoted"
     assert by_id(verdict)["s0001e03"].status == "dropped"
@@ -161,7 +161,7 @@ async def test_graded_scores_are_screened_too(metric):
 
 
 async def test_with_the_gate_off_every_edit_is_promoted_and_still_measured():
-    gate = await gate_for(Scripted(by_rule(0.9, bad=-0.8)), use_gate=False)
+    gate = await gate_for(Scripted(by_rule(0.9, bad=-0.8)), evaluation={"use_gate": False})
     verdict = await steps(gate, 3, proposals={1: patch("bad")})
     assert "- bad" in gate.incumbent.body
     assert by_id(verdict)["s0001e01"].status == "promoted"
@@ -181,7 +181,7 @@ async def test_an_edit_that_breaks_a_must_pass_item_is_dropped_and_the_others_st
             return 1.0
         return 0.1 + 0.4 * ("- good" in skill.body) + 0.4 * ("- breaker" in skill.body)
 
-    gate = await gate_for(Scripted(chance), must_pass=("i003",))
+    gate = await gate_for(Scripted(chance), evaluation={"must_pass": ["i003"]})
     verdict = await steps(gate, 4, proposals={1: patch("good", "breaker")})
     found = by_id(verdict)
     assert found["s0001e01"].status == "promoted"
@@ -194,7 +194,7 @@ async def test_one_bad_rollout_of_a_must_pass_item_is_no_veto():
         return 0.1 + 0.8 * ("- good" in skill.body) if item != "i003" else 0.85
 
     for salt in range(5):
-        gate = await gate_for(Scripted(chance, salt=salt), must_pass=("i003",))
+        gate = await gate_for(Scripted(chance, salt=salt), evaluation={"must_pass": ["i003"]})
         verdict = await steps(gate, 2, proposals={1: patch("good")})
         assert by_id(verdict)["s0001e01"].status == "promoted"
 
@@ -320,7 +320,7 @@ async def test_the_final_skill_takes_no_edit_that_breaks_a_must_pass_item():
             return 0.0 if "- breaker" in skill.body else 1.0
         return 0.3 + 0.1 * ("- breaker" in skill.body)
 
-    gate = await gate_for(Scripted(chance), must_pass=("i003",))
+    gate = await gate_for(Scripted(chance), evaluation={"must_pass": ["i003"]})
     gate.pool.join(patch("breaker", step=1))
     gate.pool.edits["s0001e01"].estimate = Estimate(Contrast(0.2, 0.1), 0.1, 0, 0.2, 0.9, 0.0, 50)
     assert await gate.compose() == []
@@ -344,10 +344,10 @@ BLOATED = Skill.from_text(
 )
 
 
-async def pruned(count=12, **settings):
+async def pruned(count=12, *, prune=True):
     """A gate that trained on a bloated skill for some steps, and its last verdict."""
     measure = Scripted(by_rule(0.3, vital=0.4))
-    gate = ScreeningGate(measure, items(40), GateSettings(**{"prune_initial": True, **settings}))
+    gate = ScreeningGate(measure, items(40), settings_of(optimizer={"prune_initial": prune}))
     await gate.baseline(BLOATED)
     training = items(80)[40:]
     for step in range(1, count + 1):
@@ -369,7 +369,7 @@ async def test_useless_text_of_the_initial_skill_is_cut_and_needed_text_stays():
 
 
 async def test_without_the_setting_the_initial_skill_stays_as_it_is():
-    gate, verdict = await pruned(count=2, prune_initial=False)
+    gate, verdict = await pruned(count=2, prune=False)
     assert verdict.effects == () and gate.incumbent.hash == BLOATED.hash
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models.failures import is_infrastructure
 from skillfit.skill import Skill
-from skillfit.tasks import Score, ScoredAttempt, Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks import Score, ScoredAttempt, Task, TaskFailure, load_task
 
 SKILL = Skill.from_text("---\nname: s\n---\nAlways say yes.\n", files={"references/a.md": b"more"})
 
@@ -29,7 +30,7 @@ def command_task(
     ]
     for name in ("rows.jsonl", "items.jsonl"):
         (folder / name).write_text("\n".join(map(json.dumps, rows)))
-    return load_task(TaskSettings(tasks, base=folder, timeout=timeout))
+    return load_task(EnvSection(tasks=tasks, folder=str(folder), exec_timeout=timeout))
 
 
 async def run(task: Task, seed: int = 0) -> ScoredAttempt:
@@ -133,18 +134,18 @@ async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, 
 def test_a_program_that_is_not_there_is_refused_at_start(tmp_path: Path) -> None:
     (tmp_path / "items.jsonl").write_text('{"input": "q"}')
     with pytest.raises(InputError, match=r"'\./gone\.sh' is not a program"):
-        load_task(TaskSettings("command: ./gone.sh", base=tmp_path))
+        load_task(EnvSection(tasks="command: ./gone.sh", folder=str(tmp_path)))
 
 
 def test_a_quote_that_is_never_closed_is_refused_at_start(tmp_path: Path) -> None:
     (tmp_path / "items.jsonl").write_text('{"input": "q"}')
     with pytest.raises(InputError, match=r"is not a valid command line: No closing quotation"):
-        load_task(TaskSettings("command: sh -c 'echo 1", base=tmp_path))
+        load_task(EnvSection(tasks="command: sh -c 'echo 1", folder=str(tmp_path)))
 
 
 def test_a_grader_beside_a_command_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a command brings its own scores"):
-        load_task(TaskSettings("command: true", base=tmp_path, grader="exact"))
+        load_task(EnvSection(tasks="command: true", folder=str(tmp_path), grader="exact"))
 
 
 def test_a_changed_program_is_another_task(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models import Request
 from skillfit.models.protocol import BadRequest, QuotaExhausted, Reply, ToolCall
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.plugins.inspect_tasks import InspectEvaluator
 from skillfit.skill import Skill
-from skillfit.tasks import Item, Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks import Item, Task, TaskFailure, load_task
 
 pytest.importorskip("inspect_ai")
 
@@ -84,7 +85,9 @@ def inspect_task(
     folder: Path, model: ScriptedModel | None, name: str = "sums", **settings: str
 ) -> Task:
     (folder / "sums.py").write_text(FILE)
-    return load_task(TaskSettings(f"inspect:sums.py@{name}", base=folder, **settings), model=model)  # type: ignore[arg-type]
+    return load_task(
+        EnvSection(tasks=f"inspect:sums.py@{name}", folder=str(folder), **settings), model=model
+    )  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -196,7 +199,7 @@ async def test_a_task_that_breaks_is_a_failure(tmp_path: Path) -> None:
         "    return Task(dataset=[Sample(input='q', target='a')], solver=explode())\n"
     )
     task = load_task(
-        TaskSettings("inspect:broken.py@broken", base=tmp_path), model=ScriptedModel([])
+        EnvSection(tasks="inspect:broken.py@broken", folder=str(tmp_path)), model=ScriptedModel([])
     )
     async with opened(task, tmp_path) as evaluator:
         with pytest.raises(TaskFailure, match="boom"):
@@ -322,7 +325,7 @@ def test_a_skill_file_needs_an_inspect_task_with_a_sandbox(tmp_path: Path) -> No
         inspect_task(tmp_path, None, skill_as="file")
     (tmp_path / "tasks.jsonl").write_text('{"input": "q", "answer": "a"}\n')
     with pytest.raises(InputError, match=r"env\.skill_as: file is for Inspect tasks"):
-        load_task(TaskSettings("tasks.jsonl", base=tmp_path, skill_as="file"))
+        load_task(EnvSection(tasks="tasks.jsonl", folder=str(tmp_path), skill_as="file"))
 
 
 async def test_images_are_passed_on_and_other_media_are_refused(tmp_path: Path) -> None:
@@ -376,12 +379,13 @@ async def test_a_task_of_an_installed_package_is_found(
 ) -> None:
     install(tmp_path / "site", "tiny_evals", PACKAGE, monkeypatch)
     task = load_task(
-        TaskSettings("inspect:tiny_evals/capitals", base=tmp_path), model=ScriptedModel(["Paris"])
+        EnvSection(tasks="inspect:tiny_evals/capitals", folder=str(tmp_path)),
+        model=ScriptedModel(["Paris"]),
     )
     async with opened(task, tmp_path) as evaluator:
         assert (await evaluator(Skill.from_text("Know."), task.items[0], 0))[1].hard == 1
     with pytest.raises(InputError, match=r"tiny_evals has no task 'capital'.*tiny_evals/capitals"):
-        load_task(TaskSettings("inspect:tiny_evals/capital", base=tmp_path))
+        load_task(EnvSection(tasks="inspect:tiny_evals/capital", folder=str(tmp_path)))
     sys.modules.pop("tiny_evals")
 
 
@@ -391,10 +395,10 @@ def test_a_package_that_is_missing_or_broken_is_told(
     with pytest.raises(
         InputError, match=r"no installed package offers Inspect tasks as 'gone_evals'"
     ):
-        load_task(TaskSettings("inspect:gone_evals/capitals", base=tmp_path))
+        load_task(EnvSection(tasks="inspect:gone_evals/capitals", folder=str(tmp_path)))
     install(tmp_path / "site", "broken_evals", "import not_there_either\n", monkeypatch)
     with pytest.raises(InputError, match=r"broken_evals cannot be imported: .*not_there_either"):
-        load_task(TaskSettings("inspect:broken_evals/capitals", base=tmp_path))
+        load_task(EnvSection(tasks="inspect:broken_evals/capitals", folder=str(tmp_path)))
 
 
 async def test_without_a_model_or_a_file_it_says_what_to_do(tmp_path: Path) -> None:
@@ -403,9 +407,9 @@ async def test_without_a_model_or_a_file_it_says_what_to_do(tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"Set model\.agent"):
         await task.evaluator(Skill.from_text("x"), task.items[0], 0)
     with pytest.raises(InputError, match="does not exist"):
-        load_task(TaskSettings("inspect:gone.py@sums", base=tmp_path))
+        load_task(EnvSection(tasks="inspect:gone.py@sums", folder=str(tmp_path)))
     with pytest.raises(InputError, match="no_such_task"):
-        load_task(TaskSettings("inspect:sums.py@no_such_task", base=tmp_path))
+        load_task(EnvSection(tasks="inspect:sums.py@no_such_task", folder=str(tmp_path)))
     with pytest.raises(TypeError, match="in the process that loaded the task"):
         pickle.dumps(task.evaluator)
 
@@ -429,7 +433,7 @@ def test_a_file_that_gives_no_task_is_refused_with_the_reason(
         "from inspect_ai import task\n@task\ndef broken():\n    1 / 0\n"
     )
     with pytest.raises(InputError, match=complaint):
-        load_task(TaskSettings(f"inspect:{reference}", base=tmp_path))
+        load_task(EnvSection(tasks=f"inspect:{reference}", folder=str(tmp_path)))
 
 
 def test_the_only_task_of_a_file_needs_no_name(tmp_path: Path) -> None:
@@ -440,4 +444,4 @@ def test_the_only_task_of_a_file_needs_no_name(tmp_path: Path) -> None:
         "    return Task(dataset=[Sample(id=n, input=f'q{n}') for n in range(12)])",
     ]
     (tmp_path / "one.py").write_text("\n".join(lines))
-    assert len(load_task(TaskSettings("inspect:one.py", base=tmp_path)).items) == 12
+    assert len(load_task(EnvSection(tasks="inspect:one.py", folder=str(tmp_path))).items) == 12

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models import Request
 from skillfit.models.protocol import BadRequest
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import ScoredAttempt, Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks import ScoredAttempt, Task, TaskFailure, load_task
 from tests.support.chat_server import ChatServer
 
 pytest.importorskip("inspect_ai")
@@ -155,7 +156,9 @@ def load(
 ) -> Task:
     (folder / "models.py").write_text(FILE)
     tasks = f"inspect:models.py@{name}"
-    return load_task(TaskSettings(tasks, base=folder, **settings), model=model, judge=judge)
+    return load_task(
+        EnvSection(tasks=tasks, folder=str(folder), **settings), model=model, judge=judge
+    )
 
 
 async def roll_out(task: Task, folder: Path, count: int = 1) -> list[ScoredAttempt]:

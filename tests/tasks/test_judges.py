@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models import Request
 from skillfit.models.protocol import BadReply, Overloaded
 from skillfit.models.providers.practice import ScriptedModel
-from skillfit.tasks import Attempt, Item, Task, TaskSettings, build_grader, load_task, prove_gold
+from skillfit.tasks import Attempt, Item, Task, build_grader, load_task, prove_gold
 
 
 def judge(say: Callable[[str], object]) -> ScriptedModel:
@@ -125,7 +126,7 @@ async def test_evals_json_is_graded_by_its_assertions(tmp_path: Path) -> None:
     two = {"id": 2, "prompt": "clean it", "expected_output": "a clean table", "expectations": []}
     (evals / "evals.json").write_text(json.dumps({"skill_name": "my-skill", "evals": [one, two]}))
     model = judge(lambda text: {"checks": [{"passed": True, "evidence": "seen"}]})
-    task = load_task(TaskSettings("my-skill", base=tmp_path), judge=model)
+    task = load_task(EnvSection(tasks="my-skill", folder=str(tmp_path)), judge=model)
     assert task.grader is not None
     first, second = task.items
     assert first.files["evals/files/a.csv"].read_text() == "1,2"
@@ -140,11 +141,11 @@ def test_evals_json_without_a_judge_says_what_to_set(tmp_path: Path) -> None:
         json.dumps({"evals": [{"prompt": "x", "assertions": ["y"]}]})
     )
     with pytest.raises(InputError, match=r"Set model\.judge"):
-        load_task(TaskSettings("evals.json", base=tmp_path))
+        load_task(EnvSection(tasks="evals.json", folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"evals": []}', '{"evals": ["x"]}'])
 def test_a_malformed_evals_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "evals.json").write_text(text)
     with pytest.raises(InputError, match=r"evals\.json"):
-        load_task(TaskSettings("evals.json", base=tmp_path))
+        load_task(EnvSection(tasks="evals.json", folder=str(tmp_path)))

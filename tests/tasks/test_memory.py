@@ -11,10 +11,11 @@ from pathlib import Path
 LOAD = """
 import sys
 from pathlib import Path
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.config.schema import EnvSection
+from skillfit.tasks import load_task
 from tests.support.peak_memory import peak_megabytes
 before = peak_megabytes()
-task = load_task(TaskSettings(sys.argv[1]))
+task = load_task(EnvSection(tasks=sys.argv[1]))
 task.identity(), task.train
 print(peak_megabytes() - before)
 """

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import Item, TaskSettings, build_grader, load_task
+from skillfit.tasks import Item, build_grader, load_task
 from skillfit.tasks.recognise import RecognisedTasks, propose_grader, recognise, try_grader
 
 CITIES = ["Paris", "Rome", "Oslo", "Cairo", "Lima", "Quito", "Delhi", "Tokyo", "Accra", "Riga"]
@@ -27,7 +28,7 @@ async def recognised(folder: Path, text: str, name: str = "tasks.jsonl") -> Reco
     # What is proposed loads as it is.
     if not found.grader.needs_judge:
         task = load_task(
-            TaskSettings(str(found.path), grader=found.grader.setting, fields=found.fields)
+            EnvSection(tasks=str(found.path), grader=found.grader.setting, fields=found.fields)
         )
         assert len(task.items) == found.count
     return found

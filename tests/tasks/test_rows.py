@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import Item, RowAt, TaskSettings, load_task
+from skillfit.tasks import Item, RowAt, load_task
 from skillfit.tasks.rows import items_of, read_rows
 
 
@@ -151,7 +151,7 @@ def test_a_column_that_holds_nothing_is_not_there(tmp_path: Path, nothing: str |
 def test_an_item_whose_gold_answer_is_null_has_none(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "t.jsonl", [{"id": "a", "input": "q", "answers": None}])
     with pytest.raises(InputError, match="item a: has no answer"):
-        load_task(TaskSettings("t.jsonl", base=tmp_path))
+        load_task(EnvSection(tasks="t.jsonl", folder=str(tmp_path)))
 
 
 def test_rows_nested_too_deeply_are_named(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_folders_give_the_splits(tmp_path: Path) -> None:
             file.write_text(
                 json.dumps(rows) if suffix == "json" else "\n".join(map(json.dumps, rows))
             )
-    task = load_task(TaskSettings(".", base=tmp_path))
+    task = load_task(EnvSection(tasks=".", folder=str(tmp_path)))
     assert [len(split) for split in (task.train, task.selection, task.test)] == [3, 4, 2]
     assert task.selection[0].id == "valid0"
 
@@ -297,12 +297,12 @@ def test_folders_give_the_splits(tmp_path: Path) -> None:
 def test_a_folder_without_train_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test").mkdir()
     with pytest.raises(InputError, match="no train/"):
-        load_task(TaskSettings(str(tmp_path)))
+        load_task(EnvSection(tasks=str(tmp_path)))
 
 
 def test_a_path_that_is_not_there_is_refused_with_what_may_be_given(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither a file nor a folder"):
-        load_task(TaskSettings("nope.jsonl", base=tmp_path))
+        load_task(EnvSection(tasks="nope.jsonl", folder=str(tmp_path)))
 
 
 def test_a_context_is_part_of_what_the_agent_gets(tmp_path: Path) -> None:
@@ -365,10 +365,10 @@ def test_files_may_also_be_in_the_corpus(tmp_path: Path) -> None:
     (tmp_path / "corpus" / "doc.txt").write_text("shared")
     rows = [{"input": f"q{at}", "answer": "a", "files": ["../corpus/doc.txt"]} for at in range(5)]
     write_jsonl(tmp_path / "tasks" / "t.jsonl", rows)
-    settings = TaskSettings("t.jsonl", base=tmp_path / "tasks")
+    settings = EnvSection(tasks="t.jsonl", folder=str(tmp_path / "tasks"))
     with pytest.raises(InputError, match=r"is outside the folder.*env\.corpus"):
         load_task(settings)
-    task = load_task(replace(settings, corpus=tmp_path / "corpus"))
+    task = load_task(settings.model_copy(update={"corpus": str(tmp_path / "corpus")}))
     assert list(task.items[0].files) == ["doc.txt"]
 
 
@@ -382,7 +382,7 @@ def test_files_of_a_split_folder_may_stand_beside_the_splits(tmp_path: Path) -> 
             for at in range(count)
         ]
         write_jsonl(tmp_path / name / "items.jsonl", rows)
-    items = load_task(TaskSettings(".", base=tmp_path)).items
+    items = load_task(EnvSection(tasks=".", folder=str(tmp_path))).items
     assert len(items) == 6 and all(item.images[0].path.is_file() for item in items)
 
 
@@ -427,7 +427,7 @@ def test_a_named_pipe_as_tasks_is_an_error_and_does_not_hang(tmp_path: Path, nam
         pipe = pipe / "train" / "items.jsonl"
     os.mkfifo(pipe)
     with pytest.raises(InputError, match="not a regular file"):
-        load_task(TaskSettings(name, base=tmp_path))
+        load_task(EnvSection(tasks=name, folder=str(tmp_path)))
 
 
 def test_a_named_pipe_among_the_files_of_an_item_is_an_error(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_a_named_pipe_among_the_files_of_an_item_is_an_error(tmp_path: Path) -> 
 def test_a_folder_with_one_file_of_all_items_is_enough(tmp_path: Path) -> None:
     rows = [{"id": str(number), "input": f"item {number}", "answer": "1"} for number in range(20)]
     (tmp_path / "items.json").write_text(json.dumps(rows))
-    task = load_task(TaskSettings(".", base=tmp_path))
+    task = load_task(EnvSection(tasks=".", folder=str(tmp_path)))
     assert [len(split) for split in (task.train, task.selection, task.test)] == [8, 8, 4]
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from skillfit.agents.agent import CallableAgent
 from skillfit.config import load_config
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import Attempt, Item, TaskSettings, build_grader, load_task
+from skillfit.tasks import Attempt, Item, build_grader, load_task
 from skillfit.tasks.load import find_source, source_names
 from skillfit.training.inputs import read_inputs
 
@@ -73,7 +74,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_a_source_of_another_package_is_found_by_its_entry_point(package: Path) -> None:
     assert {"colours", "inspect"} <= set(source_names())
-    task = load_task(TaskSettings("colours:German?count=9"))
+    task = load_task(EnvSection(tasks="colours:German?count=9"))
     assert len(task.items) == 9 and task.items[0].input == "Translate German: red"
     assert task.grader is not None
 
@@ -110,16 +111,16 @@ def test_an_agent_in_python_is_not_refused_for_what_the_source_brings(
 
 
 def test_the_users_grader_replaces_the_sources(package: Path) -> None:
-    task = load_task(TaskSettings("colours", grader="normalized"))
+    task = load_task(EnvSection(tasks="colours", grader="normalized"))
     assert task.grader is not None and task.grader.describe() == {"normalized": {}}
 
 
 def test_a_source_may_bring_its_own_evaluator_and_then_takes_no_grader(package: Path) -> None:
-    task = load_task(TaskSettings("own"))
+    task = load_task(EnvSection(tasks="own"))
     assert task.evaluator is not None and task.evaluator.describe() == {"own": 1}
     assert not task.evaluator.needs_model
     with pytest.raises(InputError, match="brings its own scores"):
-        load_task(TaskSettings("own", grader="exact"))
+        load_task(EnvSection(tasks="own", grader="exact"))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_mistakes_are_named(
     package: Path, tasks: str, args: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        load_task(TaskSettings(tasks, task_args=args))
+        load_task(EnvSection(tasks=tasks, task_args=args))
 
 
 def test_a_name_registered_twice_is_refused(package: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_name_registered_twice_is_refused(package: Path) -> None:
 def test_task_args_without_a_named_source_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n')
     with pytest.raises(InputError, match="take no arguments"):
-        load_task(TaskSettings("tasks.jsonl", base=tmp_path, task_args={"a": 1}))
+        load_task(EnvSection(tasks="tasks.jsonl", folder=str(tmp_path), task_args={"a": 1}))
 
 
 def test_the_source_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +173,7 @@ def test_the_source_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     config = load_config({"env": {"tasks": "capitals", "task_args": {"continent": "africa"}}})
     assert (config.env.grader, config.env.max_turns) == ("normalized", 1)
-    task = load_task(TaskSettings("capitals?continent=africa", grader=config.env.grader))
+    task = load_task(EnvSection(tasks="capitals?continent=africa", grader=config.env.grader))
     assert [item.input for item in task.items] == ["Capital of Kenya?"]
 
 

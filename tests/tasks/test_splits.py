@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skillfit.config.schema import SplitSection
 from skillfit.errors import InputError
-from skillfit.tasks import Item, SplitSettings
+from skillfit.tasks import Item
+from skillfit.tasks.item import Split
 from skillfit.tasks.splits import (
     SPLITS,
     make_splits,
@@ -163,7 +165,7 @@ def test_copies_across_given_splits_are_refused_however_many_there_are() -> None
     with pytest.raises(
         InputError, match="1 near-duplicate items are in more than one split: copy0"
     ):
-        split_items([*given_splits(20, 20, 20), *copies], SplitSettings())
+        split_items([*given_splits(20, 20, 20), *copies], SplitSection())
 
 
 def test_copies_that_are_alike_only_through_their_original_stay_with_it() -> None:
@@ -240,9 +242,8 @@ def given_splits(*counts: int) -> list[Item]:
 
 
 def test_given_splits_are_kept_in_order_and_caps_take_the_first() -> None:
-    splits = split_items(
-        given_splits(6, 5, 3), SplitSettings(limit=5, caps={"train": 2, "selection": 0, "test": 9})
-    )
+    caps: dict[Split, int] = {"train": 2, "selection": 0, "test": 9}
+    splits = split_items(given_splits(6, 5, 3), SplitSection(limit=5), caps=caps)
     assert [item.id for item in splits.train] == ["train0", "train1"]
     assert (len(splits.selection), len(splits.test)) == (5, 3)
 
@@ -253,30 +254,30 @@ def test_near_duplicates_across_given_splits_are_refused_by_name() -> None:
         Item("copy", {"input": sentence("train0").upper()}, split="test"),
     ]
     with pytest.raises(InputError, match=r"train0 \(train\) ~ copy \(test\)"):
-        split_items(items, SplitSettings())
+        split_items(items, SplitSection())
 
 
 def test_ratio_mode_deals_out_given_splits_anew() -> None:
-    splits = split_items(given_splits(20, 0, 0), SplitSettings(mode="ratio"))
+    splits = split_items(given_splits(20, 0, 0), SplitSection(split_mode="ratio"))
     assert [len(part) for part in (splits.train, splits.selection, splits.test)] == [8, 8, 4]
 
 
 def test_split_dir_mode_without_splits_is_refused() -> None:
     with pytest.raises(InputError, match="tasks have no splits"):
-        split_items(items_of_types(["x"] * 20), SplitSettings(mode="split_dir"))
+        split_items(items_of_types(["x"] * 20), SplitSection(split_mode="split_dir"))
 
 
 def test_some_items_without_a_split_are_refused() -> None:
     with pytest.raises(InputError, match=r"1 items have no split \(first: odd\)"):
-        split_items([*given_splits(5, 5, 0), Item("odd", {"input": "odd"})], SplitSettings())
+        split_items([*given_splits(5, 5, 0), Item("odd", {"input": "odd"})], SplitSection())
 
 
 def test_a_small_selection_is_used_with_a_warning_or_merged_into_train_on_request() -> None:
     items = items_of_types(["x"] * 8)
-    splits = split_items(items, SplitSettings())
+    splits = split_items(items, SplitSection())
     assert len(splits.selection) == 3 and not splits.fit_only
     assert "3 selection items (train 3, test 2): with fewer than 4" in splits.warnings[0]
-    splits = split_items(items, SplitSettings(allow_fit_only=True))
+    splits = split_items(items, SplitSection(allow_fit_only=True))
     assert splits.fit_only and "unverified" in splits.warnings[0]
     assert splits.selection == splits.train
     assert len(splits.train) + len(splits.test) == 8
@@ -285,7 +286,7 @@ def test_a_small_selection_is_used_with_a_warning_or_merged_into_train_on_reques
 
 def test_no_selection_items_at_all_are_refused() -> None:
     with pytest.raises(InputError, match=r"0 selection items .*env.allow_fit_only"):
-        split_items(given_splits(5, 0, 5), SplitSettings())
+        split_items(given_splits(5, 0, 5), SplitSection())
 
 
 def test_near_duplicates_across_given_splits_can_be_accepted_with_a_warning() -> None:
@@ -293,7 +294,7 @@ def test_near_duplicates_across_given_splits_can_be_accepted_with_a_warning() ->
         *given_splits(5, 5, 1),
         Item("copy", {"input": sentence("train0").upper()}, split="test"),
     ]
-    splits = split_items(items, SplitSettings(allow_duplicates=True))
+    splits = split_items(items, SplitSection(allow_duplicates=True))
     assert "train0 (train) ~ copy (test)" in splits.warnings[0]
     assert len(splits.test) == 2
 
@@ -308,7 +309,9 @@ REFERENCE = {
 def test_the_shuffle_method_divides_as_skillopt_does() -> None:
     """Expected ids: skillopt 0.2.0, SplitDataLoader(split_mode="ratio", split_ratio="2:1:7")."""
     items = items_of_types(["x", "y"] * 8)
-    splits = split_items(items, SplitSettings(method="shuffle", ratio="2:1:7", seed=42))
+    splits = split_items(
+        items, SplitSection(split_method="shuffle", split_ratio="2:1:7", split_seed=42)
+    )
     assert [item.id for item in splits.train] == REFERENCE["train"]
     assert [item.id for item in splits.selection] == REFERENCE["val"]
     assert [item.id for item in splits.test] == REFERENCE["test"]
@@ -342,6 +345,6 @@ def test_every_known_name_of_a_split_is_understood() -> None:
 
 
 def test_ten_items_are_enough_at_the_default_ratio() -> None:
-    splits = split_items(items_of_types(["x"] * 10), SplitSettings())
+    splits = split_items(items_of_types(["x"] * 10), SplitSection())
     assert [len(part) for part in (splits.train, splits.selection, splits.test)] == [4, 4, 2]
     assert not splits.fit_only

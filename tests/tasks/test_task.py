@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from skillfit.config.schema import EnvSection, SplitSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
 from skillfit.skill import Skill
@@ -19,12 +20,11 @@ from skillfit.tasks import (
     Item,
     Score,
     ScoredAttempt,
-    SplitSettings,
     Task,
     TaskFailure,
-    TaskSettings,
     load_task,
 )
+from skillfit.tasks.load import task_from_python
 
 SKILL = Skill.from_text("Say yes.")
 ROWS = [
@@ -165,7 +165,7 @@ def test_identity_follows_items_grader_and_splits_and_not_their_order() -> None:
     one = Task(ROWS).identity()
     assert Task(ROWS[::-1]).identity() == one
     assert Task(ROWS, grade="f1").identity() != one
-    assert Task(ROWS, splits=SplitSettings(seed=1)).identity() != one
+    assert Task(ROWS, splits=SplitSection(split_seed=1)).identity() != one
     assert Task([{**ROWS[0], "answer": "no"}, *ROWS[1:]]).identity() != one
 
 
@@ -180,12 +180,12 @@ def test_a_python_file_may_hold_a_task_or_make_one_or_evaluate(tmp_path: Path) -
     )
 
     def load(name: str, **settings: Any) -> Task:
-        return load_task(TaskSettings(f"mine.py:{name}", base=tmp_path, **settings))
+        return load_task(EnvSection(tasks=f"mine.py:{name}", folder=str(tmp_path), **settings))
 
     assert len(load("ready").items) == 12
     assert len(load("make").items) == 10
     assert load("evaluate").evaluator is not None and len(load("evaluate").items) == 12
-    assert len(load("ready", splits=SplitSettings(ratio="1:1:0")).train) == 6
+    assert len(load("ready", split_ratio="1:1:0").train) == 6
     with pytest.raises(InputError, match="is a int"):
         load("number")
     with pytest.raises(InputError, match="has no 'gone'"):
@@ -203,11 +203,22 @@ def test_a_function_that_breaks_while_it_makes_task_or_items_is_named_with_its_l
         "def evaluate(skill, item):\n    return 1.0\n"
     )
     with pytest.raises(InputError, match=rf"mine\.py:{line}: (KeyError|ZeroDivisionError)"):
-        load_task(TaskSettings(f"mine.py:{name}", base=tmp_path))
+        load_task(EnvSection(tasks=f"mine.py:{name}", folder=str(tmp_path)))
+
+
+def test_a_task_from_python_keeps_its_own_splits_when_only_their_sizes_are_set() -> None:
+    own = Task(ROWS, splits=SplitSection(split_ratio="1:1:0"), caps={"selection": 5})
+    assert task_from_python(own, EnvSection()) is own
+    capped = task_from_python(own, EnvSection(), caps={"train": 4, "selection": 0, "test": 0})
+    assert (len(capped.train), len(capped.selection), len(capped.test)) == (4, 5, 0)
+    resplit = task_from_python(own, EnvSection(split_ratio="2:1:0"), caps={"train": 7})
+    assert (len(resplit.train), len(resplit.selection), len(resplit.test)) == (7, 4, 0)
 
 
 def test_an_evaluate_function_may_have_its_items_in_a_file_beside(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def evaluate(skill, item):\n    return 1.0\n")
     (tmp_path / "mine.jsonl").write_text('{"question": "q"}')
-    task = load_task(TaskSettings("mine.py:evaluate", base=tmp_path, fields={"input": "question"}))
+    task = load_task(
+        EnvSection(tasks="mine.py:evaluate", folder=str(tmp_path), fields={"input": "question"})
+    )
     assert task.items[0].input == "q"

@@ -955,7 +955,7 @@ def test_a_gate_that_checks_must_pass_items_gets_them(name: str, project: Path) 
         "class Mine(StrictGate):\n"
         "    checks_must_pass = True\n"
         "    def decide(self, new, old):\n"
-        "        return Ruling('reject', f'must pass: {self.settings.must_pass}')\n\n"
+        "        return Ruling('reject', f'must pass: {self.config.evaluation.must_pass}')\n\n"
         "def mine(measure, items, settings):\n    return Mine(measure, items, settings)\n",
     )
     (project / "proposer.py").write_text(TWO_PATCHES.replace("MERGE", "False"))

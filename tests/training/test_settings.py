@@ -17,7 +17,7 @@ import skillfit
 from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
-from skillfit.models.protocol import ModelSpec
+from skillfit.models.registry import ModelSpec
 from skillfit.training.estimate import estimate
 from skillfit.training.start import start
 from tests.support.chat_server import Call
@@ -27,13 +27,15 @@ from tests.training.project_fixture import MakeProject
 SRC = Path(skillfit.__file__).parent
 # A recipe fills the other settings (test_recipes); where a window would not act it is refused
 # (below); `run` is read before the run is opened (test_api); `rollout_usd` is for agents whose
-# calls skillfit does not see (tests/rollout).
+# calls skillfit does not see (tests/rollout); `allow_duplicates` is read when items are
+# near-duplicates (tests/tasks/test_splits).
 ELSEWHERE = {
     "recipe",
     "run",
     "model.agent.context_window",
     "model.judge.context_window",
     "env.rollout_usd",
+    "env.allow_duplicates",
 }
 EPOCHS = ("train.num_epochs=3",)
 STEPS = (
@@ -116,6 +118,7 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "env.grader": ("env.grader={regex: never}", ()),
     "env.split_mode": ("env.split_mode=ratio", ()),
     "env.split_ratio": ("env.split_ratio=1:1:1", ("env.split_mode=ratio",)),
+    "env.split_method": ("env.split_method=shuffle", ("env.split_mode=ratio",)),
     "env.split_seed": ("env.split_seed=7", ("env.split_mode=ratio",)),
     "env.limit": ("env.limit=6", ()),
     "train.lag": ("train.lag=1", ("train.batch_size=4",)),

@@ -40,17 +40,8 @@ from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.extensions import PartDescription
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import (
-    AuthFailed,
-    BadRequest,
-    Message,
-    ModelSpec,
-    Provider,
-    Reply,
-    Request,
-    Setup,
-    Usage,
-)
+from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Request, Usage
+from skillfit.models.registry import ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
 from skillfit.sandbox.isolation import (

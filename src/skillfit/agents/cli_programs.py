@@ -29,7 +29,8 @@ from skillfit.agents.agent import STEP_TEXT, AgentFailure
 from skillfit.errors import InputError
 from skillfit.models.failures import make_failure
 from skillfit.models.json_text import JsonObject, at_path, parse_json
-from skillfit.models.protocol import ModelError, Readiness, Usage
+from skillfit.models.protocol import ModelError, Usage
+from skillfit.models.registry import Readiness
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.plain_text import head_and_tail
 from skillfit.tasks.item import Reported, TrajectoryStep

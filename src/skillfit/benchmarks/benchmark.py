@@ -199,10 +199,9 @@ class Benchmark:
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of this name: the constant BENCHMARK in the module of the task source."""
-    module = source_module(name)
-    found = getattr(import_module(module), "BENCHMARK", None) if module else None
-    if not isinstance(found, Benchmark):
+    """The benchmark of this name, from the module of the task source."""
+    found = _benchmark_of(name)
+    if found is None:
         known = benchmark_names()
         raise InputError(
             f"{name!r} is not a benchmark with data to prepare.",
@@ -213,12 +212,22 @@ def find_benchmark(name: str) -> Benchmark:
 
 def benchmark_names() -> list[str]:
     """The task sources that are benchmarks with data to prepare."""
-    modules = {name: source_module(name) for name in source_names()}
-    return [
-        name
-        for name, module in modules.items()
-        if module and isinstance(getattr(import_module(module), "BENCHMARK", None), Benchmark)
-    ]
+    return [name for name in source_names() if _benchmark_of(name) is not None]
+
+
+def _benchmark_of(source: str) -> Benchmark | None:
+    """The `Benchmark` in the module of a task source: the one of the same name, or the constant
+    BENCHMARK, for sources that other packages offer under another name.
+    """
+    module = source_module(source)
+    if not module:
+        return None
+    members = vars(import_module(module))
+    of_same_name = (
+        value for value in members.values() if isinstance(value, Benchmark) and value.name == source
+    )
+    found = next(of_same_name, members.get("BENCHMARK"))
+    return found if isinstance(found, Benchmark) else None
 
 
 def data_home() -> Path:

@@ -18,7 +18,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from skillfit import __version__
-from skillfit.cli import draft, evaluate, init, runs, setup, train, verify
+from skillfit.cli import draft, evaluate, init, runs, setup, train
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -48,9 +48,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (init, setup, train, evaluate, verify, runs):
+for module in (init, setup, train, evaluate, runs):
     for command in module.COMMANDS:
-        app.command(command.__name__.rstrip("_"), **_help_texts(command))(command)
+        name = command.__name__.removesuffix("_command")
+        app.command(name, **_help_texts(command))(command)
 app.add_typer(draft.app, name="tasks")
 app.add_typer(setup.data_app, name="data")
 
@@ -87,9 +88,26 @@ def main(argv: list[str] | None = None) -> None:
         hint = f"\n  {error.hint}" if error.hint else ""
         print(f"error: {error.message.rstrip()}{hint}", file=sys.stderr)
         if "--json" in arguments:
-            fields = {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
-            print(json.dumps({"finish_reason": error.exit_code.name.lower(), **fields}))
+            print(json.dumps(_error_json(error)))
         sys.exit(int(error.exit_code))
+
+
+class ErrorJson(TypedDict):
+    """What a command with --json prints instead of its result."""
+
+    finish_reason: str
+    error: str
+    hint: str
+    exit_code: int
+
+
+def _error_json(error: SkillfitError) -> ErrorJson:
+    return ErrorJson(
+        finish_reason=error.exit_code.name.lower(),
+        error=error.message,
+        hint=error.hint,
+        exit_code=int(error.exit_code),
+    )
 
 
 @contextmanager

@@ -1,24 +1,25 @@
-"""Commands that measure without training: `check`, `estimate`, `eval`, `ablate`."""
+"""Commands that measure skills without training: `eval`, `ablate`, `verify`."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from skillfit.cli.output import Json, Overrides, console, show, table
-from skillfit.cli.train import RunOption, attend, read
-from skillfit.errors import Exit
+from skillfit.atomic_write import write_whole
+from skillfit.cli.output import Json, Overrides, console, rich_table, show
+from skillfit.cli.train import ConfigFile, RunOption, attend, config_inputs, inputs_of_run
+from skillfit.errors import Exit, InputError
 from skillfit.plain_text import (
-    dollars,
-    duration,
     mean_score,
     quantity,
-    rounded,
-    rounded_dollars,
     score_change,
     score_with_interval,
     shorten,
@@ -27,280 +28,27 @@ from skillfit.plain_text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine
 
     from rich.console import RenderableType
 
-    from skillfit.models.json_text import JsonObject
+    from skillfit.report import RunDetails
     from skillfit.run.budget import Spending
     from skillfit.run.control import Control
-    from skillfit.run.events import AblationFinished
+    from skillfit.run.events import AblationFinished, RolloutFinished
+    from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
     from skillfit.skill import Skill
-    from skillfit.training.assemble import Listener
-    from skillfit.training.estimate import (
-        BudgetOption,
-        EstimateRow,
-        Range,
-        ReachedCap,
-        RolloutCost,
-        RunEstimate,
-        SmallCap,
-    )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Ablation, Measured
-    from skillfit.training.plan import Plan
-    from skillfit.training.preflight import PreflightReport
 
 
-ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
 SplitName = Annotated[
     str, typer.Option(help="train, selection (val, valid_seen), test (valid_unseen), or all.")
 ]
 
 
-def check(
-    config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
-) -> None:
-    """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts that
-    `train` does not pay for again.
-
-    Example: skillfit check skillfit.yaml
-    """
-    from skillfit.api import default_run
-    from skillfit.cli.terminal import CountingTerminal
-
-    inputs = read(config, overrides)
-    path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
-    report = attend(path, terminal, lambda control: _run_checks(inputs, path, terminal, control))
-    rows = [(one.verdict, one.name, one.message) for one in report.checks]
-    data = {"verdict": report.verdict, "checks": [asdict(one) for one in report.checks]}
-    show(data, table(("", f"verdict: {report.verdict}", ""), rows), as_json)
-    raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
-
-
-async def _run_checks(
-    inputs: Inputs, path: Path, listener: Listener, control: Control
-) -> PreflightReport:
-    from skillfit.run.directory import RunDirectory
-    from skillfit.training.assemble import assemble
-    from skillfit.training.inputs import keep_recorded_plan
-    from skillfit.training.preflight import probe, run_preflight
-
-    inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity(), keep_end=True) as opened:
-        async with assemble(inputs, opened, [listener], control) as parts:
-            await probe(parts, again=True)
-            return await run_preflight(parts)
-
-
-def estimate(
-    config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
-) -> None:
-    """What a run would take: calls, tokens, dollars and minutes, typically and as a range. Uses
-    what `check` measured, if it was run before. Spends nothing.
-
-    Example: skillfit estimate skillfit.yaml train.num_epochs=2
-    """
-    from skillfit.api import default_run
-
-    inputs = read(config, overrides)
-    cost = _measured_cost(run or default_run(inputs))
-    found = _estimated(inputs, cost)
-    show(_estimate_json(found), _estimate_text(found, inputs), as_json)
-
-
-@dataclass(frozen=True, slots=True)
-class _Estimate:
-    """What a planned run would take, and what its budget does to it."""
-
-    plan: Plan
-    total: RunEstimate  # within the budget
-    reached: Sequence[ReachedCap]
-    too_small: Sequence[SmallCap]
-    options: Sequence[BudgetOption]  # without budget.rollouts: what other numbers would buy
-
-
-def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
-    from skillfit.gate.ship import MOST_REPEATS
-    from skillfit.training.estimate import budget_options, small_caps
-    from skillfit.training.estimate import estimate as estimate_plan
-
-    config, task, skill = inputs.config, inputs.task, inputs.skill
-    plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
-    repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    planned = estimate_plan(config, task, skill, plan, cost, repeats, abilities)
-    return _Estimate(
-        plan=plan,
-        total=planned.within(budget),
-        reached=planned.reached(budget),
-        too_small=small_caps(config, task, skill, plan, cost, abilities),
-        options=budget_options(config, inputs.available, abilities.pools_edits)
-        if budget.rollouts is None
-        else [],
-    )
-
-
-def _estimate_json(found: _Estimate) -> JsonObject:
-    return {
-        "steps": found.plan.total_steps,
-        "rollouts": _range_json(found.total.rollouts),
-        "rows": [_row_json(row) for row in found.total.rows],
-        "total": _row_json(found.total.total),
-        "minutes": _range_json(found.total.minutes),
-        "measured_rollouts": found.total.measured,
-        "reached_caps": [
-            {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in found.reached
-        ],
-        "too_small": [asdict(one) for one in found.too_small],
-        "options": [
-            {"rollouts": one.rollouts, "plan": asdict(one.plan) if one.plan else None}
-            for one in found.options
-        ],
-    }
-
-
-def _estimate_text(found: _Estimate, inputs: Inputs) -> RenderableType:
-    from rich.console import Group
-
-    rollouts = _span(found.total.rollouts)
-    time = _span(found.total.minutes, lambda minutes: duration(60 * minutes))
-    notes = [
-        f"{found.plan.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
-        *_cap_notes(inputs.config.budget.rollouts, found.reached),
-        *map(str, found.too_small),
-        _cost_basis(found.total),
-        *_lag_notes(inputs, found.plan),
-    ]
-    shown: list[RenderableType] = [_cost_table(found.total), "\n".join(notes)]
-    if found.options:
-        shown.append(_options_table(found.options))
-    return Group(*shown)
-
-
-_RANGES = "Each amount is typical (least – most)."
-
-
-def _measured_cost(run: Path) -> RolloutCost | None:
-    """What a rollout cost in an earlier `check` of the same run; None without one."""
-    from contextlib import closing
-
-    from skillfit.run.directory import JOURNAL, RunDirectory
-    from skillfit.run.events import RolloutFinished
-    from skillfit.training.estimate import RolloutCost
-
-    if not (run / JOURNAL).is_file():
-        return None
-    with closing(RunDirectory.read(run)) as view:
-        events = [stored.event for stored in view.events.read()]
-    return RolloutCost.of([one for one in events if isinstance(one, RolloutFinished)])
-
-
-def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]:
-    """What the caps of the budget do to the estimate."""
-    lines = []
-    if rollouts is not None:
-        lines.append(f"budget.rollouts: all stages together make at most {rollouts:,} rollouts.")
-    for one in reached:
-        form = dollars if one.name == "usd" else rounded
-        if one.ends_early:
-            lines.append(
-                f"budget.{one.name} ({form(one.cap)}) ends the run early: the whole plan typically "
-                f"takes {form(one.planned.typical)}."
-            )
-        else:
-            lines.append(
-                f"budget.{one.name} ends the run at {form(one.cap)}; without it the plan takes "
-                f"{form(one.planned.high)} at the most."
-            )
-    return lines
-
-
-def _lag_notes(inputs: Inputs, plan: Plan) -> list[str]:
-    from skillfit.training.plan import planned_lag
-
-    if not inputs.abilities.pools_edits:
-        return []
-    lag = planned_lag(inputs.config.train.lag, plan.total_steps, pools_edits=True)
-    if lag:
-        steps = f"{lag} steps" if lag > 1 else "one step"
-        return [f"train.lag: edits join {steps} later, so that rollouts do not wait for them."]
-    return [
-        "train.lag: 1 lets rollouts continue while the optimizer writes: faster, with less gain "
-        "per rollout (docs/loop.md)."
-    ]
-
-
-def _cost_basis(found: RunEstimate) -> str:
-    if found.measured:
-        return f"The cost of a rollout is the mean of {found.measured} measured ones."
-    return "The cost of a rollout is assumed; `skillfit check` measures it."
-
-
-def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
-    rows = []
-    for one in options:
-        if one.plan is None:
-            rows.append((f"{one.rollouts:,}", "too few for one step", "", ""))
-            continue
-        plan = one.plan
-        steps = f"{plan.steps} steps of {plan.batch_size} rollouts"
-        rows.append(
-            (
-                f"{one.rollouts:,}",
-                steps,
-                f"{plan.selection} selection items",
-                f"shows gains of {one.detectable:.2f}",
-            )
-        )
-    return table(("--rollouts", "buys", "", ""), rows)
-
-
-def _cost_table(found: RunEstimate) -> RenderableType:
-    """The stages under the role that pays for them: this fits 80 columns."""
-    rows: list[tuple[str, ...]] = []
-    role = ""
-    for row in found.rows:
-        if row.role != role:
-            role = row.role
-            rows.append((role, "", "", ""))
-        rows.append(_cost_row(row, indent="  "))
-    rows.append(_cost_row(found.total))
-    return table(("stage", "calls", "tokens", "usd"), rows)
-
-
-def _cost_row(row: EstimateRow, indent: str = "") -> tuple[str, ...]:
-    from skillfit.report.run_text import UNPRICED
-
-    usd = UNPRICED if row.usd is None else _span(row.usd, rounded_dollars)
-    cells = (_span(row.calls), _span(row.tokens), usd)
-    return (f"{indent}{row.stage}", *(cell.replace(" – ", "–") for cell in cells))
-
-
-def _row_json(row: EstimateRow) -> JsonObject:
-    return {
-        "stage": row.stage,
-        "role": row.role,
-        "calls": _range_json(row.calls),
-        "tokens": _range_json(row.tokens),
-        "usd": _range_json(row.usd) if row.usd else None,
-    }
-
-
-def _range_json(span: Range) -> list[float]:
-    """Low, typical, high."""
-    return [round(span.low, 4), round(span.typical, 4), round(span.high, 4)]
-
-
-def _span(span: Range, form: Callable[[float], str] = rounded) -> str:
-    typical, low, high = form(span.typical), form(span.low), form(span.high)
-    if low == high:
-        return typical
-    bounds = f"{low} – {high}".replace("$", "")
-    return f"{typical} ({bounds})"
-
-
-def eval_(
+def eval_command(
     config: ConfigFile,
     overrides: Overrides = None,
     skill: Annotated[
@@ -330,7 +78,7 @@ def eval_(
     found: list[_ModelScore] = []
     for name in model or [""]:
         chosen = [f"model.agent={name}"] if name else []
-        inputs = read(config, [*(overrides or ()), *chosen], training=False)
+        inputs = config_inputs(config, [*(overrides or ()), *chosen], training=False)
         skills = {str(path): Skill.load(path) for path in skill or ()}
         if not skills:
             skills = {inputs.skill.name: inputs.skill}
@@ -343,6 +91,23 @@ def eval_(
     show([one.as_json(split) for one in found], _side_by_side(found), as_json)
 
 
+class TypeScoreJson(TypedDict):
+    hard: float
+    scored: int
+
+
+class ModelScoreJson(TypedDict):
+    model: str
+    skill: str
+    split: str
+    hard: float
+    soft: float
+    interval: tuple[float, float]
+    scored: int
+    planned: int
+    by_type: Mapping[str, TypeScoreJson]
+
+
 @dataclass(frozen=True, slots=True)
 class _ModelScore:
     """What a skill scored with one agent's model."""
@@ -350,22 +115,22 @@ class _ModelScore:
     agent: str
     measured: Measured
 
-    def as_json(self, split: str) -> JsonObject:
+    def as_json(self, split: str) -> ModelScoreJson:
         tally, bounds = self.measured.tally, self.measured.interval
-        return {
-            "model": self.agent,
-            "skill": self.measured.name,
-            "split": split,
-            "hard": tally.hard,
-            "soft": tally.soft,
-            "interval": [bounds.low, bounds.high],
-            "scored": tally.scored,
-            "planned": tally.planned,
-            "by_type": {
-                kind: {"hard": part.hard, "scored": part.scored}
+        return ModelScoreJson(
+            model=self.agent,
+            skill=self.measured.name,
+            split=split,
+            hard=tally.hard,
+            soft=tally.soft,
+            interval=(bounds.low, bounds.high),
+            scored=tally.scored,
+            planned=tally.planned,
+            by_type={
+                kind: TypeScoreJson(hard=part.hard, scored=part.scored)
                 for kind, part in self.measured.by_type.items()
             },
-        }
+        )
 
     def cells(self) -> tuple[str, ...]:
         tally, bounds = self.measured.tally, self.measured.interval
@@ -383,12 +148,12 @@ def _side_by_side(found: list[_ModelScore]) -> RenderableType:
 
     numbers = [str(number) for number in range(1, len(found) + 1)]
     rows = [(number, *one.cells()) for number, one in zip(numbers, found, strict=True)]
-    scores = table(("", "model", "skill", "score (90 %)", "scored"), rows)
+    scores = rich_table(("", "model", "skill", "score (90 %)", "scored"), rows)
     kinds = sorted({kind for one in found for kind in one.measured.by_type} - {"all"})
     if not kinds:
         return scores
     by_type = [(kind, *(one.score_of_type(kind) for one in found)) for kind in kinds]
-    return Group(scores, table(("type", *numbers), by_type))
+    return Group(scores, rich_table(("type", *numbers), by_type))
 
 
 def measure(
@@ -425,8 +190,8 @@ def measure(
 _LINE_LENGTH = 60  # characters of a line in the table
 
 
-def ablate(
-    config: Annotated[Path, typer.Argument(help="The YAML config.")],
+def ablate_command(
+    config: ConfigFile,
     overrides: Overrides = None,
     rollouts: Annotated[
         int | None, typer.Option(min=20, help="Rollouts to spend; default: about 12 per line.")
@@ -448,13 +213,12 @@ def ablate(
     """
     from skillfit.api import default_run
     from skillfit.cli.terminal import CountingTerminal
-    from skillfit.errors import InputError
     from skillfit.report.html_report import write_ablation_report
     from skillfit.training.measure import ablate as measure_units
 
     if by not in ("line", "paragraph"):
         raise InputError(f"--by {by}: unknown.", hint="Use line or paragraph.")
-    inputs = read(config, overrides, training=False)
+    inputs = config_inputs(config, overrides, training=False)
     path = run or default_run(inputs, "ablate")
     terminal = CountingTerminal(console(stderr=True))
     found: Ablation = attend(
@@ -474,8 +238,7 @@ def ablate(
         found.event, inputs.skill.name, path / "report.html", inputs.skill.text
     )
     applied = apply and _write_shorter(inputs, found)
-    data = _ablation_json(found.event)
-    data |= {"run": str(path), "report": str(report), "applied": applied}
+    data = _ablation_json(found.event, path, report, applied)
     show(data, _ablation_table(found.event), as_json)
     if not as_json:
         print(_ablation_text(found.event, report, config, apply, applied))
@@ -491,16 +254,32 @@ def _write_shorter(inputs: Inputs, found: Ablation) -> bool:
     return True
 
 
-def _ablation_json(event: AblationFinished) -> JsonObject:
-    return {
-        "score": asdict(event.score),
-        "rollouts": event.rollouts,
-        "tokens_before": event.tokens_before,
-        "tokens_after": event.tokens_after,
-        "comparison": asdict(event.comparison) if event.comparison else None,
-        "holds": event.holds,
-        "units": [asdict(unit) for unit in event.units],
-    }
+class AblationJson(TypedDict):
+    score: ScoreEstimate
+    rollouts: int
+    tokens_before: int
+    tokens_after: int
+    comparison: Evidence | None
+    holds: bool | None
+    units: list[UnitWorth]
+    run: str
+    report: str
+    applied: bool
+
+
+def _ablation_json(event: AblationFinished, run: Path, report: Path, applied: bool) -> AblationJson:
+    return AblationJson(
+        score=event.score,
+        rollouts=event.rollouts,
+        tokens_before=event.tokens_before,
+        tokens_after=event.tokens_after,
+        comparison=event.comparison,
+        holds=event.holds,
+        units=event.units,
+        run=str(run),
+        report=str(report),
+        applied=applied,
+    )
 
 
 def _ablation_table(event: AblationFinished) -> RenderableType:
@@ -516,7 +295,7 @@ def _ablation_table(event: AblationFinished) -> RenderableType:
                 shorten(text, _LINE_LENGTH),
             )
         )
-    return table(("line", "worth (80 %)", "tokens", "", "text"), rows)
+    return rich_table(("line", "worth (80 %)", "tokens", "", "text"), rows)
 
 
 def _ablation_text(
@@ -553,4 +332,222 @@ def _ablation_text(
     return "\n".join(lines)
 
 
-COMMANDS = (check, estimate, eval_, ablate)
+_PATHS = ("skill", "tasks", "folder", "corpus")  # settings that hold absolute paths in a run
+_LATEST_FIRST = ("ship", "compose", "final", "gate", "baseline")  # phases on the selection split
+_SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a run measured of its best skill."""
+
+    config: RecordedConfig
+    skill: str  # the best skill's document
+    means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
+
+    @classmethod
+    def of_run(cls, path: Path) -> Record:
+        from skillfit.api import Run
+
+        run = Run.open(path)
+        if run.finished is None:
+            raise InputError(
+                f"The run in {path} has not finished.", hint=f"Resume with: skillfit resume {path}"
+            )
+        best = inputs_of_run(path).skill.with_document(run.best_skill)
+        means = _item_means(path, best.hash, run.config.evaluation.ship_grader is not None)
+        return cls(run.story.config, run.best_skill.text, means)
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        from skillfit.run.records import RecordedConfig
+
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            record = cls(**{**data, "config": RecordedConfig(data["config"])})
+            return record.with_paths(path.parent, _from_folder)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path} is neither a run nor a record of one.",
+                hint="Write one: skillfit verify RUN --save FILE",
+            ) from error
+
+    def write(self, path: Path) -> None:
+        """Paths are written relative to the file, so that a record works in every checkout."""
+        portable = self.with_paths(path.parent, _to_folder)
+        data = {"config": portable.config.root, "skill": self.skill, "means": self.means}
+        write_whole(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def with_paths(self, folder: Path, convert: Callable[[str, Path], str]) -> Record:
+        """The record with the paths of skill, tasks and corpus converted."""
+        env = {
+            key: convert(value, folder.resolve()) if key in _PATHS and value else value
+            for key, value in self.config.root["env"].items()
+        }
+        return replace(self, config=type(self.config)({**self.config.root, "env": env}))
+
+
+def _to_folder(path: str, folder: Path) -> str:
+    if not Path(path).is_absolute():  # the name of a task source
+        return path
+    try:
+        relative = Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # another drive
+        return path
+    return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _from_folder(path: str, folder: Path) -> str:
+    return os.path.normpath(folder / path) if path.startswith(".") else path
+
+
+def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, float]:
+    """The mean score of each selection item, from the latest phase that measured the skill."""
+    from skillfit.gate.samples import mean
+    from skillfit.report import open_details
+
+    phases: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with open_details(path) as details:
+        for rollout in details.rollouts():
+            if rollout.skill_hash != skill_hash:
+                continue
+            hard = rollout.hard
+            if hard is not None and rollout.phase == "ship" and second_grader:
+                hard = _by_trained(details, rollout)
+            if hard is not None:
+                phases[rollout.phase][rollout.item].append(hard)
+    measured = next((phases[phase] for phase in _LATEST_FIRST if phases[phase]), None)
+    if measured is None:
+        raise InputError(
+            f"The run in {path} has no measurement of its best skill on the selection split."
+        )
+    return {item: mean(scores) for item, scores in sorted(measured.items())}
+
+
+def _by_trained(details: RunDetails, rollout: RolloutFinished) -> float | None:
+    """What the grader trained on, which `verify` grades with, gave a rollout that the ship grader
+    scored.
+    """
+    outcome = details.outcome(rollout.rollout)
+    return outcome.score.trained[0] if outcome and outcome.score and outcome.score.trained else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordComparison:
+    recorded: float
+    measured: float
+    p_value: float  # that a drop this big is luck, one-sided
+    items: int
+
+
+def compare_with_record(before: Mapping[str, float], now: Mapping[str, float]) -> RecordComparison:
+    """Paired by item. Items that only one side has do not count; without any in common there is
+    nothing to say.
+    """
+    from skillfit.gate.samples import mean, sign_flip_p
+
+    shared = [item for item in before if item in now]
+    if not shared:
+        raise InputError(
+            "No item of the record was measured.", hint="The tasks have changed since: train again."
+        )
+    drops = [before[item] - now[item] for item in shared]
+    old, new = mean([before[item] for item in shared]), mean([now[item] for item in shared])
+    return RecordComparison(old, new, sign_flip_p(drops) if sum(drops) > 0 else 1.0, len(shared))
+
+
+class VerifyJson(TypedDict):
+    verdict: str
+    recorded: float
+    measured: float
+    p_value: float
+    items: int
+
+
+def verify_command(
+    recorded: Annotated[
+        Path, typer.Argument(help="A run's directory, or a record written with --save.")
+    ],
+    overrides: Overrides = None,
+    skill: Annotated[
+        Path | None, typer.Option(help="The skill to measure; default: the run's best.")
+    ] = None,
+    repeats: Repeats = 2,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the run's record to this file and end: small enough for a repository."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Does the skill still do as well as recorded? For CI and model upgrades. A drop is measured
+    again before it counts (exit 8).
+
+    Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
+    """
+    from skillfit.skill import Skill
+
+    record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
+    if save is not None:
+        record.write(save)
+        return show({"record": str(save)}, f"Wrote {save}.", as_json)
+    inputs = config_inputs(record.config.root, overrides, training=False)
+    best = inputs.skill.with_document(Skill.from_text(record.skill))
+    checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
+    found, verdict = checked.comparison, "regression" if checked.regression else "ok"
+    text = (
+        f"{verdict}: recorded {mean_score(found.recorded)}, now {mean_score(found.measured)} on "
+        f"{found.items} items (p = {found.p_value:.3f})."
+    )
+    data = VerifyJson(
+        verdict=verdict,
+        recorded=found.recorded,
+        measured=found.measured,
+        p_value=found.p_value,
+        items=found.items,
+    )
+    show(data, text + (" Measured twice." if checked.regression else ""), as_json)
+    raise typer.Exit(int(Exit.REGRESSION if checked.regression else Exit.OK))
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    comparison: RecordComparison
+    regression: bool  # a drop that a second measurement confirmed
+
+
+def _verify(record: Record, inputs: Inputs, skill: Skill, repeats: int) -> Verification:
+    """Measure once. Only when the score seems to have dropped, measure again."""
+    from skillfit.run.budget import Spending
+
+    spending = Spending()  # the caps hold for both measurements together
+    first = _measure_again(record, inputs, skill, repeats, "verify/1", spending)
+    if first.p_value > _SUSPICIOUS:
+        return Verification(first, False)
+    second = _measure_again(record, inputs, skill, repeats, "verify/2", spending)
+    if second.p_value > _SUSPICIOUS:
+        return Verification(first, False)
+    return Verification(second, True)
+
+
+def _measure_again(
+    record: Record, inputs: Inputs, skill: Skill, repeats: int, series: str, spending: Spending
+) -> RecordComparison:
+    """Compare new rollouts with the record, in a run directory that is deleted afterwards."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="skillfit-") as folder:
+        (measured,) = measure(
+            inputs,
+            {"skill": skill},
+            Path(folder) / "run",
+            split="selection",
+            repeats=repeats,
+            series=series,
+            spending=spending,
+        )
+    return compare_with_record(record.means, measured.means)
+
+
+COMMANDS = (eval_command, ablate_command, verify_command)

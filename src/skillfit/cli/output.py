@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 import typer
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from skillfit.models.json_text import JsonObject
-    from skillfit.run.card import RunCard
-    from skillfit.run.records import RunFinishReason, RunSummary, SkillTokens
+    from skillfit.report import RunStory
+    from skillfit.run.card import RunCard, ShipGain
+    from skillfit.run.records import RunFinishReason, SkillTokens
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[
@@ -52,15 +52,22 @@ def warn(message: str) -> None:
     console(stderr=True).print(f"warning: {message}", markup=False, soft_wrap=True)
 
 
-def show(data: Any, shown: RenderableType, as_json: bool) -> None:
+def show(data: object, shown: RenderableType, as_json: bool) -> None:
     """The result, in the form that was asked for."""
     if as_json:
-        print(json.dumps(data, default=str))  # ASCII, which every terminal's encoding has
+        print(json.dumps(data, default=_plain))  # ASCII, which every terminal's encoding has
     else:
         console().print(shown, soft_wrap=isinstance(shown, str), markup=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def _plain(value: object) -> object:
+    """A dataclass as a JSON object of its fields, and whatever else JSON does not have as text."""
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return str(value)
+
+
+def rich_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
 
     made = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -103,6 +110,12 @@ class ShipLine:
     interval: tuple[float, float] | None = None  # None: there were no fresh rollouts
     gap: float | None = None  # only with a second grader
 
+    @classmethod
+    def of(cls, ship: ShipGain | None) -> ShipLine:
+        if ship is None:
+            return cls()
+        return cls(ship.verdict, ship.difference, ship.interval, ship.gap)
+
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
@@ -117,11 +130,43 @@ class RolloutsLine:
     cap: int | None = None  # budget.rollouts
 
 
+class _SelectionJson(TypedDict):
+    baseline: float | None
+    best: float | None
+
+
+class _TestJson(_SelectionJson):
+    final: float | None
+
+
+class _ShipJson(TypedDict):
+    verdict: str | None
+    difference: float | None
+    interval: tuple[float, float] | None
+    gap: NotRequired[float]
+
+
+class ResultJson(TypedDict):
+    """The line that `train --json` ends with."""
+
+    finish_reason: RunFinishReason | Literal["ablation", "unfinished"]
+    run: str
+    best_step: int | None
+    metric: str | None
+    selection: _SelectionJson
+    test: _TestJson
+    ship: _ShipJson
+    unproven: bool
+    cut: tuple[str, ...]
+    skill_tokens: SkillTokens | dict[str, int]  # an empty object: the run has not finished
+    rollouts: RolloutsLine
+    usage: UsageLine
+    wall_s: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class ResultLine:
-    """The result of a run: the one line that `train --json` ends with. Scores are in the gate's
-    metric.
-    """
+    """The result of a run, for people and programs. Scores are in the gate's metric."""
 
     finish_reason: RunFinishReason | Literal["ablation", "unfinished"]
     run: Path
@@ -138,37 +183,34 @@ class ResultLine:
     wall_s: float | None = None
 
     @classmethod
-    def of(cls, run: Path, summary: RunSummary | None) -> ResultLine:
-        """`summary`: None for a run that has not finished."""
+    def of_story(cls, story: RunStory) -> ResultLine:
+        from skillfit.run.card import ShipGain, SummaryScores
+
+        run, summary = Path(story.path), story.summary
         if summary is None:
             return cls("unfinished", run)
-        from skillfit.run.card import RunCard, ShipGain, with_summary
-
-        ship, used = summary.ship, summary.usage
-        card = RunCard(
-            finish_reason=summary.finish_reason,
+        scores, used = SummaryScores.of(summary), summary.usage
+        return cls(
+            summary.finish_reason,
+            run,
+            best_step=summary.best_step,
             metric=summary.metric,
-            ship=ShipGain.of(ship) if ship is not None else None,
-            calls=used.calls,
-            tokens=used.tokens,
-            usd=used.usd,
-        )
-        return replace(
-            cls.of_card(run, with_summary(card, summary)),
+            selection=SplitLine(scores.selection.baseline, scores.selection.best),
+            test=SplitLine(scores.test.baseline, scores.test.best, scores.test_final),
+            ship=ShipLine.of(ShipGain.of(summary.ship) if summary.ship else None),
+            unproven=summary.unproven,
             cut=tuple(summary.cut),
             skill_tokens=summary.skill_tokens,
             rollouts=RolloutsLine(
                 summary.rollouts.planned, summary.config.settings.budget.rollouts
             ),
+            usage=UsageLine(used.calls, used.tokens, used.usd),
+            wall_s=summary.total_wall_time_s,
         )
 
     @classmethod
     def of_card(cls, run: Path, card: RunCard) -> ResultLine:
         """What the card of a run knows: not the parts cut, sizes and rollouts."""
-        ship = card.ship
-        shipped = ShipLine()
-        if ship is not None:
-            shipped = ShipLine(ship.verdict, ship.difference, ship.interval, ship.gap)
         return cls(
             card.finish_reason or "unfinished",
             run,
@@ -176,19 +218,35 @@ class ResultLine:
             metric=card.metric,
             selection=SplitLine(card.selection.baseline, card.selection.best),
             test=SplitLine(card.test.baseline, card.test.best, card.test_final),
-            ship=shipped,
+            ship=ShipLine.of(card.ship),
             unproven=card.unproven,
             usage=UsageLine(card.calls, card.tokens, card.usd),
             wall_s=card.seconds,
         )
 
-    def as_json(self) -> JsonObject:
-        data = {**asdict(self), "run": str(self.run)}
-        data["skill_tokens"] = data["skill_tokens"] or {}
-        del data["selection"]["final"]
-        if self.ship.gap is None:
-            del data["ship"]["gap"]
-        return data
+    def as_json(self) -> ResultJson:
+        ship = self.ship
+        shipped = _ShipJson(
+            verdict=ship.verdict, difference=ship.difference, interval=ship.interval
+        )
+        if ship.gap is not None:
+            shipped["gap"] = ship.gap
+        selection, test = self.selection, self.test
+        return ResultJson(
+            finish_reason=self.finish_reason,
+            run=str(self.run),
+            best_step=self.best_step,
+            metric=self.metric,
+            selection=_SelectionJson(baseline=selection.baseline, best=selection.best),
+            test=_TestJson(baseline=test.baseline, best=test.best, final=test.final),
+            ship=shipped,
+            unproven=self.unproven,
+            cut=self.cut,
+            skill_tokens=self.skill_tokens or {},
+            rollouts=self.rollouts,
+            usage=self.usage,
+            wall_s=self.wall_s,
+        )
 
     def as_text(self, diagnosis: str) -> str:
         """The result for people: verdict, scores, cost, next commands."""

@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 import typer
 
 from skillfit.atomic_write import write_whole
 from skillfit.cli.output import (
     Json,
+    ResultJson,
     ResultLine,
     aligned,
     coloured_diff,
     console,
     near,
+    rich_table,
     show,
-    table,
     warn,
 )
 from skillfit.errors import InputError
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.api import Run
-    from skillfit.models.json_text import JsonObject
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
+    from skillfit.run.directory import RunState
     from skillfit.run.events import RolloutFinished
+    from skillfit.run.records import EditStatus, RolloutStatus, StepAction
     from skillfit.skill import Skill
 
 
@@ -50,7 +51,7 @@ _LONGEST_NAME = 120  # characters of an item's id in the name of its folder
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
 
-def ls(
+def ls_command(
     folder: Annotated[Path, typer.Argument(help="Where to look.")] = _RUNS, as_json: Json = False
 ) -> None:
     """List the runs in a folder, newest last.
@@ -69,13 +70,17 @@ def ls(
     lines = [ResultLine.of_card(listed.path, listed.card) for listed in listing.runs]
     states = [listed.state for listed in listing.runs]
     if as_json:
-        data = [{**line.as_json(), "state": at} for line, at in zip(lines, states, strict=True)]
-        show(data, "", as_json)
+        rows = zip(lines, states, strict=True)
+        show([ListedJson(**line.as_json(), state=state) for line, state in rows], "", as_json)
     elif lines:
         names = ("run", "result", "baseline", "best", "calls")
         print(aligned(names, list(map(_listed_cells, lines, states))))
     else:
         print(visible(f"No runs in {folder}."))
+
+
+class ListedJson(ResultJson):
+    state: RunState
 
 
 def _listed_cells(line: ResultLine, state: str) -> tuple[str, ...]:
@@ -87,7 +92,7 @@ def _listed_cells(line: ResultLine, state: str) -> tuple[str, ...]:
     return (str(near(line.run)), result, *scores, str(line.usage.calls or ""))
 
 
-def show_(run: RunFolder, as_json: Json = False) -> None:
+def show_command(run: RunFolder, as_json: Json = False) -> None:
     """What a run did: result, score curve, every decision, edits with their effects.
 
     Example: skillfit show runs/first
@@ -95,26 +100,43 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     from rich.console import Group
 
     from skillfit.api import Run
-    from skillfit.report.story_builder import read_story
 
-    opened, story = Run.open(run), read_story(run)
-    line = ResultLine.of(opened.path, opened.summary)
-    data = {
+    story = Run.open(run).story
+    line = ResultLine.of_story(story)
+    data = ShownJson(
         **line.as_json(),
-        "state": story.state,
-        "verdicts": [
-            {"name": gate.name, "decision": gate.action, "reason": gate.reason}
+        state=story.state,
+        verdicts=[
+            VerdictJson(name=gate.name, decision=gate.action, reason=gate.reason)
             for gate in story.gates
         ],
-        "edits": [
-            {"id": edit.id, "status": edit.status, "effect": edit.mean, "text": edit.text}
+        edits=[
+            EditJson(id=edit.id, status=edit.status, effect=edit.mean, text=edit.text)
             for edit in story.edits
         ],
-    }
+    )
     show(data, Group(*_story_tables(story)), as_json)
     if not as_json:
-        finished = opened.finished
-        print(line.as_text(finished.diagnosis) if finished else _unfinished_text(story, run))
+        ended = story.finished is not None
+        print(line.as_text(story.diagnosis) if ended else _unfinished_text(story, run))
+
+
+class VerdictJson(TypedDict):
+    name: str
+    decision: StepAction
+    reason: str
+
+
+class EditJson(TypedDict):
+    id: str
+    status: EditStatus
+    effect: float | None
+    text: str
+
+
+class ShownJson(ListedJson):
+    verdicts: list[VerdictJson]
+    edits: list[EditJson]
 
 
 def _unfinished_text(story: RunStory, run: Path) -> str:
@@ -139,7 +161,7 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
             (gate.label, display_name(gate.action), score_change(gate.difference), gate.reason)
             for gate in story.gates
         ]
-        parts.append(table(("step", "decision", "difference", "reason"), rows))
+        parts.append(rich_table(("step", "decision", "difference", "reason"), rows))
     if story.edits:
         edits = [
             (
@@ -150,14 +172,14 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
             )
             for edit in story.edits
         ]
-        parts.append(table(("edit", "status", "effect", "text"), edits))
+        parts.append(rich_table(("edit", "status", "effect", "text"), edits))
     for notice in story.notices:
         where = f"{display_name(notice.where)}: " if notice.where else ""
         parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))
     return parts
 
 
-def diff(
+def diff_command(
     run: RunFolder,
     old: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "initial",
     new: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "best",
@@ -178,7 +200,7 @@ def diff(
         print(found, end="")  # exactly as it is, so that `patch` takes it
 
 
-def report(
+def report_command(
     run: RunFolder,
     out: Annotated[
         Path | None,
@@ -201,7 +223,7 @@ def report(
     show({"report": str(path)}, f"Wrote {path}.", as_json)
 
 
-def export(
+def export_command(
     run: RunFolder,
     out: Annotated[Path | None, typer.Option(help="The folder; default: exported/ in the run.")] = (
         None
@@ -226,8 +248,41 @@ def export(
             f"No rollouts {f'of item {item!r} ' if item else ''}in {run}.",
             hint="skillfit show RUN tells what the run did.",
         )
-    data = {"folder": str(folder), "rollouts": count}
+    data = ExportJson(folder=str(folder), rollouts=count)
     show(data, f"Wrote {quantity(count, 'rollout')} to {folder}.", as_json)
+
+
+class ExportJson(TypedDict):
+    folder: str
+    rollouts: int
+
+
+class TurnJson(TypedDict):
+    """A turn of conversation.json. Tool calls, results and notes have a type and a name."""
+
+    role: str
+    content: str
+    type: NotRequired[str]
+    name: NotRequired[str]
+
+
+class RolloutJson(TypedDict):
+    """result.json"""
+
+    id: str
+    repeat: int
+    status: RolloutStatus
+    hard: float | None
+    soft: float | None
+    answer: str
+    feedback: str
+    fail_reason: str
+    skill_hash: str
+    edits: list[str]
+    calls: int
+    tokens: int
+    usd: float | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,33 +290,29 @@ class ExportedRollout:
     """The files of one rollout, and the folder they belong in."""
 
     place: Path
-    files: dict[str, JsonObject | list[dict[str, str]]]
+    files: dict[str, RolloutJson | list[TurnJson]]
 
 
 def _exported(run: Path, item: str) -> Iterator[ExportedRollout]:
     """The recorded rollouts of a run, or of one of its items."""
-    from skillfit.rollout.outcome import Outcome
-    from skillfit.run.directory import RunDirectory
-    from skillfit.run.events import ItemsRead, RolloutFinished
+    from skillfit.report import open_details
 
-    inputs: dict[str, str] = {}
     seen: Counter[Path] = Counter()
-    with closing(RunDirectory.read(run)) as view:
-        for stored in view.events.read():
-            event = stored.event
-            if isinstance(event, ItemsRead):
-                inputs |= {record.id: record.input for record in event.items}
-            if not isinstance(event, RolloutFinished) or item not in ("", event.item):
+    with open_details(run) as details:
+        records = details.item_records()
+        for rollout in details.rollouts():
+            if item not in ("", rollout.item):
                 continue
-            outcome = view.journal.get(event.rollout, Outcome)
+            outcome = details.outcome(rollout.rollout)
             if outcome is None:  # it failed and was not recorded
                 continue
-            place = _prediction_folder(event)
+            place = _prediction_folder(rollout)
             seen[place] += 1
             if seen[place] > 1:
                 place = place.with_name(f"{place.name}.{seen[place]}")
-            conversation = _conversation(inputs.get(event.item, ""), outcome)
-            result = _result(event, outcome)
+            record = records.get(rollout.item)
+            conversation = _conversation(record.input if record else "", outcome)
+            result = _result(rollout, outcome)
             yield ExportedRollout(place, {"conversation.json": conversation, "result.json": result})
 
 
@@ -278,38 +329,38 @@ def _prediction_folder(event: RolloutFinished) -> Path:
     )
 
 
-def _conversation(task: str, outcome: Outcome) -> list[dict[str, str]]:
+def _conversation(task: str, outcome: Outcome) -> list[TurnJson]:
     """The item's text, what the agent said, and its tool calls with their results."""
-    turns = [{"role": "user", "content": task}]
+    turns = [TurnJson(role="user", content=task)]
     for step in outcome.attempt.steps if outcome.attempt else ():
-        turn = {"role": step.role, "content": step.text}
+        turn = TurnJson(role=step.role, content=step.text)
         if step.kind != "message":
-            turn |= {"type": step.kind, "name": step.name}
+            turn["type"], turn["name"] = step.kind, step.name
         turns.append(turn)
     return turns
 
 
-def _result(event: RolloutFinished, outcome: Outcome) -> JsonObject:
+def _result(rollout: RolloutFinished, outcome: Outcome) -> RolloutJson:
     score = outcome.score
-    return {
-        "id": event.item,
-        "repeat": event.repeat,
-        "status": event.status,
-        "hard": event.hard,
-        "soft": event.soft,
-        "answer": outcome.attempt.answer if outcome.attempt else "",
-        "feedback": score.feedback if score else "",
-        "fail_reason": event.failure,
-        "skill_hash": event.skill_hash,
-        "edits": event.edits,
-        "calls": event.calls,
-        "tokens": event.tokens,
-        "usd": event.usd,
-        "seconds": event.seconds,
-    }
+    return RolloutJson(
+        id=rollout.item,
+        repeat=rollout.repeat,
+        status=rollout.status,
+        hard=rollout.hard,
+        soft=rollout.soft,
+        answer=outcome.attempt.answer if outcome.attempt else "",
+        feedback=score.feedback if score else "",
+        fail_reason=rollout.failure,
+        skill_hash=rollout.skill_hash,
+        edits=rollout.edits,
+        calls=rollout.calls,
+        tokens=rollout.tokens,
+        usd=rollout.usd,
+        seconds=rollout.seconds,
+    )
 
 
-def steer(
+def steer_command(
     run: RunFolder,
     action: Annotated[
         str,
@@ -347,11 +398,20 @@ def steer(
         return _answer(run, target, text, as_json)
     request = steer_run(run, action, target, text)
     when = "after its current step" if in_use(run) else "when it is resumed"
-    return show(
-        {"number": request.number, "action": action, "target": target, "text": text},
-        f"Recorded. The run follows it {when}.",
-        as_json,
-    )
+    data = SteerJson(number=request.number, action=action, target=target, text=text)
+    return show(data, f"Recorded. The run follows it {when}.", as_json)
+
+
+class SteerJson(TypedDict):
+    number: int
+    action: str
+    target: str
+    text: str
+
+
+class AnswerJson(TypedDict):
+    answered: str
+    waiting: int
 
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
@@ -361,10 +421,8 @@ def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
     left = answer_prompt(run, prompt_id, text)
     rest = f"{quantity(left, 'prompt')} left." if left else f"Resume the run: skillfit resume {run}"
-    show({"answered": prompt_id, "waiting": left}, f"Answered {prompt_id}. {rest}", as_json)
-
-
-_BACKUPS = "applied"
+    data = AnswerJson(answered=prompt_id, waiting=left)
+    show(data, f"Answered {prompt_id}. {rest}", as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,7 +528,9 @@ def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> SkillC
 
 def make_change(change: SkillChange) -> Path:
     """Back up the present text, then write the new one; returns the path of the backup."""
-    kept = change.run.path / _BACKUPS / f"{len(_backups(change.run)) + 1:04d}.json"
+    from skillfit.report.story import APPLIED
+
+    kept = change.run.path / APPLIED / f"{len(_backups(change.run)) + 1:04d}.json"
     document = change.document.resolve()
     before = document.read_bytes().decode() if document.exists() else None
     digests = {name: sha256(data).hexdigest() for name, data in change.wanted.files.items()}
@@ -505,7 +565,9 @@ def undo_change(run: Run, *, force: bool) -> Path:
 
 
 def _backups(run: Run) -> list[Path]:
-    return sorted((run.path / _BACKUPS).glob("*.json"))
+    from skillfit.report.story import APPLIED
+
+    return sorted((run.path / APPLIED).glob("*.json"))
 
 
 def _remove_made(folder: Path, files: dict[str, str]) -> None:
@@ -525,7 +587,13 @@ def _remove_made(folder: Path, files: dict[str, str]) -> None:
             parent.rmdir()
 
 
-def apply(
+class ApplyJson(TypedDict):
+    applied: str | None  # the document; None: it has the best skill already
+    backup: NotRequired[str]
+    diff: str
+
+
+def apply_command(
     run: RunFolder,
     to: Annotated[
         Path | None, typer.Option(help="Skill folder or file; default: the one the run began with.")
@@ -555,9 +623,8 @@ def apply(
     change = plan_change(opened, to, force=force)
     found = diff_skills(change.present, change.wanted)
     if not found:
-        return show(
-            {"applied": None, "diff": ""}, f"{change.document} has the best skill already.", as_json
-        )
+        nothing = ApplyJson(applied=None, diff="")
+        return show(nothing, f"{change.document} has the best skill already.", as_json)
     if not as_json:
         console().print(coloured_diff(found), soft_wrap=True)
     if not yes and not _confirmed(change.document):
@@ -566,7 +633,7 @@ def apply(
         )
     kept = make_change(change)
     request_steering(opened.path, "apply", str(change.document))
-    data: dict[str, Any] = {"applied": str(change.document), "backup": str(kept), "diff": found}
+    data = ApplyJson(applied=str(change.document), backup=str(kept), diff=found)
     return show(data, f"Changed {change.document}. Undo with: skillfit apply {run} --undo", as_json)
 
 
@@ -574,4 +641,12 @@ def _confirmed(document: Path) -> bool:
     return sys.stdin.isatty() and typer.confirm(f"Change {document}?")
 
 
-COMMANDS = (ls, show_, diff, report, export, steer, apply)
+COMMANDS = (
+    ls_command,
+    show_command,
+    diff_command,
+    report_command,
+    export_command,
+    steer_command,
+    apply_command,
+)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from skillfit.cli.output import Json, ResultLine, console, near, show, table
+from skillfit.cli.output import Json, ResultLine, console, near, rich_table, show
 from skillfit.errors import MEANINGS, Exit, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.benchmarks.prepare import Prepared
-    from skillfit.models.json_text import JsonObject
 
 
-def demo(
+def demo_command(
     model: Annotated[
         str,
         typer.Option(
@@ -40,8 +38,8 @@ def demo(
 
     Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
     """
-    from skillfit.cli.train import drive, read
-    from skillfit.report import write_report
+    from skillfit.cli.train import config_inputs, drive
+    from skillfit.report import read_story, write_report
 
     overrides = [f"model.agent.id={model}"] if model else []
     if optimizer:
@@ -53,11 +51,12 @@ def demo(
             what = f"SQL with house rules for {model}"
         message = f"The project is in {copied}: {what}."
         console(stderr=True).print(message, markup=False, soft_wrap=True)
-    inputs = read(copied / "skillfit.yaml", overrides)
+    inputs = config_inputs(copied / "skillfit.yaml", overrides)
     result = drive(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
-    line = ResultLine.of(result.run, result.summary)
+    story = read_story(result.run)
+    line = ResultLine.of_story(story)
     lines = [
-        line.as_text(result.diagnosis),
+        line.as_text(story.diagnosis),
         f"The report: {near(write_report(result.run))}",
         f"The project, to change and train again: {copied}",
     ]
@@ -83,7 +82,7 @@ def _copy_demo(name: str, folder: Path) -> Path:
     return folder
 
 
-def lint(
+def lint_command(
     paths: Annotated[list[Path], typer.Argument(help="Skill folders or markdown files.")],
     as_json: Json = False,
 ) -> None:
@@ -98,12 +97,20 @@ def lint(
         f"{problem.path}:{problem.line}: {problem.severity}: {problem.message}"
         for problem in problems
     ]
-    show([asdict(problem) for problem in problems], "\n".join(lines) or "No problems.", as_json)
+    show(problems, "\n".join(lines) or "No problems.", as_json)
     failed = any(problem.severity == "error" for problem in problems)
     raise typer.Exit(int(Exit.USAGE if failed else Exit.OK))
 
 
-def models(as_json: Json = False) -> None:
+class ProviderJson(TypedDict):
+    provider: str
+    ready: bool
+    detail: str
+    keys: list[str]
+    about: str
+
+
+def models_command(as_json: Json = False) -> None:
     """List the providers, and which of them can be used here.
 
     Example: skillfit models
@@ -112,24 +119,24 @@ def models(as_json: Json = False) -> None:
     from skillfit.models import known_providers
 
     rows: list[tuple[str, ...]] = []
-    data: list[JsonObject] = []
+    data: list[ProviderJson] = []
     for provider in known_providers():
         readiness = provider.readiness()
         status = "ready" if readiness.ready else "not ready"
         rows.append((f"{provider.name}/…", status, readiness.detail, provider.about))
         data.append(
-            {
-                "provider": provider.name,
-                "ready": readiness.ready,
-                "detail": readiness.detail,
-                "keys": list(provider.keys),
-                "about": provider.about,
-            }
+            ProviderJson(
+                provider=provider.name,
+                ready=readiness.ready,
+                detail=readiness.detail,
+                keys=list(provider.keys),
+                about=provider.about,
+            )
         )
-    show(data, table(("model ids", "", "", ""), rows), as_json)
+    show(data, rich_table(("model ids", "", "", ""), rows), as_json)
 
 
-def studio(
+def studio_command(
     path: Annotated[Path, typer.Argument(help="A run, or a folder of runs.")] = Path("runs"),
     port: Annotated[int, typer.Option(help="0: any free one.")] = 8765,
     host: Annotated[
@@ -172,7 +179,7 @@ def studio(
     serve_studio(path, port, host, token, announce=announce, project=project)
 
 
-def mcp(
+def mcp_command(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(help="What agents may reach; default: the current folder."),
@@ -209,7 +216,7 @@ def mcp(
 TOPICS = ("config", "commands", "graders", "exit-codes")
 
 
-def docs(
+def docs_command(
     topic: Annotated[str, typer.Argument(help="config, commands, graders or exit-codes.")] = "",
     word: Annotated[str, typer.Argument(help="Only entries that contain this word.")] = "",
     as_json: Json = False,
@@ -279,7 +286,7 @@ def _command_rows() -> list[tuple[str, ...]]:
     for command in app.registered_commands:
         callback = command.callback
         name = command.name or (callback.__name__ if callback else "")
-        rows.append((name.rstrip("_"), _first_line(callback.__doc__ if callback else "")))
+        rows.append((name, _first_line(callback.__doc__ if callback else "")))
     for group in app.registered_groups:
         for command in group.typer_instance.registered_commands if group.typer_instance else ():
             doc = command.callback.__doc__ if command.callback else ""
@@ -291,7 +298,14 @@ def _first_line(text: str | None) -> str:
     return " ".join((text or "").split("\n\n")[0].split())
 
 
-COMMANDS = (demo, lint, models, docs, studio, mcp)
+COMMANDS = (
+    demo_command,
+    lint_command,
+    models_command,
+    docs_command,
+    studio_command,
+    mcp_command,
+)
 
 
 data_app = typer.Typer(
@@ -302,8 +316,15 @@ data_app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="The benchmark, for example searchqa.")]
 
 
+class BenchmarkJson(TypedDict):
+    name: str
+    prepared: bool
+    licence: str
+    homepage: str
+
+
 @data_app.command("list")
-def list_(as_json: Json = False) -> None:
+def data_list_command(as_json: Json = False) -> None:
     """List the benchmarks, their licences, and which of them have data here.
 
     Example: skillfit data list
@@ -318,25 +339,25 @@ def list_(as_json: Json = False) -> None:
 
     found = [find_benchmark(name) for name in benchmark_names()]
     rows = [
-        {
-            "name": benchmark.name,
-            "prepared": (prepared(benchmark.name) / MANIFEST).is_file(),
-            "licence": benchmark.licence,
-            "homepage": benchmark.homepage,
-        }
+        BenchmarkJson(
+            name=benchmark.name,
+            prepared=(prepared(benchmark.name) / MANIFEST).is_file(),
+            licence=benchmark.licence,
+            homepage=benchmark.homepage,
+        )
         for benchmark in found
     ]
     cells = [
         (row["name"], "yes" if row["prepared"] else "no", row["licence"], row["homepage"])
         for row in rows
     ]
-    shown = table(("benchmark", "prepared", "licence of the data", "from"), cells)
+    shown = rich_table(("benchmark", "prepared", "licence of the data", "from"), cells)
     shown.columns[0].no_wrap = True  # other columns are wrapped first
     show({"folder": str(data_home()), "benchmarks": rows}, shown, as_json)
 
 
 @data_app.command("get")
-def get(
+def data_get_command(
     name: Name,
     mirror: Annotated[
         str, typer.Option(help="Address to download from instead: replaces scheme and host.")
@@ -357,7 +378,7 @@ def get(
 
 
 @data_app.command("make")
-def make(
+def data_make_command(
     name: Name,
     source: Annotated[
         Path, typer.Option("--from", help="File or folder with the data as its publisher has it.")
@@ -390,4 +411,4 @@ def _show_prepared(result: Prepared, as_json: bool) -> None:
         lines.append(f"  sha256    {file.sha256}  {Path(file.path).name}{checked}")
     lines.append(f"  prepared  {result.folder}")
     lines.append(f"Use it with: env: {{tasks: {result.name}}}")
-    show(asdict(result), "\n".join(lines), as_json)
+    show(result, "\n".join(lines), as_json)

@@ -1,4 +1,4 @@
-"""`train` and `resume`: start a run or resume it, under a terminal."""
+"""`train` and `resume`, under a terminal; `check` and `estimate`, which look at a run before it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,41 @@ import signal
 import stat
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import typer
 
-from skillfit.cli.output import Json, Overrides, ResultLine, console, show, warn
+from skillfit.cli.output import Json, Overrides, ResultLine, console, rich_table, show, warn
+from skillfit.errors import Exit
+from skillfit.plain_text import dollars, duration, rounded, rounded_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
+    from rich.console import RenderableType
+
     from skillfit.cli.terminal import Terminal
     from skillfit.run.control import Control
+    from skillfit.run.records import RolloutPlan
+    from skillfit.training.assemble import Listener
+    from skillfit.training.estimate import (
+        BudgetOption,
+        EstimateRow,
+        Range,
+        ReachedCap,
+        RolloutCost,
+        RunEstimate,
+        SmallCap,
+    )
     from skillfit.training.inputs import Inputs
+    from skillfit.training.plan import Plan
+    from skillfit.training.preflight import PreflightReport
     from skillfit.training.start import TrainingResult
 
 
+ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
 RunOption = Annotated[
     Path | None,
     typer.Option("--run", help="The run's directory; default: a new name under runs/."),
@@ -42,8 +61,8 @@ _TICK = 0.1  # seconds between two looks at the screen
 _BILL = 10  # ticks between two looks at the bill
 
 
-def train(
-    config: Annotated[Path, typer.Argument(help="The YAML config.")],
+def train_command(
+    config: ConfigFile,
     overrides: Overrides = None,
     run: RunOption = None,
     as_json: Json = False,
@@ -67,7 +86,7 @@ def train(
     from skillfit.api import default_run
 
     planned = [f"budget.rollouts={rollouts}"] if rollouts else []
-    inputs = read(config, [*(overrides or ()), *planned])
+    inputs = config_inputs(config, [*(overrides or ()), *planned])
     result = drive(
         inputs,
         run or default_run(inputs),
@@ -77,10 +96,10 @@ def train(
         force=force,
         track=track or (),
     )
-    report(result, as_json)
+    show_result(result, as_json)
 
 
-def resume(
+def resume_command(
     run: Annotated[Path, typer.Argument(help="The run's directory.")],
     overrides: Overrides = None,
     as_json: Json = False,
@@ -93,12 +112,17 @@ def resume(
     Example: skillfit resume runs/first budget.usd=5
     """
     result = drive(
-        stored(run, overrides), run, as_json=as_json, plain=plain, force=force, track=track or ()
+        inputs_of_run(run, overrides),
+        run,
+        as_json=as_json,
+        plain=plain,
+        force=force,
+        track=track or (),
     )
-    report(result, as_json)
+    show_result(result, as_json)
 
 
-def read(
+def config_inputs(
     config: Path | Mapping[str, Any], overrides: Sequence[str] | None, *, training: bool = True
 ) -> Inputs:
     """The config's inputs. Without `training` the optimizer is left out, and its key may be
@@ -114,7 +138,7 @@ def read(
     return inputs
 
 
-def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
+def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
     the file.
     """
@@ -124,7 +148,7 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     from skillfit.config.schema import with_earlier_behaviour
 
     opened = Run.open(run)
-    inputs = read(with_earlier_behaviour(opened.story.config.root), overrides)
+    inputs = config_inputs(with_earlier_behaviour(opened.story.config.root), overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 
@@ -257,11 +281,282 @@ def _leave_closed_terminal() -> None:
     os.close(nowhere)
 
 
-def report(result: TrainingResult, as_json: bool) -> None:
+def show_result(result: TrainingResult, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
-    line = ResultLine.of(result.run, result.summary)
-    show(line.as_json(), line.as_text(result.diagnosis), as_json)
+    from skillfit.report import read_story
+
+    story = read_story(result.run)
+    line = ResultLine.of_story(story)
+    show(line.as_json(), line.as_text(story.diagnosis), as_json)
     raise typer.Exit(int(result.exit_code))
 
 
-COMMANDS = (train, resume)
+def check_command(
+    config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
+) -> None:
+    """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts that
+    `train` does not pay for again.
+
+    Example: skillfit check skillfit.yaml
+    """
+    from skillfit.api import default_run
+    from skillfit.cli.terminal import CountingTerminal
+
+    inputs = config_inputs(config, overrides)
+    path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
+    report = attend(path, terminal, lambda control: _run_checks(inputs, path, terminal, control))
+    rows = [(one.verdict, one.name, one.message) for one in report.checks]
+    show(report, rich_table(("", f"verdict: {report.verdict}", ""), rows), as_json)
+    raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
+
+
+async def _run_checks(
+    inputs: Inputs, path: Path, listener: Listener, control: Control
+) -> PreflightReport:
+    from skillfit.run.directory import RunDirectory
+    from skillfit.training.assemble import assemble
+    from skillfit.training.inputs import keep_recorded_plan
+    from skillfit.training.preflight import probe, run_preflight
+
+    inputs = keep_recorded_plan(inputs, path)
+    with RunDirectory.open(path, inputs.identity(), keep_end=True) as opened:
+        async with assemble(inputs, opened, [listener], control) as parts:
+            await probe(parts, again=True)
+            return await run_preflight(parts)
+
+
+def estimate_command(
+    config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
+) -> None:
+    """What a run would take: calls, tokens, dollars and minutes, typically and as a range. Uses
+    what `check` measured, if it was run before. Spends nothing.
+
+    Example: skillfit estimate skillfit.yaml train.num_epochs=2
+    """
+    from skillfit.api import default_run
+
+    inputs = config_inputs(config, overrides)
+    cost = _measured_cost(run or default_run(inputs))
+    found = _estimated(inputs, cost)
+    show(_estimate_json(found), _estimate_text(found, inputs), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """What a planned run would take, and what its budget does to it."""
+
+    plan: Plan
+    total: RunEstimate  # within the budget
+    reached: Sequence[ReachedCap]
+    too_small: Sequence[SmallCap]
+    options: Sequence[BudgetOption]  # without budget.rollouts: what other numbers would buy
+
+
+def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
+    from skillfit.gate.ship import MOST_REPEATS
+    from skillfit.training.estimate import budget_options, small_caps
+    from skillfit.training.estimate import estimate as estimate_plan
+
+    config, task, skill = inputs.config, inputs.task, inputs.skill
+    plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
+    repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
+    planned = estimate_plan(config, task, skill, plan, cost, repeats, abilities)
+    return _Estimate(
+        plan=plan,
+        total=planned.within(budget),
+        reached=planned.reached(budget),
+        too_small=small_caps(config, task, skill, plan, cost, abilities),
+        options=budget_options(config, inputs.available, abilities.pools_edits)
+        if budget.rollouts is None
+        else [],
+    )
+
+
+_Span = tuple[float, float, float]  # low, typical, high
+
+
+class RowJson(TypedDict):
+    stage: str
+    role: str
+    calls: _Span
+    tokens: _Span
+    usd: _Span | None
+
+
+class ReachedCapJson(TypedDict):
+    cap: str
+    at: float
+    ends_early: bool
+
+
+class OptionJson(TypedDict):
+    rollouts: int
+    plan: RolloutPlan | None  # None: too few for one step
+
+
+class EstimateJson(TypedDict):
+    steps: int
+    rollouts: _Span
+    rows: Sequence[RowJson]
+    total: RowJson
+    minutes: _Span
+    measured_rollouts: int
+    reached_caps: Sequence[ReachedCapJson]
+    too_small: Sequence[SmallCap]
+    options: Sequence[OptionJson]
+
+
+def _estimate_json(found: _Estimate) -> EstimateJson:
+    return EstimateJson(
+        steps=found.plan.total_steps,
+        rollouts=_range_json(found.total.rollouts),
+        rows=[_row_json(row) for row in found.total.rows],
+        total=_row_json(found.total.total),
+        minutes=_range_json(found.total.minutes),
+        measured_rollouts=found.total.measured,
+        reached_caps=[
+            ReachedCapJson(cap=one.name, at=one.cap, ends_early=one.ends_early)
+            for one in found.reached
+        ],
+        too_small=found.too_small,
+        options=[OptionJson(rollouts=one.rollouts, plan=one.plan) for one in found.options],
+    )
+
+
+def _estimate_text(found: _Estimate, inputs: Inputs) -> RenderableType:
+    from rich.console import Group
+
+    rollouts = _span(found.total.rollouts)
+    time = _span(found.total.minutes, lambda minutes: duration(60 * minutes))
+    notes = [
+        f"{found.plan.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
+        *_cap_notes(inputs.config.budget.rollouts, found.reached),
+        *map(str, found.too_small),
+        _cost_basis(found.total),
+        *_lag_notes(inputs, found.plan),
+    ]
+    shown: list[RenderableType] = [_cost_table(found.total), "\n".join(notes)]
+    if found.options:
+        shown.append(_options_table(found.options))
+    return Group(*shown)
+
+
+_RANGES = "Each amount is typical (least – most)."
+
+
+def _measured_cost(run: Path) -> RolloutCost | None:
+    """What a rollout cost in an earlier `check` of the same run; None without one."""
+    from skillfit.report import open_details
+    from skillfit.run.directory import JOURNAL
+    from skillfit.training.estimate import RolloutCost
+
+    if not (run / JOURNAL).is_file():
+        return None
+    with open_details(run) as details:
+        return RolloutCost.of(list(details.rollouts()))
+
+
+def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]:
+    """What the caps of the budget do to the estimate."""
+    lines = []
+    if rollouts is not None:
+        lines.append(f"budget.rollouts: all stages together make at most {rollouts:,} rollouts.")
+    for one in reached:
+        form = dollars if one.name == "usd" else rounded
+        if one.ends_early:
+            lines.append(
+                f"budget.{one.name} ({form(one.cap)}) ends the run early: the whole plan typically "
+                f"takes {form(one.planned.typical)}."
+            )
+        else:
+            lines.append(
+                f"budget.{one.name} ends the run at {form(one.cap)}; without it the plan takes "
+                f"{form(one.planned.high)} at the most."
+            )
+    return lines
+
+
+def _lag_notes(inputs: Inputs, plan: Plan) -> list[str]:
+    from skillfit.training.plan import planned_lag
+
+    if not inputs.abilities.pools_edits:
+        return []
+    lag = planned_lag(inputs.config.train.lag, plan.total_steps, pools_edits=True)
+    if lag:
+        steps = f"{lag} steps" if lag > 1 else "one step"
+        return [f"train.lag: edits join {steps} later, so that rollouts do not wait for them."]
+    return [
+        "train.lag: 1 lets rollouts continue while the optimizer writes: faster, with less gain "
+        "per rollout (docs/loop.md)."
+    ]
+
+
+def _cost_basis(found: RunEstimate) -> str:
+    if found.measured:
+        return f"The cost of a rollout is the mean of {found.measured} measured ones."
+    return "The cost of a rollout is assumed; `skillfit check` measures it."
+
+
+def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
+    rows = []
+    for one in options:
+        if one.plan is None:
+            rows.append((f"{one.rollouts:,}", "too few for one step", "", ""))
+            continue
+        plan = one.plan
+        steps = f"{plan.steps} steps of {plan.batch_size} rollouts"
+        rows.append(
+            (
+                f"{one.rollouts:,}",
+                steps,
+                f"{plan.selection} selection items",
+                f"shows gains of {one.detectable:.2f}",
+            )
+        )
+    return rich_table(("--rollouts", "buys", "", ""), rows)
+
+
+def _cost_table(found: RunEstimate) -> RenderableType:
+    """The stages under the role that pays for them: this fits 80 columns."""
+    rows: list[tuple[str, ...]] = []
+    role = ""
+    for row in found.rows:
+        if row.role != role:
+            role = row.role
+            rows.append((role, "", "", ""))
+        rows.append(_cost_row(row, indent="  "))
+    rows.append(_cost_row(found.total))
+    return rich_table(("stage", "calls", "tokens", "usd"), rows)
+
+
+def _cost_row(row: EstimateRow, indent: str = "") -> tuple[str, ...]:
+    from skillfit.report.run_text import UNPRICED
+
+    usd = UNPRICED if row.usd is None else _span(row.usd, rounded_dollars)
+    cells = (_span(row.calls), _span(row.tokens), usd)
+    return (f"{indent}{row.stage}", *(cell.replace(" – ", "–") for cell in cells))
+
+
+def _row_json(row: EstimateRow) -> RowJson:
+    return RowJson(
+        stage=row.stage,
+        role=row.role,
+        calls=_range_json(row.calls),
+        tokens=_range_json(row.tokens),
+        usd=_range_json(row.usd) if row.usd else None,
+    )
+
+
+def _range_json(span: Range) -> _Span:
+    return round(span.low, 4), round(span.typical, 4), round(span.high, 4)
+
+
+def _span(span: Range, form: Callable[[float], str] = rounded) -> str:
+    typical, low, high = form(span.typical), form(span.low), form(span.high)
+    if low == high:
+        return typical
+    bounds = f"{low} – {high}".replace("$", "")
+    return f"{typical} ({bounds})"
+
+
+COMMANDS = (train_command, resume_command, check_command, estimate_command)

@@ -23,7 +23,8 @@ from pydantic_core import PydanticUndefined
 
 from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import ROLES, ModelSpec
+from skillfit.models.protocol import ROLES
+from skillfit.models.registry import ModelSpec, names_cli_program
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
@@ -157,6 +158,12 @@ class OptimizerSection(Section):
     """Ceiling of a reply that carries a whole skill."""
 
 
+def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:
+    """A score under the gate's metric. `mixed_weight` is the weight of soft in `mixed`."""
+    weight = {"hard": 0.0, "soft": 1.0}.get(metric, mixed_weight)
+    return (1 - weight) * hard + weight * soft
+
+
 class EvaluationSection(Section):
     gate: str = "screening"
     """screening: every rollout carries some pending edits, and a regression measures the effect of
@@ -191,8 +198,14 @@ class EvaluationSection(Section):
     leak_check: bool = True
     """Block edits that carry hidden items' text or answers, or the grader's rules."""
 
+    def value(self, hard: float, soft: float) -> float:
+        """The score that decides: hard and soft under `gate_metric`."""
+        return metric_score(self.gate_metric, hard, soft, self.gate_mixed_weight)
 
-class EnvSection(Section):
+
+class TaskSection(Section):
+    """The part of `env` that says what is trained on what."""
+
     skill: str = ""
     """SKILL.md, skill folder or markdown file. Empty: start from a blank skill."""
     tasks: str = ""
@@ -215,6 +228,11 @@ class EnvSection(Section):
     """
     fields: dict[str, str] = Field(default_factory=dict)
     """Which columns of your tasks are used: {input: question, answers: gold}."""
+
+
+class AgentSection(Section):
+    """The part of `env` that says how rollouts use the skill."""
+
     agent: str = "chat"
     """How the skill is used: chat, tools or cli (`cli/…` models imply it). Also an agent's name
     from another package, or file.py:name.
@@ -247,6 +265,19 @@ class EnvSection(Section):
     """
     exec_timeout: float = Field(default=120, gt=0)
     """Seconds that one rollout may take. Its calls and processes are stopped after that."""
+
+    @field_validator("agent")
+    @classmethod
+    def _known_agent(cls, value: str) -> str:
+        if value not in _AGENTS and not is_extension("agent", value):
+            known = ", ".join([*_AGENTS, *extension_names("agent")])
+            raise ValueError(f"it is {known}, or file.py:name for your own agent")
+        return value
+
+
+class SplitSection(Section):
+    """The part of `env` that says how items are divided into splits."""
+
     split_mode: Literal["auto", "ratio", "split_dir"] = "auto"
     """auto: the split field or folders of the items if they have any, else by ratio, stratified by
     type; ratio, split_dir: always the one or the other.
@@ -266,13 +297,9 @@ class EnvSection(Section):
     limit: int = Field(default=0, ge=0)
     """Items to use per split; 0 = all."""
 
-    @field_validator("agent")
-    @classmethod
-    def _known_agent(cls, value: str) -> str:
-        if value not in _AGENTS and not is_extension("agent", value):
-            known = ", ".join([*_AGENTS, *extension_names("agent")])
-            raise ValueError(f"it is {known}, or file.py:name for your own agent")
-        return value
+
+class EnvSection(SplitSection, AgentSection, TaskSection):
+    """All of `env`. Fields of the last base class come first."""
 
 
 class BudgetSection(Section):
@@ -409,7 +436,7 @@ def identity(config: Config) -> JsonObject:
         spec = data["model"][role] or {}
         for name in CHANGEABLE_OF_A_MODEL:
             spec.pop(name, None)
-        if str(spec.get("id", "")).startswith("cli/"):
+        if names_cli_program(str(spec.get("id", ""))):
             kept = {
                 name: value
                 for name, value in spec["options"].items()

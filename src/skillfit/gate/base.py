@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from skillfit.config.schema import Config
 from skillfit.errors import InputError
 from skillfit.gate.samples import (
     TOLERANCE,
@@ -56,7 +57,7 @@ class BaseGate:
     """
 
     pools_edits = False
-    checks_must_pass = False  # True: `settings.must_pass` is kept
+    checks_must_pass = False  # True: `evaluation.must_pass` is kept
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         self.items, self.settings = list(items), settings
@@ -66,6 +67,11 @@ class BaseGate:
         self._initial: Skill | None = None
         self._best: Skill | None = None
         self._incumbent: Skill | None = None
+
+    @property
+    def config(self) -> Config:
+        """The settings of the run."""
+        return self.settings.config
 
     @property
     def initial(self) -> Skill:
@@ -112,7 +118,7 @@ class BaseGate:
 
     def uncovered(self, coverage: float) -> Ruling | None:
         """Nothing is decided from too few scored rollouts."""
-        floor = self.settings.coverage_floor
+        floor = self.config.evaluation.coverage_floor
         if coverage >= floor:
             return None
         reason = f"only {coverage:.0%} of the rollouts were scored (floor {floor:.0%})"
@@ -131,7 +137,7 @@ class BaseGate:
         With `use_gate` off every candidate is accepted.
         """
         decision, action = ruling.decision, cast(GateAction, ruling.decision)
-        if not self.settings.use_gate and not candidate.gated:
+        if not self.config.evaluation.use_gate and not candidate.gated:
             self.carry(candidate.skill, new)
             decision, action = "accept", "force_accept"
         elif decision == "accept":
@@ -182,7 +188,7 @@ class BaseGate:
         """Make a skill the incumbent. True when it is the best so far."""
         self._known[skill.hash] = samples
         self._carried[skill.hash] = self._incumbent = skill
-        covered = samples.coverage >= self.settings.coverage_floor
+        covered = samples.coverage >= self.config.evaluation.coverage_floor
         if not covered or samples.score <= self.best_score + TOLERANCE:
             return False
         self._best = skill

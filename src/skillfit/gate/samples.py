@@ -193,7 +193,8 @@ class Samples:
                 self.means[outcome.item_id] = mean(self.values(outcome.item_id))
 
     def values(self, item: str) -> list[float]:
-        return [self.settings.value(score.hard, score.soft) for score in self.scores.get(item, ())]
+        evaluation = self.settings.config.evaluation
+        return [evaluation.value(score.hard, score.soft) for score in self.scores.get(item, ())]
 
     @property
     def coverage(self) -> float:

@@ -80,7 +80,8 @@ class ScreeningGate(BaseGate):
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         super().__init__(measure, items, settings)
         self._selection = SelectionItems.of([item.id for item in items], settings.weights)
-        self._family: Family = "logistic" if settings.metric == "hard" else "linear"
+        binary = settings.config.evaluation.gate_metric == "hard"
+        self._family: Family = "logistic" if binary else "linear"
         self._trials = TrialTable()
         self._rollouts: Counter[str] = Counter()  # edit -> scored rollouts that count for it
         self._pool: Pool | None = None
@@ -124,18 +125,18 @@ class ScreeningGate(BaseGate):
     # Measuring
 
     async def baseline(self, skill: Skill) -> Tally:
-        self._pool = Pool(skill, self.settings.max_skill_tokens)
+        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens)
         self._initial = self._best = self._incumbent = skill
         await self._roll_out([(self.pool.incumbent, item) for item in self.items])
         self._fit()
-        if self.settings.prune_initial:
+        if self.config.optimizer.prune_initial:
             removals = tuple(unit.removal for unit in units(skill))
             candidate = Candidate(skill, removals, label="prune", removes_initial_text=True)
             self.pool.join(candidate)
         return self.tally(skill)
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
-        return self._arms(f"{self.settings.seed}/{name}/training", list(items) * repeats)
+        return self._arms(f"{self.config.train.seed}/{name}/training", list(items) * repeats)
 
     def _arms(self, key: str, items: Sequence[Item]) -> list[Arm]:
         """An arm for each rollout, from a few distinct subsets of the pool."""
@@ -169,7 +170,7 @@ class ScreeningGate(BaseGate):
             item, columns = observation.item_id, self._columns(observation.arm)
             own = {key for key in columns if self._is_own(key, item)}
             group = "\n".join([item, *sorted(own)])
-            value = self.settings.value(score.hard, score.soft)
+            value = self.config.evaluation.value(score.hard, score.soft)
             self._trials.add(group, (key for key in columns if key not in own), value)
             self._rollouts.update(key for key in columns if key not in own)
 
@@ -233,12 +234,12 @@ class ScreeningGate(BaseGate):
             return judgement
         if candidate is not None:
             self.pool.join(candidate)
-        if not self.settings.use_gate:
+        if not self.config.evaluation.use_gate:
             for entry in self.pool.pending():
                 self.pool.promote(entry.id, "the gate is off: every edit is accepted")
         if self.pool.pending() or self.pool.incumbent.skill.hash != old.skill.hash:
             items = self.items * self.settings.passes
-            arms = self._arms(f"{self.settings.seed}/{name}/selection", items)
+            arms = self._arms(f"{self.config.train.seed}/{name}/selection", items)
             judgement.arms = list(zip(arms, items, strict=True))
             judgement.running = self.sampler.start(judgement.arms)
         return judgement
@@ -266,7 +267,7 @@ class ScreeningGate(BaseGate):
             entry.judgements += entry.estimate is not None
         if uncovered := self.uncovered(judgement.count.coverage):
             return self._verdict(uncovered, judgement)
-        if not self.settings.use_gate:
+        if not self.config.evaluation.use_gate:
             return self._verdict(Ruling("accept", "the gate is off"), judgement)
         changes = await self._carry_out(self._held_for_review(self.pool.decide()))
         no_change = Ruling("reject", "no edit was promoted")
@@ -274,7 +275,7 @@ class ScreeningGate(BaseGate):
 
     def _held_for_review(self, decisions: Decisions) -> Decisions:
         """With `review`, an edit that would be promoted waits for the user's approval."""
-        if not self.settings.review:
+        if not self.config.review:
             return decisions
         for entry in self.pool.pending():
             if entry.id in decisions.promote:
@@ -350,7 +351,7 @@ class ScreeningGate(BaseGate):
         Items that fail once under the new incumbent are rolled out again on both sides; for those
         that are really broken the edits are added one by one.
         """
-        must = [item for item in self.items if item.id in self.settings.must_pass]
+        must = [item for item in self.items if item.id in self.config.evaluation.must_pass]
         if not must or not promote:
             return {}
         kept = [entry.id for entry in self.pool.promoted()]
@@ -428,7 +429,7 @@ class ScreeningGate(BaseGate):
     def _action(self, decision: Decision) -> GateAction:
         if decision != "accept":
             return decision
-        return "accept_new_best" if self.settings.use_gate else "force_accept"
+        return "accept_new_best" if self.config.evaluation.use_gate else "force_accept"
 
     # Whole documents
 
@@ -475,7 +476,7 @@ class ScreeningGate(BaseGate):
         suspects = []
         for item in self.items:
             solved = before.means.get(item.id, 0.0) >= SOLVED > after.means.get(item.id, 1.0)
-            if item.id in self.settings.must_pass and solved:
+            if item.id in self.config.evaluation.must_pass and solved:
                 suspects.append(item)
         return [item.id for item in await self._confirmed_broken(old, new, suspects)]
 
@@ -484,7 +485,7 @@ class ScreeningGate(BaseGate):
     ) -> Ruling:
         if uncovered := self.uncovered(count.coverage):
             return uncovered
-        if not self.settings.use_gate:
+        if not self.config.evaluation.use_gate:
             return Ruling("accept", "the gate is off")
         if broken:
             return Ruling("reject", f"breaks must-pass items: {', '.join(broken)}")
@@ -518,7 +519,7 @@ class ScreeningGate(BaseGate):
         rollouts (one pass each); the better one first.
         """
         incumbent = self.pool.incumbent
-        if self.settings.review:  # only what the user approved
+        if self.config.review:  # only what the user approved
             return self._finalists([incumbent])
         chosen = self.pool.worthwhile()
         culprits = await self._culprits([key for key in chosen if key not in incumbent.edits])

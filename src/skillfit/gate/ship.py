@@ -132,7 +132,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _decide(result: ShipResult, settings: GateSettings, fit_only: bool) -> ShipResult:
-    if result.evidence.coverage < settings.coverage_floor:
+    if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
             result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"
         )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
-from skillfit.config.schema import EvaluationSection, Metric, TrainSection
+from skillfit.config.schema import Config
 from skillfit.rollout.outcome import Arm, Outcome, Tally
 from skillfit.run.control import EditAction
 from skillfit.run.records import (
@@ -23,7 +23,6 @@ from skillfit.run.records import (
     GateAction,
     ScoreEstimate,
     Standing,
-    metric_score,
 )
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
@@ -60,31 +59,17 @@ class Measure(Protocol):
     ) -> list[Outcome]: ...
 
 
-_EVALUATION = EvaluationSection()
-
-
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Settings of both gates, with the defaults of the config. The screening thresholds are
-    constants of `pool.py`.
+    """The settings of the run, and what a gate is told of the run's items and plan.
+
+    The screening thresholds are constants of `pool.py`.
     """
 
-    metric: Metric = _EVALUATION.gate_metric
-    mixed_weight: float = _EVALUATION.gate_mixed_weight
-    coverage_floor: float = _EVALUATION.coverage_floor  # share of rollouts scored for a decision
-    must_pass: tuple[str, ...] = ()  # selection items that no promoted edit may break
-    use_gate: bool = _EVALUATION.use_gate  # False: accept everything, still measure it
-    max_skill_tokens: int | None = None
-    seed: int = TrainSection().seed
+    config: Config = field(default_factory=Config)
     weights: Mapping[str, float] = field(default_factory=dict)  # item id -> weight; default 1
     subsets: int = 16  # screening: distinct subsets of the pending edits per step
     passes: int = 1  # screening: rollouts of each selection item per step
-    review: bool = False  # screening: edits are promoted only with a person's approval
-    prune_initial: bool = False  # screening: paragraphs of the initial skill may be cut
-
-    def value(self, hard: float, soft: float) -> float:
-        """The score under the metric."""
-        return metric_score(self.metric, hard, soft, self.mixed_weight)
 
 
 @dataclass(frozen=True, slots=True)

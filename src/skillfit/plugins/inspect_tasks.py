@@ -23,11 +23,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 from skillfit.extensions import JsonValue, PartDescription, errors_in
 from skillfit.models.limiter import paused
@@ -60,13 +61,12 @@ _SKILLS = ".agents/skills"  # where agents look for skills, relative to their wo
 
 
 @dataclass(frozen=True, slots=True)
-class InspectSettings:
-    """What distinguishes one way of running a task from another."""
+class NamedTask:
+    """An Inspect task, with the name and the arguments it was made with."""
 
+    task: Any
     reference: str
-    task_args: Mapping[str, Any] = field(default_factory=dict)
-    skill_as: Literal["message", "file"] = "message"
-    model_roles: Mapping[str, InspectRole] = field(default_factory=dict)
+    arguments: Mapping[str, Any]
 
 
 class InspectEvaluator(Evaluator):
@@ -76,13 +76,13 @@ class InspectEvaluator(Evaluator):
 
     def __init__(
         self,
-        task: Any,
+        named: NamedTask,
         samples: Mapping[str, Any],
         models: Mapping[InspectRole, Model],
-        settings: InspectSettings,
+        env: EnvSection,
     ) -> None:
-        self._task, self._samples = task, samples
-        self._models, self._settings = models, settings
+        self._named, self._task, self._samples = named, named.task, samples
+        self._models, self._env = models, env
         self._logs = Path("logs")  # Inspect's own default
         self._waiting: list[InspectRollout] = []
         self._live: dict[tuple[str, int], InspectRollout] = {}
@@ -129,15 +129,12 @@ class InspectEvaluator(Evaluator):
                 await self._runner
 
     def describe(self) -> PartDescription:
-        settings = self._settings
-        described: dict[str, JsonValue] = {
-            "inspect": settings.reference,
-            "skill_as": settings.skill_as,
-        }
-        if settings.task_args:
-            described["task_args"] = dict(settings.task_args)
-        if settings.model_roles:
-            described["model_roles"] = dict(settings.model_roles)
+        named, env = self._named, self._env
+        described: dict[str, JsonValue] = {"inspect": named.reference, "skill_as": env.skill_as}
+        if named.arguments:
+            described["task_args"] = dict(named.arguments)
+        if env.model_roles:
+            described["model_roles"] = dict(env.model_roles)
         return described
 
     async def _run_waiting(self) -> None:
@@ -176,7 +173,7 @@ class InspectEvaluator(Evaluator):
             dataset=SampleSource.from_samples(
                 [], next_samples=self._next_samples, sample_complete=self._sample_complete
             ),
-            setup=[_bring_skill(self._live, self._settings.skill_as), *own_setup],
+            setup=[_bring_skill(self._live, as_file=self._env.skill_as == "file"), *own_setup],
             epochs=1,
             model=model,
             model_roles=roles,
@@ -204,7 +201,7 @@ class InspectEvaluator(Evaluator):
         if JUDGE in self._models:
             judge = get_model(f"{PROVIDER}/{JUDGE}", memoize=False)
         roles = dict.fromkeys(self._task.model_roles or {}, agent) | {GRADER_ROLE: judge}
-        for role, ours in self._settings.model_roles.items():
+        for role, ours in self._env.model_roles.items():
             roles[role] = judge if ours == JUDGE else agent
         return agent, roles
 
@@ -237,9 +234,7 @@ class InspectEvaluator(Evaluator):
             rollout.result.set_exception(error)
 
 
-def _bring_skill(
-    live: Mapping[tuple[str, int], InspectRollout], skill_as: Literal["message", "file"]
-) -> Any:
+def _bring_skill(live: Mapping[tuple[str, int], InspectRollout], *, as_file: bool) -> Any:
     """A solver that runs before those of the task and brings the skill in."""
     from inspect_ai.log._samples import sample_active
     from inspect_ai.model import ChatMessageSystem
@@ -256,7 +251,7 @@ def _bring_skill(
             skill = rollout.skill
             state.store.set("skillfit", {"skill": skill.hash, "seed": rollout.seed})
             if skill.text.strip() or skill.files:
-                text = await _install(skill) if skill_as == "file" else skill.text
+                text = await _install(skill) if as_file else skill.text
                 state.messages.insert(0, ChatMessageSystem(content=text))
             return state
 
@@ -357,29 +352,26 @@ def inspect_source(reference: SourceReference, **task_args: Any) -> TaskSource:
 
     def load(context: LoadContext) -> SourceItems:
         task = _find(reference.argument, reference.base, task_args)
-        settings = InspectSettings(
-            reference.argument, task_args, context.skill_as, context.model_roles
-        )
         _refuse_missing_judge(context)
-        return _items(task, settings, context)
+        return _items(NamedTask(task, reference.argument, task_args), context)
 
     return TaskSource(load)
 
 
-def _items(task: Any, settings: InspectSettings, context: LoadContext) -> SourceItems:
+def _items(named: NamedTask, context: LoadContext) -> SourceItems:
     samples: dict[str, Any] = {}
-    for number, sample in enumerate(task.dataset, 1):
+    for number, sample in enumerate(named.task.dataset, 1):
         sample.id = sample.id if sample.id is not None else number
         samples[str(sample.id)] = sample
-        if settings.skill_as == "file" and not (task.sandbox or sample.sandbox):
+        if context.env.skill_as == "file" and not (named.task.sandbox or sample.sandbox):
             raise InputError(
-                f"env.skill_as: file: sample {sample.id} of {settings.reference} has no sandbox to "
+                f"env.skill_as: file: sample {sample.id} of {named.reference} has no sandbox to "
                 "put the skill in.",
                 hint="Set env.skill_as: message, or give the task a sandbox.",
             )
     given: dict[InspectRole, Model | None] = {AGENT: context.model, JUDGE: context.judge}
     models = {role: model for role, model in given.items() if model is not None}
-    evaluator = InspectEvaluator(task, samples, models, settings)
+    evaluator = InspectEvaluator(named, samples, models, context.env)
     return SourceItems(_with_splits(samples), evaluator=evaluator)
 
 
@@ -418,7 +410,7 @@ def _joined(turns: Iterable[Any], roles: tuple[str, ...]) -> str:
 
 
 def _refuse_missing_judge(context: LoadContext) -> None:
-    roles = [role for role, model in context.model_roles.items() if model == "judge"]
+    roles = [role for role, model in context.env.model_roles.items() if model == "judge"]
     if roles and context.judge is None:
         raise InputError(
             f"env.model_roles: {roles[0]} is the judge, but model.judge is not set.",

@@ -24,7 +24,8 @@ from markupsafe import Markup
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
-from skillfit.models.protocol import ROLES, ModelSpec
+from skillfit.models.protocol import ROLES
+from skillfit.models.registry import ModelSpec
 from skillfit.plain_text import (
     display_name,
     dollars,

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from skillfit.gate import GateSettings
+from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
 from skillfit.plain_text import display_name, head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
-from skillfit.report.story_evidence import row_value, scoring
+from skillfit.report.story_evidence import row_value
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import (
@@ -163,7 +163,7 @@ class RunDetails:
         else on the baseline; of the test split where it was read.
         """
         initial, records = self._initial_hash(), self.item_records()
-        settings = scoring(story.config)
+        evaluation = story.config.settings.evaluation
         summaries: list[ItemSummary] = []
         for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
             found = (self._events.found(RolloutFinished, phase) for phase in phases)
@@ -171,8 +171,8 @@ class RunDetails:
             fresh = bool(rows) and rows[0].phase == "ship"
             shipped = story.ship.skill_hash if story.ship and fresh else ""
             others = [row for row in rows if row.skill_hash != initial]
-            before = _results(settings, [row for row in rows if row.skill_hash == initial])
-            after = _results(settings, [row for row in others if shipped in ("", row.skill_hash)])
+            before = _results(evaluation, [row for row in rows if row.skill_hash == initial])
+            after = _results(evaluation, [row for row in others if shipped in ("", row.skill_hash)])
             for item in dict.fromkeys([*before, *after]):
                 record = records.get(item)
                 summaries.append(
@@ -190,7 +190,7 @@ class RunDetails:
 
     def matrix(self, story: RunStory, most: int = 24) -> ItemMatrix:
         """How every item went over the run, in at most about `most` columns of steps."""
-        settings = scoring(story.config)
+        evaluation = story.config.settings.evaluation
         last = max(1, story.total_steps, story.steps_done)
         width = -(-last // most)
         initial = self._initial_hash()
@@ -203,7 +203,7 @@ class RunDetails:
             column = columns.get(place)
             if column is None:
                 column = columns[place] = _column(*place, width, last)
-            cells[item][column.name].add(settings.value(hard, hard if soft is None else soft))
+            cells[item][column.name].add(evaluation.value(hard, hard if soft is None else soft))
         order = {column.name: column.place for column in columns.values()}
         return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
 
@@ -310,16 +310,18 @@ def worst_first(
     return sorted(items, key=order)
 
 
-def _results(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str, ItemResult]:
+def _results(
+    evaluation: EvaluationSection, rows: Sequence[RolloutFinished]
+) -> dict[str, ItemResult]:
     grouped: defaultdict[str, list[RolloutFinished]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.repeat):
         grouped[row.item].append(row)
-    return {item: _item_result(settings, found) for item, found in grouped.items()}
+    return {item: _item_result(evaluation, found) for item, found in grouped.items()}
 
 
-def _item_result(settings: GateSettings, rows: Sequence[RolloutFinished]) -> ItemResult:
+def _item_result(evaluation: EvaluationSection, rows: Sequence[RolloutFinished]) -> ItemResult:
     """The typical rollout is one whose score is close to that of most of them."""
-    scored = [(row, row_value(settings, row)) for row in rows if row.hard is not None]
+    scored = [(row, row_value(evaluation, row)) for row in rows if row.hard is not None]
     scores = tuple(score for _, score in scored)
     failures = tuple(row.failure for row in rows if row.failure)
     result = ItemResult(scores, failures)

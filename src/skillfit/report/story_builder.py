@@ -26,7 +26,7 @@ from skillfit.report.story import (
     SkillVersion,
     StageProgress,
 )
-from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook, scoring
+from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, in_use, read_requests
 from skillfit.run.directory import RunDirectory, RunView, state_of
 from skillfit.run.events import (
@@ -110,7 +110,7 @@ class StoryBuilder:
         self._versions["initial"] = SkillVersion(
             "initial", "initial skill", event.skill, event.skill_hash
         )
-        self.scores.settings = scoring(event.config)
+        self.scores.evaluation = event.config.settings.evaluation
         env = event.config.settings.env
         self._data = replace(
             self._data,
@@ -277,7 +277,7 @@ class StoryBuilder:
             optimizer=started.model_of("optimizer"),
             judge=started.model_of("judge"),
             version=started.version,
-            metric=self.scores.settings.metric,
+            metric=self.scores.evaluation.gate_metric,
             config=started.config,
             data=self._data,
             total_steps=started.total_steps,

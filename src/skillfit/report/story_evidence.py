@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from skillfit.gate import GateSettings
+from skillfit.config.schema import EvaluationSection
 from skillfit.gate.samples import Interval, interval, t_quantile
 from skillfit.report.story import (
     EditSummary,
@@ -37,7 +37,7 @@ from skillfit.run.events import (
     ShipTested,
     Stored,
 )
-from skillfit.run.records import EditEffect, EditStatus, MeasuredSplit, RecordedConfig
+from skillfit.run.records import EditEffect, EditStatus, MeasuredSplit
 from skillfit.skill import Skill
 from skillfit.skill.edits import example_of
 from skillfit.skill.regions import examples
@@ -47,7 +47,7 @@ from skillfit.skill.regions import examples
 class ScoreBook:
     """Collects measurements under the run's metric."""
 
-    settings: GateSettings = field(default_factory=GateSettings)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     weights: dict[str, float] = field(default_factory=dict)  # of items that do not count 1
     ship_rows: dict[str, RolloutFinished] = field(default_factory=dict)  # by rollout key
     _points: dict[str, Point] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class ScoreBook:
         # decided about single edits.
         rejected = gate is not None and not gate.accepted and gate.pending is None
         decision = gate.action if gate is not None and rejected else "accept"
-        measured = score_interval(self.settings.value(event.hard, event.soft), event.scored)
+        measured = score_interval(self.evaluation.value(event.hard, event.soft), event.scored)
         found = event.estimate or measured
         self._points[event.name] = Point(
             name=event.name,
@@ -104,7 +104,7 @@ class ScoreBook:
         values: dict[str, list[float]] = {}
         for row in self.ship_rows.values():
             if row.skill_hash == skill and row.hard is not None:
-                values.setdefault(row.item, []).append(row_value(self.settings, row))
+                values.setdefault(row.item, []).append(row_value(self.evaluation, row))
         if not values:
             return None
         means = {item: sum(scores) / len(scores) for item, scores in values.items()}
@@ -132,19 +132,13 @@ class ScoreBook:
 
     def _type_score(self, event: EvaluationFinished | None, name: str) -> float | None:
         found = event.by_type.get(name) if event else None
-        return None if found is None else self.settings.value(found.hard_acc, found.soft_acc)
+        return None if found is None else self.evaluation.value(found.hard_acc, found.soft_acc)
 
 
-def scoring(config: RecordedConfig) -> GateSettings:
-    """The metric that a run's scores are in."""
-    evaluation = config.settings.evaluation
-    return GateSettings(metric=evaluation.gate_metric, mixed_weight=evaluation.gate_mixed_weight)
-
-
-def row_value(settings: GateSettings, row: RolloutFinished) -> float:
+def row_value(evaluation: EvaluationSection, row: RolloutFinished) -> float:
     """The score of a scored rollout under the run's metric."""
     hard = row.hard or 0.0
-    return settings.value(hard, hard if row.soft is None else row.soft)
+    return evaluation.value(hard, hard if row.soft is None else row.soft)
 
 
 def score_interval(score: float, count: int) -> Interval:

@@ -31,7 +31,6 @@ from skillfit.run.records import (
     RunSummary,
     ShipSummary,
     ShipVerdict,
-    metric_score,
 )
 from skillfit.run.store import damaged, dump, load
 
@@ -175,6 +174,8 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
 
 
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
+    from skillfit.config.schema import metric_score  # here: a list of runs needs no schema
+
     if event.estimate is not None:
         score = event.estimate.mean
     else:
@@ -194,22 +195,39 @@ def _finished(card: RunCard, event: RunFinished) -> RunCard:
 
 def with_summary(card: RunCard, summary: RunSummary) -> RunCard:
     """The card with the results of a finished run."""
-    baseline = summary.baseline_selection_score
+    scores = SummaryScores.of(summary)
+    selection = scores.selection
+    if selection.baseline is None:
+        selection = replace(selection, baseline=card.selection.baseline)
     return replace(
         card,
         best_step=summary.best_step,
-        selection=ScorePair(
-            card.selection.baseline if baseline is None else baseline,
-            summary.best_selection_score,
-        ),
-        test=ScorePair(
-            _score(summary.baseline_test_score, summary.baseline_test_hard),
-            _score(summary.test_score, summary.test_hard),
-        ),
-        test_final=_score(summary.final_test_score, summary.final_test_hard),
+        selection=selection,
+        test=scores.test,
+        test_final=scores.test_final,
         unproven=summary.unproven,
         seconds=summary.total_wall_time_s,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryScores:
+    """The scores in the summary of a finished run, in the gate's metric."""
+
+    selection: ScorePair
+    test: ScorePair
+    test_final: float | None
+
+    @classmethod
+    def of(cls, summary: RunSummary) -> SummaryScores:
+        return cls(
+            ScorePair(summary.baseline_selection_score, summary.best_selection_score),
+            ScorePair(
+                _score(summary.baseline_test_score, summary.baseline_test_hard),
+                _score(summary.test_score, summary.test_hard),
+            ),
+            _score(summary.final_test_score, summary.final_test_hard),
+        )
 
 
 def _score(in_metric: float | None, hard: float | None) -> float | None:

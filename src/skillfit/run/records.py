@@ -108,12 +108,6 @@ PAYLOAD_FIELD: Mapping[str, PayloadField] = {
 SOLVED = 0.5  # an item counts as solved from this mean score on
 
 
-def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:
-    """A score under the gate's metric. `mixed_weight` is the weight of soft in `mixed`."""
-    weight = {"hard": 0.0, "soft": 1.0}.get(metric, mixed_weight)
-    return (1 - weight) * hard + weight * soft
-
-
 @dataclass(frozen=True, slots=True)
 class ItemRecord:
     """An item as a person recognises it. Long texts are cut."""

@@ -7,11 +7,9 @@ from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
     SourceReference,
-    TaskSettings,
     TaskSource,
     load_task,
 )
-from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import Evaluator, Task, prove_gold
 
 __all__ = [
@@ -24,10 +22,8 @@ __all__ = [
     "ScoredAttempt",
     "SourceItems",
     "SourceReference",
-    "SplitSettings",
     "Task",
     "TaskFailure",
-    "TaskSettings",
     "TaskSource",
     "build_grader",
     "load_task",

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from skillfit.config.schema import EnvSection
+from skillfit.config.schema import EnvSection, SplitSection
 from skillfit.errors import InputError, did_you_mean
 from skillfit.extensions import (
     SourceReference,
@@ -37,44 +37,22 @@ from skillfit.extensions import (
     source_names,
 )
 from skillfit.models.protocol import Model
-from skillfit.tasks.item import GraderLike, Item
+from skillfit.tasks.item import GraderLike, Item, Split
 from skillfit.tasks.rows import Row, folder_rows, items_of, parse_row_json, read_rows
-from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import CommandEvaluator, Evaluator, Task, collector_paused
 
 __all__ = [
     "LoadContext",
     "SourceItems",
     "SourceReference",
-    "TaskSettings",
     "TaskSource",
     "eval_rows",
     "evals_file",
     "find_source",
     "load_task",
     "source_names",
+    "task_from_python",
 ]
-
-
-_ENV = EnvSection()
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """The settings of `env` that say which task it is, with the same defaults. `tasks`: a string
-    as in env.tasks, or a Task.
-    """
-
-    tasks: str | Task
-    base: Path = Path()  # the folder that relative paths start from: the config's
-    grader: GraderLike | None = None  # None: exact; for evals.json checklist
-    fields: Mapping[str, str] = field(default_factory=dict)
-    splits: SplitSettings = field(default_factory=SplitSettings)
-    task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source
-    corpus: Path | None = None  # shared documents, where files of items may also be
-    timeout: float = _ENV.exec_timeout  # seconds one command may take
-    skill_as: Literal["message", "file"] = _ENV.skill_as  # how Inspect tasks get the skill
-    model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +61,7 @@ class LoadContext:
 
     model: Model | None = None  # the agent's model, for evaluators that call it themselves
     judge: Model | None = None
-    skill_as: Literal["message", "file"] = "message"
-    # Inspect: its name for a model -> which of our models it is
-    model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
+    env: EnvSection = field(default_factory=EnvSection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,50 +78,81 @@ class SourceItems:
 
 
 def load_task(
-    settings: TaskSettings, *, judge: Model | None = None, model: Model | None = None
+    env: EnvSection,
+    *,
+    caps: Mapping[Split, int] | None = None,
+    grader: GraderLike | None = None,
+    judge: Model | None = None,
+    model: Model | None = None,
 ) -> Task:
-    """The task. `judge` is the model for graders that need one; `model` is the agent's, for
-    evaluators that call it themselves.
+    """The task that `env.tasks` names. Relative paths start from `env.folder`.
+
+    `caps` limits the items of single splits; 0 = all. `grader` replaces `env.grader` and may be an
+    object. `judge` is the model for graders that need one; `model` is the agent's, for evaluators
+    that call it themselves.
     """
+    _refuse_unused_settings(env, env.tasks)
     with collector_paused():
-        return _load(settings, judge, model)
+        task = _load(env, grader or env.grader, LoadContext(model, judge, env))
+    return _capped(task, caps)
 
 
-def _load(settings: TaskSettings, judge: Model | None, model: Model | None) -> Task:
-    tasks = settings.tasks
-    _refuse_unused_settings(settings)
-    if isinstance(tasks, Task):
-        return _resplit(tasks, settings)
-    if tasks.startswith("command:"):
-        return _command_task(tasks, settings)
-    source = find_source(tasks, base=settings.base, options=settings.task_args)
+def task_from_python(
+    given: Task | Iterable[Item | Mapping[str, Any]],
+    env: EnvSection,
+    *,
+    caps: Mapping[Split, int] | None = None,
+    grader: GraderLike | None = None,
+    judge: Model | None = None,
+) -> Task:
+    """A task or its rows made in Python, under the settings of `env`. The arguments are those of
+    `load_task`. A Task keeps its own splits unless `env` sets them.
+    """
+    _refuse_unused_settings(env, "")
+    grader = grader or env.grader
+    if isinstance(given, Task):
+        task = _with_settings(given, env, grader)
+    else:
+        task = Task(given, grade=grader, fields=env.fields, splits=env, judge=judge)
+    return _capped(task, caps)
+
+
+def _capped(task: Task, caps: Mapping[Split, int] | None) -> Task:
+    used = {name: cap for name, cap in (caps or {}).items() if cap}
+    return task.with_splits(task.split_settings, {**task.caps, **used}) if used else task
+
+
+def _load(env: EnvSection, grader: GraderLike | None, context: LoadContext) -> Task:
+    if env.tasks.startswith("command:"):
+        return _command_task(env, grader)
+    source = find_source(env.tasks, base=Path(env.folder), options=env.task_args)
     if source is not None:
-        context = LoadContext(model, judge, settings.skill_as, settings.model_roles)
-        return _source_task(source, context, settings)
-    if ".py:" in tasks:
-        return _python_task(tasks, settings)
-    return _file_task(tasks, settings, judge)
+        return _source_task(source, env, grader, context)
+    if ".py:" in env.tasks:
+        return _python_task(env, grader)
+    return _file_task(env, grader, context.judge)
 
 
-def _file_task(tasks: str, settings: TaskSettings, judge: Model | None) -> Task:
-    path = settings.base / tasks
-    if not tasks or not path.exists():
+def _file_task(env: EnvSection, grader: GraderLike | None, judge: Model | None) -> Task:
+    base = Path(env.folder)
+    path = base / env.tasks
+    if not env.tasks or not path.exists():
         raise InputError(
-            f"env.tasks: {tasks or 'nothing'!r} is neither a file nor a folder in "
-            f"{settings.base.resolve()}.",
-            hint=_known_sources(tasks),
+            f"env.tasks: {env.tasks or 'nothing'!r} is neither a file nor a folder in "
+            f"{base.resolve()}.",
+            hint=_known_sources(env.tasks),
         )
-    grader = settings.grader
     if (evals := evals_file(path)) is not None:
         rows, grader = eval_rows(evals), grader or "checklist"
     else:
         rows = folder_rows(path) if path.is_dir() else read_rows(path)
+    corpus = Path(env.corpus) if env.corpus else None
     return Task(
-        items_of(rows, settings.fields, corpus=settings.corpus),
+        items_of(rows, env.fields, corpus=corpus),
         grade=grader or "exact",
-        splits=settings.splits,
+        splits=env,
         judge=judge,
-        base=settings.base,
+        base=base,
     )
 
 
@@ -178,88 +185,92 @@ def eval_rows(path: Path) -> Iterator[Row]:
         yield Row(row, f"{path}: eval {number}", base, root=base)
 
 
-def _command_task(tasks: str, settings: TaskSettings) -> Task:
+def _command_task(env: EnvSection, grader: GraderLike | None) -> Task:
     """`command: ./grade.sh < items.jsonl`; without `<`, the items.jsonl beside the config."""
-    _refuse_grader(settings, "a command")
-    line, _, items = tasks.removeprefix("command:").partition("<")
-    rows = read_rows(settings.base / (items.strip() or "items.jsonl"))
-    evaluator = CommandEvaluator.parse(line, settings.base, settings.timeout)
-    return Task(items_of(rows, settings.fields), evaluator=evaluator, splits=settings.splits)
+    _refuse_grader(grader, "a command")
+    base = Path(env.folder)
+    line, _, items = env.tasks.removeprefix("command:").partition("<")
+    rows = read_rows(base / (items.strip() or "items.jsonl"))
+    evaluator = CommandEvaluator.parse(line, base, env.exec_timeout)
+    return Task(items_of(rows, env.fields), evaluator=evaluator, splits=env)
 
 
-def _python_task(reference: str, settings: TaskSettings) -> Task:
+def _python_task(env: EnvSection, grader: GraderLike | None) -> Task:
     """`file.py:name`: a Task, a function without arguments that returns one, or an evaluate
     function with `items` beside it.
     """
-    named = load_object(reference, settings.base)
-    file = (settings.base / reference.rpartition(":")[0]).resolve()
+    base = Path(env.folder)
+    named = load_object(env.tasks, base)
+    file = (base / env.tasks.rpartition(":")[0]).resolve()
     if inspect.isfunction(named) and not inspect.signature(named).parameters:
         with errors_in(file):
             named = named()
     if isinstance(named, Task):
-        return _resplit(named, settings)
+        return _with_settings(named, env, grader)
     if not callable(named):
         raise InputError(
-            f"{reference} is a {type(named).__name__}.",
+            f"{env.tasks} is a {type(named).__name__}.",
             hint="Expected a Task, a function that returns one, or evaluate(skill, item).",
         )
-    _refuse_grader(settings, "an evaluate function")
-    return Task(_items_beside(file, settings), evaluate=named, splits=settings.splits)
+    _refuse_grader(grader, "an evaluate function")
+    return Task(_items_beside(file, env.fields), evaluate=named, splits=env)
 
 
-def _items_beside(file: Path, settings: TaskSettings) -> list[Item]:
+def _items_beside(file: Path, fields: Mapping[str, str]) -> list[Item]:
     for path in (file.with_suffix(".jsonl"), file.parent / "items.jsonl"):
         if path.is_file():
-            return items_of(read_rows(path), settings.fields)
+            return items_of(read_rows(path), fields)
     items = load_object(f"{file}:items")
     with errors_in(file):
         listed = list(items() if callable(items) else items)
     rows = (Row(row, f"{file.name}: items[{at}]", file.parent) for at, row in enumerate(listed))
-    return items_of(rows, settings.fields)
+    return items_of(rows, fields)
 
 
-def _source_task(source: TaskSource, context: LoadContext, settings: TaskSettings) -> Task:
+def _source_task(
+    source: TaskSource, env: EnvSection, grader: GraderLike | None, context: LoadContext
+) -> Task:
     loaded = source.load(context)
     if loaded.evaluator is not None:
-        _refuse_grader(settings, f"env.tasks: {settings.tasks}")
+        _refuse_grader(grader, f"env.tasks: {env.tasks}")
     return Task(
         loaded.items,
-        grade=None if loaded.evaluator else settings.grader or loaded.grader or "exact",
+        grade=None if loaded.evaluator else grader or loaded.grader or "exact",
         evaluator=loaded.evaluator,
-        splits=settings.splits,
-        fields=settings.fields,
+        splits=env,
+        fields=env.fields,
         judge=context.judge,
-        base=settings.base,
+        base=Path(env.folder),
     )
 
 
-def _resplit(task: Task, settings: TaskSettings) -> Task:
-    _refuse_grader(settings, "a Task")
-    if settings.fields:
+def _with_settings(task: Task, env: EnvSection, grader: GraderLike | None) -> Task:
+    """A Task from Python. Its own splits count unless `env` sets them."""
+    _refuse_grader(grader, "a Task")
+    if env.fields:
         raise InputError(
             "env.fields: the items of a Task have their fields already.",
             hint="Give Task(…, fields=…) instead.",
         )
-    capped = any(settings.splits.caps.values())
-    unchanged = not capped and replace(settings.splits, caps={}) == SplitSettings()
-    return task if unchanged else task.with_splits(settings.splits)
+    splits = env.model_dump(include=set(SplitSection.model_fields))
+    return task if splits == SplitSection().model_dump() else task.with_splits(env, task.caps)
 
 
-def _refuse_grader(settings: TaskSettings, what: str) -> None:
-    if settings.grader is not None:
+def _refuse_grader(grader: GraderLike | None, what: str) -> None:
+    if grader is not None:
         raise InputError(f"env.grader: {what} brings its own scores.", hint="Leave env.grader out.")
 
 
-def _refuse_unused_settings(settings: TaskSettings) -> None:
-    tasks = settings.tasks if isinstance(settings.tasks, str) else ""
+def _refuse_unused_settings(env: EnvSection, tasks: str) -> None:
+    """`tasks`: as in `env.tasks`; empty for a task made in Python."""
     inspect_only = {
-        "env.skill_as: file": settings.skill_as == "file",
-        "env.model_roles": bool(settings.model_roles),
+        "env.skill_as: file": env.skill_as == "file",
+        "env.model_roles": bool(env.model_roles),
     }
     for name, given in inspect_only.items():
         if given and not tasks.startswith("inspect:"):
             raise InputError(f"{name} is for Inspect tasks.", hint="Leave it out.")
-    if settings.task_args and not is_source(tasks):
+    if env.task_args and not is_source(tasks):
         raise InputError(
             "env.task_args: these tasks take no arguments.",
             hint="They are options of a named source, such as inspect:file.py@task.",

@@ -22,14 +22,14 @@ import re
 import string
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from itertools import chain, pairwise
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from zlib import crc32
 
-from skillfit.config.schema import EnvSection
+from skillfit.config.schema import SplitSection
 from skillfit.errors import InputError
 from skillfit.plain_text import quantity
 from skillfit.tasks.item import Item, Split
@@ -47,26 +47,6 @@ SPLIT_NAMES: Mapping[str, Split] = {
 # With fewer selection items a verdict depends on one or two of them. Ten items give four at the
 # default ratio.
 MIN_SELECTION = 4
-_ENV = EnvSection()
-
-
-@dataclass(frozen=True, slots=True)
-class SplitSettings:
-    """How items are divided, also for a task made in Python without a config. The defaults are
-    those of the config. `method` says how splits are made by ratio:
-
-    - balanced: the types of items in equal shares, near-duplicates in the same split;
-    - shuffle: one shuffle of all items in file order, exactly as SkillOpt divides them.
-    """
-
-    mode: Literal["auto", "ratio", "split_dir"] = _ENV.split_mode
-    method: Literal["balanced", "shuffle"] = _ENV.split_method
-    ratio: str = _ENV.split_ratio
-    seed: int = _ENV.split_seed
-    limit: int = _ENV.limit  # items per split, 0 = all
-    caps: Mapping[Split, int] = field(default_factory=dict)  # items of one split, 0 = all
-    allow_fit_only: bool = _ENV.allow_fit_only
-    allow_duplicates: bool = _ENV.allow_duplicates  # near-duplicates in other splits: a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +72,42 @@ def split_named(name: Any) -> Split:
 
 
 def split_items(
-    items: Sequence[Item], settings: SplitSettings, *, whole_rows: bool = False
+    items: Sequence[Item],
+    settings: SplitSection,
+    *,
+    caps: Mapping[Split, int] | None = None,
+    whole_rows: bool = False,
 ) -> Splits:
     """The items in their splits. `auto` uses the splits that the items have, and makes splits when
-    they have none. `whole_rows`: near-duplicates are found by whole rows, see `similar_groups`.
+    they have none. `caps` limits the items of single splits; 0 = all. `whole_rows`: near-duplicates
+    are found by whole rows, see `similar_groups`.
     """
+    caps = caps or {}
     warnings: list[str] = []
     if _use_given(items, settings):
         divided = {name: [item for item in items if item.split == name] for name in SPLITS}
         warnings += _duplicates(divided, settings, whole_rows)
-    elif settings.method == "shuffle":
-        divided = _shuffled(items, parse_ratio(settings.ratio), settings.seed)
+    elif settings.split_method == "shuffle":
+        divided = _shuffled(items, parse_ratio(settings.split_ratio), settings.split_seed)
         warnings += _duplicates(divided, settings, whole_rows)
     else:
         divided = make_splits(
-            items, parse_ratio(settings.ratio), settings.seed, whole_rows=whole_rows
+            items, parse_ratio(settings.split_ratio), settings.split_seed, whole_rows=whole_rows
         )
     for name in SPLITS:
-        caps = [cap for cap in (settings.limit, settings.caps.get(name, 0)) if cap]
-        divided[name] = divided[name][: min(caps)] if caps else divided[name]
+        limits = [limit for limit in (settings.limit, caps.get(name, 0)) if limit]
+        divided[name] = divided[name][: min(limits)] if limits else divided[name]
     return _checked(divided, settings.allow_fit_only, warnings)
 
 
-def _use_given(items: Sequence[Item], settings: SplitSettings) -> bool:
+def _use_given(items: Sequence[Item], settings: SplitSection) -> bool:
     without = [item for item in items if item.split is None]
-    if settings.mode == "split_dir" and len(without) == len(items):
+    if settings.split_mode == "split_dir" and len(without) == len(items):
         raise InputError(
             "env.split_mode is split_dir, but the tasks have no splits.",
             hint="Use folders train/ val/ test/ or a split column.",
         )
-    if settings.mode == "ratio" or len(without) == len(items):
+    if settings.split_mode == "ratio" or len(without) == len(items):
         return False
     if without:
         raise InputError(
@@ -221,7 +207,7 @@ def _counts(total: int, ratio: tuple[float, ...]) -> list[int]:
 
 
 def _duplicates(
-    divided: Mapping[Split, Sequence[Item]], settings: SplitSettings, whole_rows: bool
+    divided: Mapping[Split, Sequence[Item]], settings: SplitSection, whole_rows: bool
 ) -> list[str]:
     """Near-duplicates in more than one split: an error, or a warning where they are allowed."""
     items = [item for name in SPLITS for item in divided[name]]

@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from skillfit.config.schema import SplitSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, call_user_code, name_of, qualified_name
 from skillfit.models.json_text import parse_json
@@ -42,12 +43,13 @@ from skillfit.tasks.item import (
     Reported,
     Score,
     ScoredAttempt,
+    Split,
     as_score,
     reported_by,
     stable_hash,
 )
 from skillfit.tasks.rows import Row, items_of
-from skillfit.tasks.splits import Splits, SplitSettings, split_items
+from skillfit.tasks.splits import Splits, split_items
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -225,7 +227,8 @@ class Task:
     - `Task(items, evaluate=…)`: your function `evaluate(skill, item)` runs and scores the item.
 
     Items are dicts (`input`, `answer`, …) or `Item`s. `grade` is a grader's name or settings, or a
-    function of item and answer.
+    function of item and answer. `splits` are the settings of `env` that divide the items; `caps`
+    says how many items of a split are used, where not all are.
     """
 
     def __init__(
@@ -236,7 +239,8 @@ class Task:
         grade: GraderLike | None = None,
         evaluate: Callable[..., Any] | None = None,
         evaluator: Evaluator | None = None,
-        splits: SplitSettings | None = None,
+        splits: SplitSection | None = None,
+        caps: Mapping[Split, int] | None = None,
         fields: Mapping[str, str] | None = None,
         judge: Model | None = None,
         base: Path = Path(),
@@ -256,14 +260,17 @@ class Task:
             self.grader = build_grader(grade or "exact", judge=judge, base=base)
             self.evaluator = FunctionEvaluator(run, self.grader) if run else None
             check_items(self.grader, self.items)
-        self.split_settings = splits or SplitSettings()
+        self.split_settings = splits or SplitSection()
+        self.caps = caps or {}
 
     @cached_property
     def splits(self) -> Splits:
         """Computed on first use: evaluating all items needs no splits."""
         whole_rows = self.evaluator is not None
         with collector_paused():
-            return split_items(self.items, self.split_settings, whole_rows=whole_rows)
+            return split_items(
+                self.items, self.split_settings, caps=self.caps, whole_rows=whole_rows
+            )
 
     @property
     def train(self) -> tuple[Item, ...]:
@@ -289,10 +296,10 @@ class Task:
         """What the user should know about the splits."""
         return self.splits.warnings
 
-    def with_splits(self, settings: SplitSettings) -> Task:
-        """The same task with other split settings."""
+    def with_splits(self, settings: SplitSection, caps: Mapping[Split, int]) -> Task:
+        """The same task with other split settings, and at most so many items of each split."""
         other = copy(self)
-        other.split_settings = settings
+        other.split_settings, other.caps = settings, caps
         vars(other).pop("splits", None)
         return other
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skillfit.config.schema import OptimizerSection
-from skillfit.gate import Candidate, Gate, GateSettings, TextFilter
+from skillfit.config.schema import EvaluationSection, OptimizerSection
+from skillfit.gate import Candidate, Gate, TextFilter
 from skillfit.optimize import epoch as look_back
 from skillfit.optimize.epoch import Pair
 from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
@@ -58,7 +58,7 @@ async def slow_update(run: Components, epoch: Epoch, state: TrainingState) -> Sl
     gate, settings, last = run.gate, run.config.optimizer, epoch is run.plan.epochs[-1]
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     if epoch.number == 1 and not gate.pools_edits:
-        state = await _placeholder(gate, run.gate_settings, epoch, state, log, last=last)
+        state = await _placeholder(gate, run.config.evaluation, epoch, state, log, last=last)
         return SlowUpdated(state)
     if gate.pools_edits and (epoch.number == 1 or last):
         return SlowUpdated(state)  # in the last epoch nothing could measure the lesson any more
@@ -74,7 +74,7 @@ async def slow_update(run: Components, epoch: Epoch, state: TrainingState) -> Sl
         )
         candidate = _with_lesson(run.texts, comparison.current, lesson.text, log.step)
         carried = await _carry(
-            gate, run.gate_settings, settings, epoch, state, candidate, lesson.text, log
+            gate, run.config.evaluation, settings, epoch, state, candidate, lesson.text, log
         )
         state, tally = carried.state, carried.tally
         await run.persist_failures()
@@ -131,7 +131,7 @@ async def meta_skill(
 
 async def _placeholder(
     gate: Gate,
-    metric: GateSettings,
+    evaluation: EvaluationSection,
     epoch: Epoch,
     state: TrainingState,
     log: StepLog,
@@ -145,7 +145,7 @@ async def _placeholder(
     if skill.hash != state.skill.hash:
         with log.stage("slow_update"):
             origin = slow_update_name(epoch.number)
-            state = await adopt(gate, metric, state, skill, origin, log, like=state.skill)
+            state = await adopt(gate, evaluation, state, skill, origin, log, like=state.skill)
     record = SlowUpdateRecord(action="inject_placeholder", standings=state.standings)
     _emit(log.emit, epoch, state, skill, gate.best, record)
     return state
@@ -204,7 +204,7 @@ class CarriedLesson:
 
 async def _carry(
     gate: Gate,
-    metric: GateSettings,
+    evaluation: EvaluationSection,
     settings: OptimizerSection,
     epoch: Epoch,
     state: TrainingState,
@@ -217,7 +217,7 @@ async def _carry(
     if candidate.hash == state.skill.hash:
         return CarriedLesson(state, "no_content" if not text else "unchanged")
     if not settings.slow_update_gate_with_selection:
-        state = await adopt(gate, metric, state, candidate, name, log)
+        state = await adopt(gate, evaluation, state, candidate, name, log)
         return CarriedLesson(state, "force_accept", gate.tally(candidate))
     if gate.pools_edits:
         waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))

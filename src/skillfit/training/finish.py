@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from skillfit import __version__
+from skillfit.config.schema import EvaluationSection
 from skillfit.errors import Exit
-from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose_run, ship_test
+from skillfit.gate import Facts, Gate, ShipResult, diagnose_run, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
@@ -305,18 +306,20 @@ def _known_scores(
         return None
 
 
-def _values(metric: GateSettings, state: TrainingState, ending: Ending) -> tuple[float, float]:
+def _values(
+    evaluation: EvaluationSection, state: TrainingState, ending: Ending
+) -> tuple[float, float]:
     """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
         return state.baseline_score, state.score if state.baseline else state.baseline_score
     before, after = ending.scores.baseline, ending.scores.best
-    return metric.value(before.hard, before.soft), metric.value(after.hard, after.soft)
+    return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
 
 
 def _audit(run: Components, state: TrainingState, ending: Ending) -> None:
     """Warn about a score that a one-line rule reaches too."""
     rules = shortcuts(run.task.train, run.task.selection)
-    check = audit(rules, *_values(run.gate_settings, state, ending))
+    check = audit(rules, *_values(run.config.evaluation, state, ending))
     if check.verdict != "go":
         run.emit(Warned(what="shortcut", message=check.message))
 
@@ -354,7 +357,7 @@ def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> Run
     if ending.ship is not None:
         return "unverified" if run.task.fit_only else _REASON_OF[ending.ship.verdict]
     # Without a ship test the gate's own scores decide, as in SkillOpt.
-    before, after = _values(run.gate_settings, state, ending)
+    before, after = _values(run.config.evaluation, state, ending)
     return "improved" if after > before else "no_improvement"
 
 
@@ -364,7 +367,7 @@ def _facts(
     """What the diagnosis may rest on."""
     stats = run.engine.stats
     baseline = state.baseline_score
-    before, after = _values(run.gate_settings, state, ending)
+    before, after = _values(run.config.evaluation, state, ending)
     measured = run.gate.noise() if state.baseline is not None else None
     noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
@@ -439,26 +442,30 @@ def summarise(
         rollouts=RolloutCounts(stats.planned, stats.scored),
         total_wall_time_s=round(closing.budget.minutes * 60, 1),
     )
-    summary = _with_selection_scores(summary, run.gate_settings, ending)
-    summary = _with_test_scores(summary, run.gate_settings, ending)
+    summary = _with_selection_scores(summary, run.config.evaluation, ending)
+    summary = _with_test_scores(summary, run.config.evaluation, ending)
     return _with_usage(summary, closing.journal.bill())
 
 
-def _with_selection_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
+def _with_selection_scores(
+    summary: RunSummary, evaluation: EvaluationSection, ending: Ending
+) -> RunSummary:
     scores, final = ending.scores, ending.final
     return replace(
         summary,
-        metric=metric.metric,
+        metric=evaluation.gate_metric,
         baseline_selection_hard=_hard(scores.baseline if scores else None),
-        baseline_selection_score=_score(metric, scores.baseline if scores else None),
+        baseline_selection_score=_score(evaluation, scores.baseline if scores else None),
         best_selection_hard=_hard(scores.best if scores else None),
-        best_selection_score=_score(metric, scores.best if scores else None),
+        best_selection_score=_score(evaluation, scores.best if scores else None),
         final_selection_hard=_hard(final),
         final_selection_soft=final.soft if final else None,
     )
 
 
-def _with_test_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
+def _with_test_scores(
+    summary: RunSummary, evaluation: EvaluationSection, ending: Ending
+) -> RunSummary:
     baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
     return replace(
         summary,
@@ -468,9 +475,9 @@ def _with_test_scores(summary: RunSummary, metric: GateSettings, ending: Ending)
         test_soft=best.soft if best else None,
         final_test_hard=_hard(final),
         final_test_soft=final.soft if final else None,
-        baseline_test_score=_score(metric, baseline),
-        test_score=_score(metric, best),
-        final_test_score=_score(metric, final),
+        baseline_test_score=_score(evaluation, baseline),
+        test_score=_score(evaluation, best),
+        final_test_score=_score(evaluation, final),
         test_delta_hard=best.hard - baseline.hard if best and baseline else None,
         final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
     )
@@ -496,9 +503,9 @@ def _hard(tally: Tally | None) -> float | None:
     return tally.hard if tally else None
 
 
-def _score(metric: GateSettings, tally: Tally | None) -> float | None:
+def _score(evaluation: EvaluationSection, tally: Tally | None) -> float | None:
     """Under the gate's metric."""
-    return metric.value(tally.hard, tally.soft) if tally else None
+    return evaluation.value(tally.hard, tally.soft) if tally else None
 
 
 @dataclass(frozen=True, slots=True)

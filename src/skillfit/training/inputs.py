@@ -22,9 +22,9 @@ from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.identity import ReplacedParts, RunIdentity, TaskIdentity
 from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, refuse_unreadable
-from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
-from skillfit.tasks.item import GraderLike, stable_hash, weights_of
-from skillfit.tasks.load import find_source
+from skillfit.tasks import Item, Task, load_task
+from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
+from skillfit.tasks.load import find_source, task_from_python
 from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
 from skillfit.training.user_parts import Abilities, Replaced, RunParts, gate_settings
 
@@ -132,7 +132,7 @@ def _programs(config: Config) -> dict[str, str]:
     return {
         role: stable_hash(described_program(spec))
         for role, spec in config.model.by_role().items()
-        if spec.id.startswith("cli/")
+        if spec.is_cli
     }
 
 
@@ -167,7 +167,8 @@ def read_inputs(
     if task is None:
         loaded = _from_config(config, judge, agent_model, grader)
     else:
-        loaded = _from_python(config, task, judge, grader)
+        caps = _caps(config)
+        loaded = task_from_python(task, env, caps=caps, grader=grader, judge=judge)
     parts = RunParts(config, replaced or Replaced())
     rollout_plan, available = None, SplitSizes.of(loaded)
     if training and config.budget.rollouts is not None:
@@ -218,60 +219,21 @@ def _from_config(
             hint="Name a file, for example tasks.jsonl.",
         )
     _refuse_tasks_inside_skill(env.skill, env.tasks)
-    settings = _task_settings(config, grader or env.grader)
-    return load_task(settings, judge=judge, model=agent_model)
+    return load_task(env, caps=_caps(config), grader=grader, judge=judge, model=agent_model)
 
 
-def _from_python(
-    config: Config,
-    task: Task | Iterable[Item | Mapping[str, Any]],
-    judge: Model | None,
-    grader: GraderLike | None,
-) -> Task:
-    """A task or its rows given from Python, under the same settings as one from a file."""
-    settings = _task_settings(config, grader or config.env.grader)
-    if not isinstance(task, Task):
-        task = Task(
-            task, grade=settings.grader, fields=settings.fields, splits=settings.splits, judge=judge
-        )
-        settings = replace(settings, grader=None, fields={})
-    return load_task(replace(settings, tasks=task))
-
-
-def _task_settings(config: Config, grader: GraderLike | None) -> TaskSettings:
-    env, evaluation = config.env, config.evaluation
-    splits = SplitSettings(
-        mode=env.split_mode,
-        method=env.split_method,
-        ratio=env.split_ratio,
-        seed=env.split_seed,
-        limit=env.limit,
-        caps={
-            "train": config.train.train_size,
-            "selection": evaluation.sel_env_num,
-            "test": evaluation.test_env_num,
-        },
-        allow_fit_only=env.allow_fit_only,
-        allow_duplicates=env.allow_duplicates,
-    )
-    return TaskSettings(
-        env.tasks,
-        Path(env.folder),
-        grader=grader,
-        fields=env.fields,
-        splits=splits,
-        task_args=env.task_args,
-        corpus=Path(env.corpus) if env.corpus else None,
-        timeout=env.exec_timeout,
-        skill_as=env.skill_as,
-        model_roles=env.model_roles,
-    )
+def _caps(config: Config) -> dict[Split, int]:
+    """How many items of each split are used; 0 = all."""
+    return {
+        "train": config.train.train_size,
+        "selection": config.evaluation.sel_env_num,
+        "test": config.evaluation.test_env_num,
+    }
 
 
 def _with_selection(task: Task, items: int) -> Task:
     """The task with this many selection items."""
-    caps = {**task.split_settings.caps, "selection": items}
-    return task.with_splits(replace(task.split_settings, caps=caps))
+    return task.with_splits(task.split_settings, {**task.caps, "selection": items})
 
 
 def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) -> Task | None:
@@ -280,7 +242,7 @@ def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) 
     if grader is None:
         return None
     _refuse_second_grader(config, task, given)
-    return load_task(_task_settings(config, grader), judge=judge)
+    return load_task(config.env, caps=_caps(config), grader=grader, judge=judge)
 
 
 def _refuse_what_does_not_fit(

@@ -139,7 +139,7 @@ async def take_step(
     carried = carry_winner(gate, state, verdict, planned)
     if not pools:
         noted = await add_notes(
-            gate, run.optimizer, texts, run.gate_settings, carried, patches, log
+            gate, run.optimizer, texts, run.config.evaluation, carried, patches, log
         )
         carried, result = noted.state, replace(result, notes=noted.notes)
     await run.persist_failures()

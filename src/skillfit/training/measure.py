@@ -237,7 +237,7 @@ class _Ablation:
                     return
 
     async def _round(self, number: int, left: int) -> None:
-        key = f"{self._settings.seed}/ablate/{number}"
+        key = f"{self._settings.config.train.seed}/ablate/{number}"
         order = list(self._items)
         random.Random(key).shuffle(order)
         order = order[:left]
@@ -255,7 +255,7 @@ class _Ablation:
     def _observe(self, arm: Arm, outcome: Outcome) -> None:
         if outcome.score is None:
             return
-        value = self._settings.value(outcome.score.hard, outcome.score.soft)
+        value = self._settings.config.evaluation.value(outcome.score.hard, outcome.score.soft)
         self._trials.add(outcome.item_id, arm.edits, value)
         self._without.update(arm.edits)
         self._scored += 1
@@ -265,7 +265,8 @@ class _Ablation:
         """The worth of every unit, from all rollouts, and the skill without those that can be cut.
         A skill that would be empty is not handed back.
         """
-        family: Family = "logistic" if self._settings.metric == "hard" else "linear"
+        binary = self._settings.config.evaluation.gate_metric == "hard"
+        family: Family = "logistic" if binary else "linear"
         columns = [key for key in self._pool.edits if self._without[key]]
         kinds: dict[str, ColumnKind] = dict.fromkeys(columns, "removal")
         posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds)
@@ -332,7 +333,7 @@ class _Ablation:
         evidence = paired_evidence(
             new, old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
         )
-        holds = _not_worse(new, old, self._settings.coverage_floor)
+        holds = _not_worse(new, old, self._settings.config.evaluation.coverage_floor)
         event = replace(found.event, comparison=evidence, holds=holds)
         return Ablation(event, shorter if holds else None)
 

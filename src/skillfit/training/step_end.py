@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from skillfit.config.schema import Config
-from skillfit.gate import EditEffect, Gate, GateSettings, Observation, TextFilter, Verdict
+from skillfit.config.schema import Config, EvaluationSection
+from skillfit.gate import EditEffect, Gate, Observation, TextFilter, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.epoch import collect_notes, consolidate
 from skillfit.optimize.optimizer import Optimizer, Patch
@@ -146,7 +146,7 @@ async def add_notes(
     gate: Gate,
     optimizer: Optimizer | None,
     texts: TextFilter,
-    metric: GateSettings,
+    evaluation: EvaluationSection,
     state: TrainingState,
     patches: Sequence[Patch],
     log: StepLog,
@@ -169,7 +169,7 @@ async def add_notes(
         unchanged = skill.hash == state.skill.hash
         if unchanged or not texts.fits(skill, state.skill, "appendix", log.step):
             return WithNotes(state)
-        state = await adopt(gate, metric, state, skill, f"appendix_{step_name(log.step)}", log)
+        state = await adopt(gate, evaluation, state, skill, f"appendix_{step_name(log.step)}", log)
     kept = appendix_notes(skill)
     added = tuple(note for note in kept if note not in held)
     return WithNotes(state, Notes(len(notes), added, len(kept), consolidated))
@@ -177,7 +177,7 @@ async def add_notes(
 
 async def adopt(
     gate: Gate,
-    metric: GateSettings,
+    evaluation: EvaluationSection,
     state: TrainingState,
     skill: Skill,
     origin: str,
@@ -189,7 +189,7 @@ async def adopt(
     """
     tally = await gate.adopt(skill, like)
     emit_score(log.emit, origin, skill, tally)
-    score = metric.value(tally.hard, tally.soft)
+    score = evaluation.value(tally.hard, tally.soft)
     return state.carrying(skill, origin, score).tracking_best(gate, log.step)
 
 

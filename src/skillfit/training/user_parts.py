@@ -62,7 +62,7 @@ SAMPLERS = {
     "balanced": "skillfit.training.plan:BalancedBatches",
 }
 EXECUTORS = {
-    "local": "skillfit.rollout.executor:LocalExecutor",
+    "local": "skillfit.rollout.engine:LocalExecutor",
     "ray": "skillfit.plugins.ray_executor:RayExecutor",
 }
 FIX = "Fix its code; --debug shows the traceback."
@@ -232,21 +232,9 @@ class RunParts:
 
 
 def gate_settings(config: Config, task: Task) -> GateSettings:
-    """The values of the config and the task that a gate needs."""
-    evaluation = config.evaluation
-    return GateSettings(
-        metric=evaluation.gate_metric,
-        mixed_weight=evaluation.gate_mixed_weight,
-        coverage_floor=evaluation.coverage_floor,
-        must_pass=evaluation.must_pass,
-        max_skill_tokens=config.optimizer.max_skill_tokens,
-        use_gate=evaluation.use_gate,
-        seed=config.train.seed,
-        weights=weights_of(task.items),
-        passes=selection_passes(len(task.selection)),
-        review=config.review,
-        prune_initial=config.optimizer.prune_initial,
-    )
+    """The config, and what a gate is told of the task."""
+    passes = selection_passes(len(task.selection))
+    return GateSettings(config, weights_of(task.items), passes=passes)
 
 
 async def _no_rollouts(

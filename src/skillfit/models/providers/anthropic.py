@@ -8,8 +8,9 @@ from typing import Any
 from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
-from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Setup, Usage
+from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Usage
 from skillfit.models.providers.http import Endpoint, OptionalParameters, bearer, join, without_query
+from skillfit.models.registry import Setup
 from skillfit.models.wire import (
     TokenCount,
     WireModel,

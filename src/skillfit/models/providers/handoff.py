@@ -20,7 +20,8 @@ from typing import Any
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import json_candidates, parse_model_json
-from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Setup, Usage
+from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Usage
+from skillfit.models.registry import Setup
 from skillfit.plain_text import quantity, shorten
 
 _ENDINGS = (".answer.json", ".answer.md", ".answer.txt")

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import Setup
 from skillfit.models.providers.openai_protocols import ChatProvider
+from skillfit.models.registry import Setup
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest

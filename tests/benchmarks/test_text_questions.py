@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from skillfit.benchmarks.searchqa import shortened_context
+from skillfit.benchmarks.text_questions import shortened_context
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import load_task
 from skillfit.tasks.item import Attempt
 from skillfit.tasks.task import prove_gold
 from tests.benchmarks.sample_training import LESSON, Lab, by_question, sample_task, user
@@ -39,6 +40,6 @@ def test_the_context_is_cut_between_snippets() -> None:
 
 def test_without_prepared_data_the_error_names_three_ways() -> None:
     with pytest.raises(InputError, match="no data for searchqa") as raised:
-        load_task(TaskSettings("searchqa"))
+        load_task(EnvSection(tasks="searchqa"))
     assert "skillfit data get searchqa" in raised.value.hint
     assert "searchqa:sample" in raised.value.hint
