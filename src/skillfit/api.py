@@ -34,10 +34,10 @@ from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
-from skillfit.plain_text import visible
+from skillfit.plain_text import display_name, visible
 from skillfit.run.control import Control
 from skillfit.run.directory import read_listed
-from skillfit.run.records import RunFinishReason, RunSummary, display_name
+from skillfit.run.records import RunFinishReason, RunSummary
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -47,14 +47,14 @@ from skillfit.training.assemble import Listener
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure
-from skillfit.training.replaceable import (
+from skillfit.training.start import start
+from skillfit.training.user_parts import (
     ExecutorLike,
     GateFactory,
     ProposerLike,
     Replaced,
     SamplerLike,
 )
-from skillfit.training.start import start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

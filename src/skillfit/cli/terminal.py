@@ -21,12 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import duration, visible, with_interval
+from skillfit.plain_text import display_name, duration, visible, with_interval
 from skillfit.report.run_text import UNPRICED, ProgressLines, cap_uses, time_left
 from skillfit.report.story import EDIT_ORDER, EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import RolloutFinished, Stored, Warned
-from skillfit.run.records import StageName, display_name
+from skillfit.run.records import StageName
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
 _ROLLOUTS: tuple[StageName, ...] = (

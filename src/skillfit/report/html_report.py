@@ -26,7 +26,16 @@ from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import ModelSpec
-from skillfit.plain_text import dollars, duration, percent, points, quantity, shorten, visible
+from skillfit.plain_text import (
+    display_name,
+    dollars,
+    duration,
+    percent,
+    points,
+    quantity,
+    shorten,
+    visible,
+)
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
 from skillfit.report.run_details import (
     ItemChange,
@@ -58,7 +67,7 @@ from skillfit.report.story import (
 from skillfit.report.story_builder import read_story
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.events import AblationFinished
-from skillfit.run.records import RecordedConfig, UnitWorth, display_name
+from skillfit.run.records import RecordedConfig, UnitWorth
 from skillfit.skill import Skill, diff
 from skillfit.skill.regions import code_fence, scan
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import (
     budget_amount,
+    display_name,
     dollars,
     duration,
+    label_of,
     mean_score,
     percent,
     points,
@@ -43,7 +45,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import DECIDED, display_name, label_of
+from skillfit.run.records import DECIDED
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
