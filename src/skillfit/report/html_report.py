@@ -24,6 +24,7 @@ from markupsafe import Markup
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
+from skillfit.extensions import JsonValue
 from skillfit.models.protocol import ROLES, ModelSpec
 from skillfit.plain_text import dollars, duration, percent, points, quantity, shorten, visible
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
@@ -445,10 +446,10 @@ def settings_of_config(config: RecordedConfig) -> Settings:
     return Settings(tuple(changed), tuple(default))
 
 
-def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
+def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> list[Setting]:
     """Dotted keys with their values as JSON."""
     rows: list[Setting] = []
-    for name, item in value.items():
+    for name, item in settings.items():
         if isinstance(item, Mapping) and item:
             rows += flat_settings(item, f"{prefix}{name}.")
         else:
@@ -456,7 +457,7 @@ def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
     return rows
 
 
-def _visible_text(value: Any) -> Any:
+def _visible_text(value: object) -> object:
     """What a template writes for a value. Hidden characters of texts become visible escapes;
     our own markup is left alone.
     """
