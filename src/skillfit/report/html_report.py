@@ -108,7 +108,7 @@ def html_report(story: RunStory) -> str:
     with open_details(Path(story.path)) as details:
         items = worst_first(details.compared_items(story))
         trajectories = details.trajectories(items[:_ITEMS])
-    return report_page(story, items, trajectories).render(report_environment())
+    return _report_page(story, items, trajectories).render(report_environment())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class ReportPage(PageData):
     style: Markup
 
 
-def report_page(
+def _report_page(
     story: RunStory, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
 ) -> ReportPage:
     edits = by_effect(story.edits)
