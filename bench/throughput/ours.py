@@ -54,7 +54,7 @@ async def run(
     )
     task = Task(rows(numbers), grade={"normalized": {"extract": "tag"}})
     agent = ChatAgent(RecordedModel(client, journal, "agent"))
-    rollouts = Rollouts(task, agent, journal, events, timeout=120, max_in_flight=2 * concurrency)
+    rollouts = Rollouts(task, agent, journal, events, max_in_flight=2 * concurrency)
     skill = Skill.from_text(SKILL)
     begun, cpu = time.perf_counter(), time.process_time()
     outcomes = await rollouts.run(

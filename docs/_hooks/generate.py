@@ -253,8 +253,8 @@ def benchmarks() -> str:
     from skillfit.extensions import BENCHMARKS
 
     parts = []
-    for name in BENCHMARKS:
-        function = getattr(import_module(f"skillfit.benchmarks.{name}"), name)
+    for name, module in BENCHMARKS.items():
+        function = getattr(import_module(f"skillfit.benchmarks.{module}"), name)
         parameters = inspect.signature(function).parameters.values()
         options = [option for option in parameters if option.kind is option.KEYWORD_ONLY]
         shown = ", ".join(f"`{option.name}` ({json.dumps(option.default)})" for option in options)

@@ -53,25 +53,26 @@ kind. It is recorded in the run's identity and holds nothing secret. Each part h
 `{"exact": {}}`, `{"agent": "chat", "prompt": "…"}`, `{"python": "Name", "source": "hash"}`.
 """
 
-BENCHMARKS = (
-    "alfworld",
-    "babyvision",
-    "docvqa",
-    "livemathematicianbench",
-    "mathverse",
-    "mmrb",
-    "officeqa",
-    "reasoning_gym",
-    "sealqa",
-    "searchqa",
-    "spreadsheetbench",
-    "swebench",
-    "textworld",
-)
+# Name of a benchmark and of its function -> the module in skillfit.benchmarks.
+BENCHMARKS: Mapping[str, str] = {
+    "alfworld": "games",
+    "babyvision": "image_questions",
+    "docvqa": "image_questions",
+    "livemathematicianbench": "text_questions",
+    "mathverse": "image_questions",
+    "mmrb": "image_questions",
+    "officeqa": "officeqa",
+    "reasoning_gym": "reasoning_gym",
+    "sealqa": "text_questions",
+    "searchqa": "text_questions",
+    "spreadsheetbench": "spreadsheetbench",
+    "swebench": "swebench",
+    "textworld": "games",
+}
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {
     "inspect": "skillfit.plugins.inspect_tasks:inspect_source",
-    **{name: f"skillfit.benchmarks.{name}:{name}" for name in BENCHMARKS},
+    **{name: f"skillfit.benchmarks.{module}:{name}" for name, module in BENCHMARKS.items()},
 }
 _REFERENCE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
@@ -354,6 +355,10 @@ class SourceReference:
     base: Path = Path()  # the folder that relative paths in the argument and options start from
 
 
+SourceDefaults = Mapping[str, Mapping[str, JsonValue]]
+"""Values for config keys, by section: `{"env": {"agent": "tools"}}`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSource:
     """What a source brings to a run.
@@ -364,7 +369,7 @@ class TaskSource:
     """
 
     load: Callable[[LoadContext], SourceItems]
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: SourceDefaults = field(default_factory=dict)
 
 
 def find_source(

@@ -15,6 +15,7 @@ import yaml
 
 from skillfit.agents import AttemptContext, build_agent, remove_workspace
 from skillfit.agents.cli_agent import CliAgent
+from skillfit.config.schema import AgentSection
 from skillfit.models import ModelSpec
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item
@@ -134,7 +135,10 @@ class StandIn:
 
     def agent(self, model: str = "", corpus: Path | None = None, **settings: Any) -> CliAgent:
         agent = build_agent(
-            "cli", self.spec(model, **settings), None, environ=self.environ, corpus=corpus
+            AgentSection(agent="cli", corpus=str(corpus or "")),
+            self.spec(model, **settings),
+            None,
+            environ=self.environ,
         )
         assert isinstance(agent, CliAgent)
         return agent

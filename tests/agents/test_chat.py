@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext, ChatAgent, build_agent
+from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec
 from skillfit.models.protocol import Reply, Usage
@@ -110,12 +111,12 @@ async def test_an_attached_file_that_is_no_text_is_a_failure_and_not_an_answer(
 
 def test_a_template_without_a_place_for_the_skill_is_refused() -> None:
     with pytest.raises(InputError, match="never see the skill"):
-        build_agent("chat", ModelSpec(id="scripted/x"), ScriptedModel([]), prompt="Be good.")
+        build_agent(AgentSection(prompt="Be good."), ModelSpec(id="scripted/x"), ScriptedModel([]))
 
 
 def test_what_makes_an_agent_itself_is_described() -> None:
-    plain = build_agent("chat", ModelSpec(id="scripted/x"), ScriptedModel([]))
-    patient = build_agent("chat", ModelSpec(id="scripted/x"), ScriptedModel([]), max_turns=3)
+    plain = build_agent(AgentSection(), ModelSpec(id="scripted/x"), ScriptedModel([]))
+    patient = build_agent(AgentSection(max_turns=3), ModelSpec(id="scripted/x"), ScriptedModel([]))
 
     assert plain.describe()["model"] == "scripted/model"
     assert plain.describe() != patient.describe()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from skillfit.agents import AttemptContext, build_agent, remove_workspace
+from skillfit.config.schema import AgentSection
 from skillfit.models import ModelSpec
 from skillfit.models.protocol import AuthFailed
 from tests.agents.stand_in import ITEM, SKILL, StandIn
@@ -123,7 +124,7 @@ def claude_folder(fake: StandIn) -> Path:
 def claude(fake: StandIn, tokens: TokenServer) -> Any:
     options = {"program": str(fake.program), "login": True}
     spec = ModelSpec(id="cli/claude", base_url=tokens.url, options=options)
-    return build_agent("cli", spec, None, environ=fake.environ)
+    return build_agent(AgentSection(agent="cli"), spec, None, environ=fake.environ)
 
 
 async def test_three_rollouts_with_an_expired_login_refresh_it_once_and_save_it(

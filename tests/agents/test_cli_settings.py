@@ -11,6 +11,7 @@ from skillfit.agents import build_agent
 from skillfit.agents.cli_agent import CliAgent
 from skillfit.agents.cli_programs import load_description, read_output
 from skillfit.config import load_config
+from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, connect
 from skillfit.models.failures import is_fatal
@@ -34,7 +35,7 @@ def test_files_that_options_name_are_relative_to_the_config_file(
 
     spec = load_config(project / "skillfit.yaml").model.agent
     assert spec is not None
-    built = build_agent("cli", spec, None, environ=fake.environ)
+    built = build_agent(AgentSection(agent="cli"), spec, None, environ=fake.environ)
 
     assert isinstance(built, CliAgent)
     assert built.command.program() == str(project / "agent.sh")
@@ -60,7 +61,12 @@ def test_a_program_without_key_or_login_is_an_error_at_the_start(fake: StandIn, 
     options = {"program": str(fake.program)}
     del fake.environ["OPENAI_API_KEY"]
     with pytest.raises(AuthFailed, match=f"No key for cli/{name}"):
-        build_agent("cli", ModelSpec(id=f"cli/{name}", options=options), None, environ=fake.environ)
+        build_agent(
+            AgentSection(agent="cli"),
+            ModelSpec(id=f"cli/{name}", options=options),
+            None,
+            environ=fake.environ,
+        )
 
 
 def test_codex_complaining_about_a_missing_key_is_an_auth_failure() -> None:
@@ -78,13 +84,13 @@ def test_opencode_without_ripgrep_is_an_error_at_the_start(fake: StandIn) -> Non
     spec = ModelSpec(id="cli/opencode", options={"program": str(fake.program)})
 
     with pytest.raises(InputError, match="opencode needs rg, which is not installed"):
-        build_agent("cli", spec, None, environ=fake.environ)
+        build_agent(AgentSection(agent="cli"), spec, None, environ=fake.environ)
 
     downloaded = fake.home / ".cache" / "opencode" / "bin" / "rg"
     downloaded.parent.mkdir(parents=True)
     downloaded.write_text("#!/bin/sh\n")
     downloaded.chmod(0o755)
-    build_agent("cli", spec, None, environ=fake.environ)
+    build_agent(AgentSection(agent="cli"), spec, None, environ=fake.environ)
 
 
 def test_a_program_as_a_model_has_all_that_reflection_needs(fake: StandIn) -> None:

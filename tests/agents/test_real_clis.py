@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.agents import AttemptContext, build_agent, remove_workspace
+from skillfit.config.schema import AgentSection
 from skillfit.models import Message, ModelSpec, Request, connect
 from skillfit.models.protocol import AuthFailed
 from skillfit.skill import Skill
@@ -130,7 +131,9 @@ def api(program: Program) -> Iterator[AgentApi]:
 async def test_it_discovers_reads_and_follows_the_skill(
     program: Program, api: AgentApi, user_home: Path
 ) -> None:
-    agent = build_agent("cli", spec(program, api), None, environ=environment(program, user_home))
+    agent = build_agent(
+        AgentSection(agent="cli"), spec(program, api), None, environ=environment(program, user_home)
+    )
 
     attempt = await agent.attempt(SKILL, ITEM, AttemptContext())
 
@@ -170,7 +173,10 @@ async def shell(program: Program, user_home: Path, command: str) -> tuple[str, A
 
     with AgentApi(script) as api:
         agent = build_agent(
-            "cli", spec(program, api), None, environ=environment(program, user_home)
+            AgentSection(agent="cli"),
+            spec(program, api),
+            None,
+            environ=environment(program, user_home),
         )
         attempt = await agent.attempt(SKILL, ITEM, AttemptContext())
     remove_workspace(attempt.workspace)
@@ -240,7 +246,10 @@ async def test_a_key_the_server_refuses_is_an_auth_failure_and_no_answer(
     with AgentApi(lambda seen: Refuse(401, "invalid x-api-key")) as api:
         options = {"retries": "1"} if program.name == "claude" else {}
         agent = build_agent(
-            "cli", spec(program, api, **options), None, environ=environment(program, user_home)
+            AgentSection(agent="cli"),
+            spec(program, api, **options),
+            None,
+            environ=environment(program, user_home),
         )
         with pytest.raises(AuthFailed):
             await agent.attempt(SKILL, ITEM, AttemptContext())

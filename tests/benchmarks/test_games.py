@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.game_player import GameEvaluator, start_game_process
+from skillfit.benchmarks.games import GameEvaluator, start_game_process
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import RateLimited

@@ -193,6 +193,35 @@ async def test_a_search_service_that_fails_is_a_failure_not_a_zero() -> None:
     assert raised.value.kind == "search" and "503" in raised.value.message
 
 
+async def test_a_search_that_fails_once_is_asked_again() -> None:
+    answers = [Response("busy", 503), JSONResponse([{"title": "It is 7."}])]
+    asked: list[str] = []
+
+    async def serve(request: Request) -> Response:
+        asked.append((await request.json())["query"])
+        return answers.pop(0)
+
+    item = Item("1", {"input": "How many?", "answers": ["7"]})
+    with WebApp(serve) as app:
+        evaluator = rounds([search("a"), "<answer>7</answer>"], app.url)
+        _, score = await evaluator(Skill.from_text("# S\n\nx\n"), item, seed=1)
+    assert score.hard == 1 and asked == ["a", "a"]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "config"), (404, "config"), (400, "evaluate")])
+async def test_a_search_that_would_fail_again_is_asked_once(status: int, kind: str) -> None:
+    asked: list[str] = []
+
+    async def serve(request: Request) -> Response:
+        asked.append((await request.json())["query"])
+        return Response("no", status)
+
+    item = Item("1", {"input": "How many?", "answers": ["7"]})
+    with WebApp(serve) as app, pytest.raises(TaskFailure, match=f"answered {status}: no") as raised:
+        await rounds([search("a")], app.url)(Skill.from_text("# S\n\nx\n"), item, seed=1)
+    assert raised.value.kind == kind and asked == ["a"]
+
+
 # data
 
 

@@ -17,7 +17,7 @@ import yaml
 import skillfit
 from skillfit.api import prepare
 from skillfit.benchmarks.benchmark import find_benchmark
-from skillfit.benchmarks.game_player import GameEvaluator
+from skillfit.benchmarks.games import GameEvaluator
 from skillfit.benchmarks.officeqa import OfficeAnswer
 from skillfit.benchmarks.prepare import make
 from skillfit.benchmarks.questions import MatchOrJudge

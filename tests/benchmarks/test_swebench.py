@@ -20,8 +20,8 @@ from skillfit.benchmarks.swebench import (
     PatchGrader,
     files_in,
     image_of,
-    judge,
     parse_log,
+    suite_verdict,
 )
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
@@ -115,7 +115,7 @@ def test_results_are_judged_as_the_swebench_package_judges_them() -> None:
         gold = {"FAIL_TO_PASS": fix, "PASS_TO_PASS": keep}
         report = grading.get_eval_tests_report(statuses, gold)
         resolved = grading.get_resolution_status(report) == grading.ResolvedStatus.FULL.value
-        assert judge(statuses, fix, keep).resolved == resolved, (statuses, fix, keep)
+        assert suite_verdict(statuses, fix, keep).resolved == resolved, (statuses, fix, keep)
         outcomes.add(resolved)
     assert outcomes == {True, False}
 
@@ -369,10 +369,50 @@ async def test_a_docker_that_fails_is_a_failure_of_its_own_kind(
 ) -> None:
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    program.write_text(
+        '#!/bin/sh\necho $1 >> "$0.calls"\n'
+        "echo 'Cannot connect to the Docker daemon' >&2\nexit 1\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     rounds = ContainerRounds(ScriptedModel([]), "Work. {skill}", "x", 5, 60)
     with pytest.raises(TaskFailure, match="Cannot connect to the Docker daemon") as raised:
         await rounds(SKILL, sample.items[0], seed=1)
     assert raised.value.kind == "docker"
+    assert Path(f"{program}.calls").read_text().split() == ["run"] * 3
+
+
+async def test_a_docker_that_fails_once_is_called_again(
+    sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin_folder = stand_in_docker(tmp_path, monkeypatch)
+    program = bin_folder / "docker"
+    program.rename(bin_folder / "working")
+    program.write_text(
+        f'#!/bin/sh\nif [ ! -e "$0.failed" ]; then : > "$0.failed"; echo busy >&2; exit 125; fi\n'
+        f'exec {bin_folder / "working"} "$@"\n'
+    )
+    program.chmod(0o755)
+    item = sample.items[0]
+    shutil.copytree(item.content()["repository"], bin_folder / "testbed")
+    commit(bin_folder / "testbed", "base")
+    rounds = ContainerRounds(ScriptedModel(["Done."]), "Work. {skill}", "x", 5, 60)
+    _, score = await rounds(SKILL, item, seed=1)
+    assert score.feedback == "Nothing was changed."
+    assert [line.split()[0] for line in (bin_folder / "calls").read_text().splitlines()] == [
+        *("run", "exec", "rm")
+    ]
+
+
+async def test_a_command_that_never_ends_is_ended_and_the_model_is_told(
+    sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin_folder = stand_in_docker(tmp_path, monkeypatch)
+    item = sample.items[0]
+    shutil.copytree(item.content()["repository"], bin_folder / "testbed")
+    commit(bin_folder / "testbed", "base")
+    model = ScriptedModel([run_tool("echo begun; sleep 600"), "Done."])
+    rounds = ContainerRounds(model, "Work. {skill}", "x", 5, 60, command_seconds=1)
+    attempt, _ = await rounds(SKILL, item, seed=1)
+    (result,) = (step.text for step in attempt.steps if step.kind == "tool_result")
+    assert result.startswith("begun\n") and "[killed: it ran for 1 s" in result

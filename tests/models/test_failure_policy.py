@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -11,32 +12,39 @@ import pytest
 
 import skillfit
 from skillfit.agents.cli_programs import FailureKind
-from skillfit.errors import Exit
+from skillfit.errors import Exit, TaskFailure
 from skillfit.models.failures import (
     INFRASTRUCTURE,
+    LONGEST_PAUSE,
     POLICIES,
     can_be_lost,
     classify,
     is_fatal,
     is_infrastructure,
-    is_retried,
     is_unreachable,
     is_unusable,
     make_failure,
+    may_retry,
     policy,
+    policy_of,
+    why_stop,
 )
 from skillfit.models.protocol import (
+    Adapted,
     AuthFailed,
+    BadReply,
     BadRequest,
     ContextTooLong,
     ModelError,
+    NetworkFailed,
+    NotReached,
     Overloaded,
     QuotaExhausted,
     RateLimited,
     Refused,
     TimedOut,
 )
-from skillfit.rollout.executor import WorkerLost
+from skillfit.rollout.engine import WorkerLost
 from skillfit.sandbox.process import SandboxNotStarted
 
 
@@ -198,7 +206,8 @@ def test_no_failure_is_both_fatal_and_repeated_or_lost():
     fatal = {kind for kind in POLICIES if is_fatal(kind)}
     assert fatal == {"auth", "quota", "config"}
     assert not any(
-        is_retried(kind) or can_be_lost(kind) or is_infrastructure(kind) for kind in fatal
+        policy(kind).retry != "never" or can_be_lost(kind) or is_infrastructure(kind)
+        for kind in fatal
     )
 
 
@@ -215,18 +224,76 @@ def test_a_lost_reply_was_either_unusable_or_out_of_reach():
 def test_a_failure_can_be_made_again_from_its_kind(kind):
     failure = make_failure(kind, "again", hint="Wait.")
     assert (failure.kind, str(failure)) == (kind, "again Wait.")
-    assert is_retried(failure.kind) == policy(kind).retried
+    assert policy_of(failure) == policy(kind)
     assert type(make_failure("timeout", "again")) is TimedOut
 
 
 def test_failures_of_the_infrastructure_say_nothing_about_the_skill():
-    assert {"rate_limit", "overloaded", "network", "timeout", "worker", "sandbox"} == INFRASTRUCTURE
+    calls = {"rate_limit", "overloaded", "network", "timeout"}
+    assert calls | {"worker", "sandbox", "docker", "search"} == INFRASTRUCTURE
     assert not is_infrastructure("refused") and not is_infrastructure("bad_reply")
 
 
 def test_kinds_of_the_users_own_code_fail_the_rollout_and_nothing_else():
     assert policy("my_grader") == policy("agent")
-    assert not is_retried("my_grader") and not is_fatal("my_grader")
+    assert policy("my_grader").retry == "never" and not is_fatal("my_grader")
+
+
+def test_a_call_is_repeated_as_often_as_the_policy_and_the_model_allow():
+    def repeats(failure: ModelError | TaskFailure, retries: int | None) -> int:
+        return next(n for n in range(100) if n == 50 or not may_retry(failure, n + 1, retries))
+
+    assert repeats(RateLimited("slow down"), 5) == 5
+    assert repeats(RateLimited("slow down", retry_after=LONGEST_PAUSE), 5) == 5
+    assert repeats(RateLimited("tomorrow", retry_after=LONGEST_PAUSE + 1), 5) == 0
+    assert repeats(BadReply("empty"), 5) == 2
+    assert repeats(BadReply("empty"), 1) == 1
+    assert repeats(Refused("no"), 5) == repeats(BadRequest("no such model"), 5) == 0
+    assert repeats(Adapted("left out"), 0) == 50  # the request changes each time
+    assert repeats(TaskFailure("search", "busy"), None) == 2
+    assert repeats(TaskFailure("grader", "KeyError"), None) == 0
+
+
+def test_code_of_a_task_is_repeated_only_when_something_else_failed():
+    program, command = make_failure("command", "exit 1"), TaskFailure("command", "exit 1")
+    assert policy_of(program).rollout_retries == 1 and policy_of(command).rollout_retries == 0
+    assert policy_of(TaskFailure("docker", "busy")).rollout_retries == 1
+
+
+def test_what_was_never_sent_is_not_billed():
+    billed = {
+        type(failure): policy_of(failure).billed
+        for failure in (NotReached("no route"), NetworkFailed("reset"), RateLimited("slow down"))
+    }
+    assert billed == {NotReached: "nothing", NetworkFailed: "at_most", RateLimited: "one_call"}
+
+
+TOO_FEW = "11 of 100 rollouts failed: a coverage of 90% cannot be reached."
+
+
+@pytest.mark.parametrize(
+    ("failed", "scored", "proven", "why"),
+    [
+        ({"network": 4}, 0, True, ""),
+        ({"network": 5}, 0, True, "The first 5 rollouts all failed (network)."),
+        ({"grader": 5}, 0, True, ""),
+        ({"grader": 5}, 0, False, "The first 5 rollouts all failed (grader)."),
+        ({"grader": 4, "network": 1}, 0, False, ""),
+        ({"network": 5}, 1, True, ""),
+        (
+            {"search": 11},
+            1,
+            True,
+            "11 of 100 rollouts failed: a coverage of 90% cannot be reached.",
+        ),
+        ({"grader": 60}, 1, True, ""),
+    ],
+)
+def test_failures_that_the_skill_cannot_cause_stop_the_run(failed, scored, proven, why):
+    counts = Counter(failed)
+    latest = next(iter(failed))
+    stop = why_stop(counts, latest, scored=scored, planned=100, coverage_floor=0.9, proven=proven)
+    assert stop == why
 
 
 @pytest.mark.parametrize(

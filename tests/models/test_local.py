@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.models import ModelSpec, ask, connect
-from skillfit.models.providers.local import _running
+from skillfit.models.providers.openai_protocols import _running
 from tests.models.clocks_and_meters import say
 from tests.support.chat_server import RawServer
 from tests.support.loopback_server import LoopbackServer

@@ -174,3 +174,11 @@ def test_a_config_cannot_hold_a_key(spec):
     with pytest.raises(ValidationError, match="environment") as caught:
         ModelSpec.model_validate(spec)
     assert "pa55word" not in str(caught.value)
+
+
+def test_a_secret_inside_what_looks_like_a_key_does_not_show_the_rest_of_it():
+    remember_secret("hunter3hunter3")
+    remember_secret("sk-0123456789abcdefgh/after-the-slash")
+    assert redact("a sk-hunter3hunter3hunter3 b") == "a [secret] b"
+    assert redact("a sk-0123456789abcdefgh/after-the-slash b") == "a [secret] b"
+    assert redact("hunter3hunter3hunter3hunter3, x") == "[secret][secret], x"

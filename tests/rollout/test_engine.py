@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.agents.agent import new_workspace
+from skillfit.config.schema import Config, EnvSection, TrainSection
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import Usage
 from skillfit.rollout import RolloutRequest, Tally, requests_for
@@ -151,12 +152,12 @@ async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(
         return right(item)
 
     for skill in (SKILL, Skill.from_text("Guess.")):
-        await setup.engine(noted, seed=7).run(
+        await setup.engine(noted, config=Config(train=TrainSection(seed=7))).run(
             requests_for(skill, items(3), range(2)), phase="gate", series="selection"
         )
     assert seeds[:6] == seeds[6:]
     assert len(set(seeds)) == 6 == len({seed for _, seed in seeds})
-    await setup.engine(noted, seed=8).run(
+    await setup.engine(noted, config=Config(train=TrainSection(seed=8))).run(
         requests_for(SKILL, items(3), range(2)), phase="gate", series="other"
     )
     assert len({seed for _, seed in seeds}) == 12
@@ -214,7 +215,7 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
             await process.wait()
         return "never"
 
-    (outcome,) = await setup.engine(slow, timeout=0.2).run(
+    (outcome,) = await setup.engine(slow, config=Config(env=EnvSection(exec_timeout=0.2))).run(
         requests_for(SKILL, items(1)), phase="rollout", series="step_1"
     )
     assert outcome.failure is not None and outcome.failure.kind == "timeout"
@@ -232,9 +233,9 @@ async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(
             await asyncio.sleep(0.1)
         return right(item)
 
-    outcomes = await setup.engine(one_at_a_time, timeout=0.25).run(
-        requests_for(SKILL, items(6)), phase="rollout", series="step_1"
-    )
+    outcomes = await setup.engine(
+        one_at_a_time, config=Config(env=EnvSection(exec_timeout=0.25))
+    ).run(requests_for(SKILL, items(6)), phase="rollout", series="step_1")
     assert {outcome.status for outcome in outcomes} == {"scored"}
 
 

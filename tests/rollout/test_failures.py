@@ -25,7 +25,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.rollout import Failure, requests_for
-from skillfit.rollout.executor import WorkerLost
+from skillfit.rollout.engine import WorkerLost
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.tasks.item import Item
 from tests.rollout.scripted_agents import SKILL, RolloutSetup, items, right
@@ -50,10 +50,13 @@ class Faulty:
 
 @pytest.mark.parametrize(
     "error",
-    [NetworkFailed("reset"), RateLimited("slow down"), BadReply("empty"), WorkerLost("killed")],
+    [
+        *(NetworkFailed("reset"), RateLimited("slow down"), BadReply("empty")),
+        *(WorkerLost("killed"), TaskFailure("docker", "busy"), TaskFailure("search", "busy")),
+    ],
 )
 async def test_a_failure_that_may_pass_is_tried_again(
-    setup: RolloutSetup, error: ModelError
+    setup: RolloutSetup, error: SkillfitError
 ) -> None:
     agent = Faulty(lambda _, before: error if before == 0 else None)
     outcomes = await setup.engine(agent).run(

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext
-from skillfit.config.schema import BudgetSection
+from skillfit.config.schema import BudgetSection, Config, EnvSection
 from skillfit.extensions import load_object
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
 from skillfit.plugins.ray_executor import RayExecutor
@@ -244,8 +244,10 @@ async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_
 async def test_a_rollout_over_its_time_ends_in_its_worker(
     cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
+    hurried = Config(env=EnvSection(exec_timeout=1))
+
     async def work(executor: RayExecutor) -> Any:
-        return await engine(setup, Adder(), marks, "hang", executor, timeout=1).run(
+        return await engine(setup, Adder(), marks, "hang", executor, config=hurried).run(
             requests_for(SKILL, items(1)), phase="gate", series="selection"
         )
 

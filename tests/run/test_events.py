@@ -11,7 +11,7 @@ import pytest
 
 from skillfit.config import Config, load_config
 from skillfit.config.schema import EvaluationSection
-from skillfit.models.protocol import ModelSpec
+from skillfit.models.registry import ModelSpec
 from skillfit.models.secrets import remember_secret
 from skillfit.run.events import (
     EventLog,

@@ -4,7 +4,8 @@ import pytest
 
 from skillfit.config.schema import BudgetSection
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.models.protocol import ModelSpec, Role, Usage
+from skillfit.models.protocol import Role, Usage
+from skillfit.models.registry import ModelSpec
 from skillfit.training.estimate import (
     SHIP_SAFETY,
     RolloutCost,

@@ -17,7 +17,7 @@ import skillfit
 from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
-from skillfit.models.protocol import ModelSpec
+from skillfit.models.registry import ModelSpec
 from skillfit.training.estimate import estimate
 from skillfit.training.start import start
 from tests.support.chat_server import Call

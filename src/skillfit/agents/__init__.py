@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from skillfit.agents.agent import (
     AGENTS,
@@ -23,58 +22,57 @@ from skillfit.agents.agent import (
 )
 from skillfit.agents.cli_agent import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
+from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
-from skillfit.models.protocol import Model, ModelSpec
-from skillfit.models.registry import register_provider
+from skillfit.models.protocol import Model
+from skillfit.models.registry import ModelSpec, register_provider
 from skillfit.sandbox.isolation import SandboxMode
 
 
 def build_agent(
-    kind: str,
+    env: AgentSection,
     spec: ModelSpec,
     model: Model | None,
     *,
-    prompt: str | None = None,
-    max_turns: int | None = None,
-    max_tokens: int | None = None,
-    corpus: Path | None = None,
-    network: Literal["auto", "on", "off"] = "auto",
-    sandbox: SandboxMode = "auto",
     environ: Mapping[str, str] | None = None,
 ) -> Agent:
-    """The agent of a run: `kind` is chat, tools or cli; the settings are those under `env`.
+    """The agent of a run: chat, tools or cli.
 
     `cli/…` models imply cli, which needs no `model`. A setting that the agent would ignore is an
     error.
     """
+    corpus = Path(env.corpus) if env.corpus else None
     if corpus is not None and not corpus.is_dir():
         raise InputError(f"env.corpus: {corpus} is not a folder.")
-    if kind == "cli" or spec.id.startswith("cli/"):
+    if env.agent == "cli" or spec.is_cli:
         _refuse(
             "command-line agents",
             {
-                "prompt": prompt is not None,
-                "max_turns": (max_turns or 1) > 1,
-                "max_rollout_tokens": max_tokens is not None,
-                "network: off": network == "off",
+                "prompt": env.prompt is not None,
+                "max_turns": (env.max_turns or 1) > 1,
+                "max_rollout_tokens": env.max_rollout_tokens is not None,
+                "network: off": env.network == "off",
             },
         )
-        return _cli_agent(spec, corpus, sandbox, environ)
+        return _cli_agent(spec, corpus, env.sandbox, environ)
     if model is None:
-        raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
-    if kind == "tools":
+        raise InputError(f"The {env.agent} agent needs a model.", hint="Set model.agent.")
+    if env.agent == "tools":
         return ToolsAgent(
             model,
-            prompt or ToolsAgent.prompt,
-            max_turns or ToolsAgent.max_turns,
-            max_tokens,
+            env.prompt or ToolsAgent.prompt,
+            env.max_turns or ToolsAgent.max_turns,
+            env.max_rollout_tokens,
             corpus=corpus,
-            network=network == "on",
-            sandbox=sandbox,
+            network=env.network == "on",
+            sandbox=env.sandbox,
         )
-    _refuse("the chat agent", {"corpus": corpus is not None, "network": network != "auto"})
+    _refuse("the chat agent", {"corpus": corpus is not None, "network": env.network != "auto"})
     return ChatAgent(
-        model, prompt or ChatAgent.prompt, max_turns or ChatAgent.max_turns, max_tokens
+        model,
+        env.prompt or ChatAgent.prompt,
+        env.max_turns or ChatAgent.max_turns,
+        env.max_rollout_tokens,
     )
 
 
@@ -84,7 +82,7 @@ def _cli_agent(
     sandbox: SandboxMode,
     environ: Mapping[str, str] | None,
 ) -> CliAgent:
-    if not spec.id.startswith("cli/"):
+    if not spec.is_cli:
         raise InputError(
             f"env.agent is cli, but the agent's model is {spec.id}.",
             hint="Name the program: cli/claude, cli/codex, …",

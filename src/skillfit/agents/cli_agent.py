@@ -39,18 +39,8 @@ from skillfit.agents.cli_programs import (
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.extensions import PartDescription
-from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import (
-    AuthFailed,
-    BadRequest,
-    Message,
-    ModelSpec,
-    Provider,
-    Reply,
-    Request,
-    Setup,
-    Usage,
-)
+from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Request, Usage
+from skillfit.models.registry import ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
 from skillfit.sandbox.isolation import (
@@ -253,7 +243,7 @@ def make_provider(setup: Setup) -> Provider:
     return CliProvider(command, f"cli/{command.description.name}", slots)
 
 
-def described_program(spec: ModelSpec) -> JsonObject:
+def described_program(spec: ModelSpec) -> PartDescription:
     """The description of the program that a spec names, for the run's identity: editing the user's
     own description file makes another run. Where the program is installed does not matter.
     """

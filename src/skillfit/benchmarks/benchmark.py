@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Required, TypedDict
 
 import yaml
 
 from skillfit.errors import InputError, did_you_mean
-from skillfit.extensions import source_module
+from skillfit.extensions import JsonValue, SourceDefaults, source_module
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
 from skillfit.tasks.item import Attempt, Item, TrajectoryStep
 from skillfit.tasks.load import (
@@ -116,7 +116,7 @@ class Benchmark:
         convert: Convert,
         *,
         how: Callable[[LoadContext], SourceItems] = lambda context: SourceItems(()),
-        config: Mapping[str, Any] | None = None,
+        config: SourceDefaults | None = None,
     ) -> TaskSource:
         """The task source. `how` brings a grader or evaluator that no config value can name;
         `config` is laid over the values of NAME.yaml.
@@ -188,10 +188,10 @@ class Benchmark:
             path = source if source.exists() else path
         return path if path.is_dir() else path.parent
 
-    def _config(self, over: Mapping[str, Any]) -> dict[str, Any]:
-        text_ = (self.folder / f"{self.name}.yaml").read_text(encoding="utf-8")
-        config: dict[str, Any] = yaml.safe_load(text_) or {}
-        skill = {"env": {"skill": str(self.folder / f"{self.name}.md")}}
+    def _config(self, over: SourceDefaults) -> SourceDefaults:
+        yaml_text = (self.folder / f"{self.name}.yaml").read_text(encoding="utf-8")
+        config: dict[str, Mapping[str, JsonValue]] = yaml.safe_load(yaml_text) or {}
+        skill: SourceDefaults = {"env": {"skill": str(self.folder / f"{self.name}.md")}}
         for layer in (skill, over):
             for section, values in layer.items():
                 config[section] = {**config.get(section, {}), **values}
@@ -199,10 +199,9 @@ class Benchmark:
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of this name: the constant BENCHMARK in the module of the task source."""
-    module = source_module(name)
-    found = getattr(import_module(module), "BENCHMARK", None) if module else None
-    if not isinstance(found, Benchmark):
+    """The benchmark of this name, from the module of the task source."""
+    found = _benchmark_of(name)
+    if found is None:
         known = benchmark_names()
         raise InputError(
             f"{name!r} is not a benchmark with data to prepare.",
@@ -213,12 +212,22 @@ def find_benchmark(name: str) -> Benchmark:
 
 def benchmark_names() -> list[str]:
     """The task sources that are benchmarks with data to prepare."""
-    modules = {name: source_module(name) for name in source_names()}
-    return [
-        name
-        for name, module in modules.items()
-        if module and isinstance(getattr(import_module(module), "BENCHMARK", None), Benchmark)
-    ]
+    return [name for name in source_names() if _benchmark_of(name) is not None]
+
+
+def _benchmark_of(source: str) -> Benchmark | None:
+    """The `Benchmark` in the module of a task source: the one of the same name, or the constant
+    BENCHMARK, for sources that other packages offer under another name.
+    """
+    module = source_module(source)
+    if not module:
+        return None
+    members = vars(import_module(module))
+    of_same_name = (
+        value for value in members.values() if isinstance(value, Benchmark) and value.name == source
+    )
+    found = next(of_same_name, members.get("BENCHMARK"))
+    return found if isinstance(found, Benchmark) else None
 
 
 def data_home() -> Path:

@@ -31,8 +31,8 @@ class Move(TypedDict):
     command: str
 
 
-class State(TypedDict):
-    """What the player sees after a move."""
+class GameAnswer(TypedDict):
+    """What this program answers: the state that the player sees."""
 
     text: str
     admissible: list[str]
@@ -68,7 +68,7 @@ class _Game:
         self._state, _, self._done = self._environment.step(command)
         return self
 
-    def state(self) -> State:
+    def state(self) -> GameAnswer:
         state = self._state
         return {
             "text": _plain(str(state.feedback or "")),

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,9 +47,12 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription
+from skillfit.models.client import with_retries
+from skillfit.models.failures import classify_service
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
+from skillfit.plain_text import one_line
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import TextGrader, verdict
 from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
@@ -57,7 +60,7 @@ from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskS
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator
 
-BENCHMARK = Benchmark(
+OFFICEQA = Benchmark(
     name="officeqa",
     title="OfficeQA: questions about U.S. Treasury Bulletins",
     homepage="https://huggingface.co/datasets/databricks/officeqa",
@@ -70,7 +73,7 @@ BENCHMARK = Benchmark(
     gated=True,
     row_id=lambda row: text(row, "uid", "id"),
 )
-MODES = ("offline", "corpus", "none", "custom_search")
+_MODES = ("offline", "corpus", "none", "custom_search")
 _PAGE = re.compile(r"[?&#]page=(\d+)")
 PAGE_CHARS = 24_000
 TOTAL_CHARS = 80_000
@@ -135,7 +138,7 @@ def officeqa(
             search_max_num_results,
             search_timeout_seconds,
         )
-        prompt = packaged_text(BENCHMARK.folder, "answer_by_searching.md")
+        prompt = packaged_text(OFFICEQA.folder, "answer_by_searching.md")
         rounds = SearchRounds(
             context.model, prompt, grader, service, max_tool_turns, max_queries_per_turn
         )
@@ -144,7 +147,7 @@ def officeqa(
     env = _env(search_mode, max_tool_turns)
     if search_mode == "corpus":
         env["corpus"] = str(folders()[0])
-    return BENCHMARK.source(reference, convert, how=how, config={"env": env})
+    return OFFICEQA.source(reference, convert, how=how, config={"env": env})
 
 
 def _check_mode(mode: str, url: str) -> None:
@@ -154,9 +157,9 @@ def _check_mode(mode: str, url: str) -> None:
             "skillfit does not offer.",
             hint="Use custom_search with a search service, or offline.",
         )
-    if mode not in MODES:
+    if mode not in _MODES:
         raise InputError(
-            f"env.task_args: search_mode is {mode!r}.", hint=f"Choose one of {', '.join(MODES)}."
+            f"env.task_args: search_mode is {mode!r}.", hint=f"Choose one of {', '.join(_MODES)}."
         )
     if mode == "custom_search" and not url:
         raise InputError("env.task_args: search_mode custom_search needs search_api_url.")
@@ -164,10 +167,10 @@ def _check_mode(mode: str, url: str) -> None:
 
 def _env(mode: str, turns: int) -> dict[str, str | int]:
     if mode == "none":
-        return {"agent": "chat", "prompt": packaged_text(BENCHMARK.folder, "answer_from_pages.md")}
+        return {"agent": "chat", "prompt": packaged_text(OFFICEQA.folder, "answer_from_pages.md")}
     if mode == "custom_search":
         return {}
-    prompt = packaged_text(BENCHMARK.folder, "answer_from_documents.md")
+    prompt = packaged_text(OFFICEQA.folder, "answer_from_documents.md")
     return {"agent": "tools", "prompt": prompt, "max_turns": turns}
 
 
@@ -178,7 +181,7 @@ def _folders(reference: SourceReference, data_dirs: str | Sequence[str]) -> list
     if not folders and (named := os.environ.get("OFFICEQA_DOCS_DIR")):
         folders = [Path(named).expanduser()]
     if not folders:
-        folders = [BENCHMARK.data_folder(reference)]
+        folders = [OFFICEQA.data_folder(reference)]
     return [folder.resolve() for folder in folders]
 
 
@@ -321,18 +324,29 @@ class SearchService:
 
     async def find(self, query: str) -> str:
         """The results as text. Raises `TaskFailure` when the service does not answer."""
+        answer = await with_retries(partial(self._ask, query))
+        results = answer.get("results", []) if isinstance(answer, Mapping) else answer
+        return "\n\n".join(_shown(result) for result in results[: self.max_results]) or "no results"
+
+    async def _ask(self, query: str) -> Any:
+        """The JSON that the service answers."""
         token = os.environ.get(self.auth_env, "") if self.auth_env else ""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         body = {"query": query, "provider": self.provider, "max_results": self.max_results}
+        where = f"the search service at {self.url}"
         try:
             async with httpx.AsyncClient(timeout=self.timeout) as client:
                 response = await client.post(self.url, json=body, headers=headers)
-                response.raise_for_status()
-                answer = response.json()
+            if not response.is_success:
+                raise classify_service(
+                    "search",
+                    response.status_code,
+                    f"{where} answered {response.status_code}: {one_line(response.text, 200)}",
+                    hint="Check search_api_url and the token that search_auth_env names.",
+                )
+            return response.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise TaskFailure("search", f"the search service at {self.url}: {error}") from error
-        results = answer.get("results", []) if isinstance(answer, Mapping) else answer
-        return "\n\n".join(_shown(result) for result in results[: self.max_results]) or "no results"
+            raise TaskFailure("search", f"{where}: {error}") from error
 
 
 def _shown(result: Any) -> str:

@@ -292,7 +292,7 @@ def _cells(text: str, rows: int, columns: int) -> Iterator[tuple[int, int]]:
             yield row, column
 
 
-MODES = ("single", "multi", "react")
+_MODES = ("single", "multi", "react")
 _ROWS, _COLUMNS, _CELL = 5, 20, 40  # of a preview: rows, columns, characters of a cell
 _FEEDBACK = """Your program was run on the workbook:
 
@@ -311,7 +311,7 @@ def read(path: Path) -> Iterator[Row]:
         yield from read_any(path)
 
 
-BENCHMARK = Benchmark(
+SPREADSHEETBENCH = Benchmark(
     name="spreadsheetbench",
     title="SpreadsheetBench: changing workbooks as forum users asked",
     homepage="https://huggingface.co/datasets/KAKA22/SpreadsheetBench",
@@ -340,9 +340,9 @@ def spreadsheetbench(
     """`max_turns`: programs (multi) or tool rounds (react). `data_root`: the folder that
     `spreadsheet_path` starts from. `program_timeout`: seconds for one run of a program.
     """
-    if mode not in MODES:
+    if mode not in _MODES:
         raise InputError(
-            f"env.task_args: mode is {mode!r}.", hint=f"Choose one of {', '.join(MODES)}."
+            f"env.task_args: mode is {mode!r}.", hint=f"Choose one of {', '.join(_MODES)}."
         )
     if find_spec("openpyxl") is None:
         raise InputError(
@@ -376,17 +376,22 @@ def spreadsheetbench(
     def how(context: LoadContext) -> SourceItems:
         if mode != "multi":
             return SourceItems((), grader=grader)
-        prompt = packaged_text(BENCHMARK.folder, "write_program.md")
+        prompt = packaged_text(SPREADSHEETBENCH.folder, "write_program.md")
         return SourceItems((), evaluator=CodeRounds(context.model, prompt, grader, max_turns))
 
-    return BENCHMARK.source(reference, convert, how=how, config={"env": _env(mode, max_turns)})
+    return SPREADSHEETBENCH.source(
+        reference, convert, how=how, config={"env": _env(mode, max_turns)}
+    )
 
 
 def _env(mode: str, max_turns: int) -> dict[str, str | int]:
     if mode == "single":
-        return {"agent": "chat", "prompt": packaged_text(BENCHMARK.folder, "write_program.md")}
+        return {
+            "agent": "chat",
+            "prompt": packaged_text(SPREADSHEETBENCH.folder, "write_program.md"),
+        }
     if mode == "react":
-        prompt = packaged_text(BENCHMARK.folder, "work_in_folder.md")
+        prompt = packaged_text(SPREADSHEETBENCH.folder, "work_in_folder.md")
         return {"agent": "tools", "prompt": prompt, "max_turns": max_turns}
     return {}
 

@@ -49,6 +49,7 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription
+from skillfit.models.client import with_retries
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
@@ -67,10 +68,13 @@ from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskS
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator
 
-_COMMAND_SECONDS = 180.0
+_DOCKER_SECONDS = 180.0
+_COMMAND_SECONDS = 180.0  # for a command of the model
+_GRACE = 20.0  # seconds until a command that was told to end is killed, and docker with it
+_ENDED = (124, 137)  # exit codes of `timeout`: at the limit; killed, also for lack of memory
 _SHOWN = 10_000  # characters of a command's output
 _HARNESS_SECONDS = 7200.0
-RUN = Tool(
+RUN_COMMAND = Tool(
     "run_command",
     "Run a shell command in the repository, /testbed.",
     {
@@ -97,18 +101,27 @@ def require_docker() -> None:
         )
 
 
-async def docker(*arguments: str, stdin: str = "", timeout: float = _COMMAND_SECONDS) -> str:
-    """Run a docker command. Raises `TaskFailure` when it fails."""
-    result = await run_process(
+async def docker(*arguments: str, repeatable: bool = False) -> str:
+    """What a docker command prints. Raises `TaskFailure` when it fails; one that is `repeatable` is
+    retried first.
+    """
+
+    async def run() -> str:
+        result = await _run_docker(*arguments)
+        if result.code != 0:
+            raise TaskFailure("docker", f"docker {arguments[0]}: {_last_output(result)}")
+        return result.stdout
+
+    return await (with_retries(run) if repeatable else run())
+
+
+async def _run_docker(*arguments: str, timeout: float = _DOCKER_SECONDS) -> ProcessResult:
+    return await run_process(
         [shutil.which("docker") or "docker", *arguments],
         cwd=Path("/"),
         timeout=timeout,
         env={**plain_environment(), **_docker_settings()},
-        stdin=stdin.encode(),
     )
-    if result.code != 0:
-        raise TaskFailure("docker", f"docker {arguments[0]}: {_last_output(result)}")
-    return result.stdout
 
 
 def _last_output(result: ProcessResult) -> str:
@@ -122,8 +135,8 @@ def _docker_settings() -> dict[str, str]:
 @asynccontextmanager
 async def container(image: str) -> AsyncIterator[str]:
     """A running container of the instance's image; it is removed with the block."""
-    started = await docker("run", "--detach", "--rm", "--network=none", image, "sleep", "infinity")
-    name = started.strip()
+    run = ("run", "--detach", "--rm", "--network=none", image, "sleep", "infinity")
+    name = (await docker(*run, repeatable=True)).strip()
     try:
         yield name
     finally:
@@ -147,13 +160,16 @@ class ContainerRounds(Evaluator):
     dataset: str
     step_limit: int
     timeout_per_instance: float
+    command_seconds: float = _COMMAND_SECONDS
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "swebench"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
         async with container(image_of(item.id)) as name:
-            await dialogue.use_tool(messages, RUN, partial(_run_command, name), self.step_limit)
-            patch = await docker("exec", name, "git", "-C", "/testbed", "diff")
+            use = partial(_run_command, name, self.command_seconds)
+            await dialogue.use_tool(messages, RUN_COMMAND, use, self.step_limit)
+            diff = ("exec", name, "git", "-C", "/testbed", "diff")
+            patch = await docker(*diff, repeatable=True)
         attempt = dialogue.attempt(patch)
         if not patch.strip():
             return ScoredAttempt(attempt, Score(0.0, feedback="Nothing was changed."))
@@ -182,7 +198,8 @@ class ContainerRounds(Evaluator):
                 raise TaskFailure("docker", f"the harness wrote no report: {_last_output(result)}")
             found = json.loads(report.read_bytes())
         if item.id in found.get("error_ids", []):
-            raise TaskFailure("docker", f"the harness could not evaluate {item.id}.")
+            # Not a failure of Docker: tests that never end are reported so too.
+            raise TaskFailure("grader", f"the harness could not evaluate {item.id}.")
         resolved = item.id in found.get("resolved_ids", [])
         return Score(float(resolved), feedback="" if resolved else "The issue is not resolved.")
 
@@ -196,13 +213,23 @@ class ContainerRounds(Evaluator):
         }
 
 
-async def _run_command(container: str, call: ToolCall) -> str:
-    """What the command of a tool call printed in the container."""
+async def _run_command(container: str, seconds: float, call: ToolCall) -> str:
+    """What the command of a tool call printed in the container. One that takes too long is ended,
+    and the model is told so.
+    """
     command = argument_object(call).get("command")
     if not isinstance(command, str):
         return 'error: call run_command with {"command": "…"}'
     shell = f"cd /testbed && ( {command}\n) 2>&1; echo [exit code $?]"
-    output = await docker("exec", "--interactive", container, "bash", "-c", shell)
+    limited = ("timeout", f"--kill-after={_GRACE / 2:g}", f"{seconds:g}", "bash", "-c", shell)
+    result = await _run_docker(
+        "exec", "--interactive", container, *limited, timeout=seconds + _GRACE
+    )
+    output = result.stdout
+    if result.timed_out or result.code in _ENDED:
+        output += f"\n[killed: it ran for {seconds:g} s or used too much memory]"
+    elif result.code != 0:
+        raise TaskFailure("docker", f"docker exec: {_last_output(result)}")
     return output if len(output) <= _SHOWN else f"[…]\n{output[-_SHOWN:]}"
 
 
@@ -266,7 +293,7 @@ class PatchGrader(BuiltIn, name="patch"):
         if result.code != 0 and not failed:
             statuses = {}
         content = item.content()
-        found = judge(statuses, content["FAIL_TO_PASS"], content["PASS_TO_PASS"])
+        found = suite_verdict(statuses, content["FAIL_TO_PASS"], content["PASS_TO_PASS"])
         if found.resolved:
             return Score(1.0)
         feedback = (
@@ -391,7 +418,7 @@ class SuiteVerdict:
         return not self.unresolved and not self.broken
 
 
-def judge(
+def suite_verdict(
     statuses: Mapping[str, str], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
 ) -> SuiteVerdict:
     """Tests that should be fixed must pass. Tests that passed before may also be skipped."""
@@ -422,7 +449,7 @@ DATASETS = {
     "verified": "princeton-nlp/SWE-bench_Verified",
     "full": "princeton-nlp/SWE-bench",
 }
-BENCHMARK = Benchmark(
+SWEBENCH = Benchmark(
     name="swebench",
     title="SWE-bench Lite: issues of Python repositories",
     homepage="https://huggingface.co/datasets/princeton-nlp/SWE-bench_Lite",
@@ -480,7 +507,7 @@ def swebench(
 
     def how(context: LoadContext) -> SourceItems:
         if docker:
-            prompt = packaged_text(BENCHMARK.folder, "work_in_container.md")
+            prompt = packaged_text(SWEBENCH.folder, "work_in_container.md")
             dataset = DATASETS.get(dataset_name, dataset_name)
             rounds = ContainerRounds(
                 context.model, prompt, dataset, step_limit, timeout_per_instance
@@ -491,9 +518,9 @@ def swebench(
 
     env: dict[str, str | int] = {}
     if not docker:
-        prompt = packaged_text(BENCHMARK.folder, "work_in_repository.md")
+        prompt = packaged_text(SWEBENCH.folder, "work_in_repository.md")
         env = {"agent": "tools", "prompt": prompt, "max_turns": step_limit}
-    return BENCHMARK.source(reference, convert, how=how, config={"env": env})
+    return SWEBENCH.source(reference, convert, how=how, config={"env": env})
 
 
 def _patch(row: Row, column: str) -> str:

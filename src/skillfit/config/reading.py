@@ -30,6 +30,7 @@ from skillfit.config.yaml_source import (
 from skillfit.errors import InputError
 from skillfit.extensions import find_source, is_source
 from skillfit.models.protocol import ROLES
+from skillfit.models.registry import names_cli_program
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
@@ -147,7 +148,7 @@ def _source_defaults(data: Mapping[str, Any]) -> PlacedSettings:
         options=options if isinstance(options, dict) else {},
     )
     defaults = read_source(source.config).data if source is not None else {}
-    if _agent_id(data).startswith("cli/"):
+    if names_cli_program(_agent_id(data)):
         for name in _CHAT_SETTINGS:
             defaults.get("env", {}).pop(name, None)
     return PlacedSettings(defaults)
@@ -221,7 +222,7 @@ def _resolve_programs(spec: Any, settings: PlacedSettings, key: str) -> Any:
     on the PATH.
     """
     options = spec.get("options") if isinstance(spec, dict) else None
-    if not isinstance(options, dict) or not str(spec.get("id", "")).startswith("cli/"):
+    if not isinstance(options, dict) or not names_cli_program(str(spec.get("id", ""))):
         return spec
     resolved = dict(options)
     for name in ("file", "program"):

@@ -23,7 +23,8 @@ from pydantic_core import PydanticUndefined
 
 from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import ROLES, ModelSpec
+from skillfit.models.protocol import ROLES
+from skillfit.models.registry import ModelSpec, names_cli_program
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
@@ -435,7 +436,7 @@ def identity(config: Config) -> JsonObject:
         spec = data["model"][role] or {}
         for name in CHANGEABLE_OF_A_MODEL:
             spec.pop(name, None)
-        if str(spec.get("id", "")).startswith("cli/"):
+        if names_cli_program(str(spec.get("id", ""))):
             kept = {
                 name: value
                 for name, value in spec["options"].items()

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from skillfit.config.schema import SECTIONS, describe_keys
 from skillfit.config.yaml_source import PlacedSettings, read_source
 from skillfit.extensions import is_source, source_options
+from skillfit.models.registry import names_cli_program
 from skillfit.models.secrets import redact
 
 
@@ -326,7 +327,7 @@ class _Translation:
 
     def _turns(self) -> None:
         """Turns of a chat, rounds of tool calls, and steps of mini-swe-agent."""
-        is_cli = str(self._put_value("model.agent.id")).startswith("cli/")
+        is_cli = names_cli_program(str(self._put_value("model.agent.id")))
         rounds = self.get("max_tool_turns", "step_limit")
         turns = self.get("max_turns")
         if is_cli:
@@ -372,7 +373,7 @@ class _Translation:
         if provider in self.table.takes_effort and role != "judge":
             words = self.table.values["reasoning_effort"]
             self.move(f"model.{role}.reasoning_effort", "reasoning_effort", words=words)
-        if role == "agent" and not provider.startswith("cli/"):
+        if role == "agent" and not names_cli_program(provider):
             self.move("model.agent.max_tokens", "max_completion_tokens")
         if role == "judge":
             self.move("model.judge.max_tokens", "judge_max_completion_tokens")

@@ -1,6 +1,6 @@
 """Call language models: providers, limiter, retries, prices, structured replies."""
 
-from skillfit.models.client import Client, ask
+from skillfit.models.client import Client, ask, connect
 from skillfit.models.limiter import Limiters
 from skillfit.models.prices import Prices, context_window_of
 from skillfit.models.protocol import (
@@ -8,17 +8,14 @@ from skillfit.models.protocol import (
     Message,
     Model,
     ModelError,
-    ModelSpec,
-    Readiness,
     Reply,
     Request,
     Role,
-    Setup,
     Tool,
     ToolCall,
     Usage,
 )
-from skillfit.models.registry import connect, known_providers, register_provider
+from skillfit.models.registry import ModelSpec, Readiness, Setup, known_providers, register_provider
 from skillfit.models.secrets import redact
 
 __all__ = [

@@ -1,7 +1,8 @@
 """Calling a model.
 
+- `connect`: from the spec of a model to a `Client`.
 - `Client`: a provider behind what every call needs: a slot at the endpoint, reserved budget,
-  retries, and a check of the reply. `connect` in registry.py makes one.
+  retries, and a check of the reply. `with_retries` gives calls of other services their retries.
 - `ask`: a reply of a given type. The type's JSON schema goes out with the request. The reply is
   read as JSON and validated; a reply that does not fit is asked for once more with the reason, and
   then it is a `BadReply`.
@@ -10,41 +11,36 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from skillfit.errors import InputError, SkillfitError
-from skillfit.models.failures import BAD_REPLY_RETRIES, is_retried
+from skillfit.errors import InputError, SkillfitError, TaskFailure
+from skillfit.models.failures import may_retry, policy_of
 from skillfit.models.json_text import (
     JsonObject,
     json_candidates,
     parse_model_json,
     without_surrogates,
 )
-from skillfit.models.limiter import LONGEST_PAUSE, Clock, Limiter, paused
+from skillfit.models.limiter import START, Clock, Limiter, Limiters, WallClock, paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
-    Adapted,
-    AnswerPending,
     BadReply,
     CutOff,
     Message,
     Meter,
     Model,
     ModelError,
-    ModelSpec,
-    NetworkFailed,
     Notice,
-    NotReached,
-    Provider,
-    RateLimited,
     Refused,
     Reply,
     Request,
@@ -53,7 +49,10 @@ from skillfit.models.protocol import (
     Usage,
     log_notice,
 )
+from skillfit.models.registry import ModelSpec, Provider, Setup, create_provider
 from skillfit.plain_text import duration, one_line, quantity, shorten
+
+T = TypeVar("T")
 
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
@@ -62,6 +61,51 @@ _WAIT_PER_LATENCY = 0.25
 _SHORTEST_WAIT = 0.001
 _LONG_PAUSE = 10.0  # seconds of Retry-After that the user is told about
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
+
+
+def connect(
+    spec: ModelSpec,
+    *,
+    role: Role,
+    run_id: str,
+    meter: Meter | None = None,
+    limiters: Limiters | None = None,
+    prices: Prices | None = None,
+    concurrency: int = 32,
+    notice: Notice | None = None,
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Client:
+    """A model with limiter, retries and metering. Call `await model.close()` when done.
+
+    Use one `limiters` for all models of a run. `notice` is called with what could not be done as
+    configured, and when calls are retried because the endpoint does not answer. `folder` is where
+    handoff prompts are written. Missing keys and unknown providers are errors here, before anything
+    is spent.
+    """
+    limiters = limiters or Limiters()
+    setup = Setup(
+        spec,
+        spec.id.partition("/")[2],
+        role,
+        run_id,
+        os.environ if environ is None else environ,
+        notice or log_notice,
+        folder,
+    )
+    provider = create_provider(setup)
+    slots = min(concurrency, provider.slots or concurrency)
+    limiter = limiters.of(provider.endpoint, slots, start=provider.slots or START)
+    return Client(
+        provider,
+        spec,
+        role=role,
+        limiter=limiter,
+        prices=prices or Prices(),
+        clock=limiters.clock,
+        meter=meter,
+        notice=setup.notice,
+    )
 
 
 class Client:
@@ -176,32 +220,26 @@ class Client:
             ) from error
 
     def _cost_of(self, error: ModelError, bound: Usage) -> Usage:
-        """What a failed attempt cost. One that was sent and not answered readably may have been
-        billed in full, so it counts as that.
-        """
+        """What a failed attempt cost, at most `bound`."""
         if error.usage.calls:
             return self.prices.priced(self.id, error.usage)
-        if isinstance(error, (AnswerPending, NotReached)):
-            return Usage()
-        if isinstance(error, (TimedOut, NetworkFailed, BadReply)):
-            return bound
-        return Usage(calls=1)
+        match policy_of(error).billed:
+            case "nothing":
+                return Usage()
+            case "one_call":
+                return Usage(calls=1)
+            case "at_most":
+                return bound
 
     def _prepare_retry(self, call: _Call) -> None:
         """Set how long to wait before the next attempt. Raises the failure if there is none."""
         error = call.failure
         assert error is not None
         call.wait = 0.0
-        if isinstance(error, Adapted):
-            return
-        retries = self.spec.retries
-        if isinstance(error, BadReply):
-            retries = min(retries, BAD_REPLY_RETRIES)
-        too_long = error.retry_after is not None and error.retry_after > LONGEST_PAUSE
-        if too_long or not is_retried(error.kind) or call.failures > retries:
+        if not may_retry(error, call.failures, self.spec.retries):
             raise error
-        if isinstance(error, BadReply):
-            return  # it needs no pause
+        if policy_of(error).retry != "after_wait":
+            return
         if error.retry_after is None:  # with Retry-After the limiter pauses the whole endpoint
             call.wait = self._back_off(error, call.failures) * self._jitter.uniform(0.5, 1.5)
         self._report_outage(error, call.failures)
@@ -212,7 +250,7 @@ class Client:
         pause = error.retry_after or 0.0
         # The limiter deals with rate limits all the time; only long pauses are worth a notice.
         without_replies = limiter.latency is None or limiter.is_down
-        is_outage = without_replies and not isinstance(error, RateLimited)
+        is_outage = without_replies and policy_of(error).endpoint != "crowded"
         if limiter.outage_reported or not (is_outage or pause >= _LONG_PAUSE):
             return
         limiter.outage_reported = True
@@ -227,7 +265,7 @@ class Client:
     def _back_off(self, error: ModelError, failures: int) -> float:
         """Seconds to wait after this call has failed `failures` times in a row."""
         limiter = self.limiter
-        crowded = isinstance(error, RateLimited) and limiter.is_crowded
+        crowded = policy_of(error).endpoint == "crowded" and limiter.is_crowded
         if limiter.latency is not None and not crowded and not limiter.is_down:
             # Replies by others in between show that there is no outage to wait for.
             unlucky = max(1, min(failures, limiter.failed_in_a_row))
@@ -240,6 +278,22 @@ class Client:
 
 def _doubled_wait(failures: int) -> float:
     return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1))
+
+
+async def with_retries(call: Callable[[], Awaitable[T]], clock: Clock | None = None) -> T:
+    """What `call` returns: a call of a service or program that is not a model. When it fails in a
+    way that may pass, it is called again after a wait, as often as the failure policy says.
+    """
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except TaskFailure as failure:
+            failures += 1
+            if not may_retry(failure, failures):
+                raise
+        with paused():
+            await (clock or WallClock()).sleep(_doubled_wait(failures))
 
 
 class _Call:
@@ -256,7 +310,7 @@ class _Call:
     def fail(self, error: ModelError) -> None:
         error.usage = self.spent
         self.failure = error
-        self.failures += not isinstance(error, Adapted)
+        self.failures += policy_of(error).retry != "changed"
 
     def unanswered(self) -> ModelError | None:
         """The failure that carries what the attempts cost into the journal when the budget ends
@@ -292,7 +346,6 @@ def check_reply(reply: Reply, model_id: str, *, repeatable: bool = False) -> Rep
     return reply if text == reply.text else replace(reply, text=text.strip())
 
 
-T = TypeVar("T")
 _MAX_PROBLEMS = 5  # validation problems named to the model
 _MAX_REASON = 1000  # characters of the reason sent back to the model
 _LONG = 50_000  # characters of a reply that takes a noticeable time to read

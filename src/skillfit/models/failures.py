@@ -1,22 +1,25 @@
-"""The failure policy: what the client, the rollout engine and the run do about each kind of
-failure, and how a provider's error answer is mapped to a kind.
+"""The failure policy: what the client, the limiter, the rollout engine and the run do about each
+kind of failure, and how a provider's error answer is mapped to a kind.
 
-`POLICIES` lists every kind. Other packages ask the functions below it and keep no lists of their
-own.
+`POLICIES` lists every kind. Other code asks the functions below it and acts on the answer; it keeps
+no lists and no numbers of its own.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
+from skillfit.errors import TaskFailure
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import (
+    Adapted,
     AuthFailed,
     BadReply,
     BadRequest,
@@ -25,6 +28,7 @@ from skillfit.models.protocol import (
     ModelError,
     NetworkFailed,
     NoReply,
+    NotReached,
     Overloaded,
     QuotaExhausted,
     RateLimited,
@@ -40,52 +44,70 @@ from skillfit.plain_text import one_line
 class Policy:
     """What is done about one kind of failure. By default the rollout fails and nothing else."""
 
-    retried: bool = False  # the client sends the call again
+    # Whether the call is sent again. changed: at once and uncounted, because the provider has
+    # changed the request.
+    retry: Literal["never", "changed", "at_once", "after_wait"] = "never"
+    most_retries: int | None = None  # None: as many as the model's `retries`
     rollout_retries: int = 0  # how often a whole rollout that failed this way runs again
+    larger_limit: bool = False  # the rollout runs again with a larger reservation, if there is one
     fatal: bool = False  # stops the run: every other call would fail the same way
+    pending: bool = False  # no failure: the run stops at the end of the stage, for an answer
     infrastructure: bool = False  # says nothing about the skill or the item
     # A run may continue without the reply and record it as lost, because no reply could be used or
     # none could be had. None: it may not.
     lost: Literal["unusable", "unreachable"] | None = None
+    # What an attempt is billed for that reports no usage. at_most: as much as it can have cost,
+    # because it was sent and not answered readably.
+    billed: Literal["nothing", "one_call", "at_most"] = "one_call"
+    # What the limiter learns about the endpoint: it is sent too many requests, or it has trouble.
+    endpoint: Literal["crowded", "failing"] | None = None
 
 
-_PASSING = Policy(retried=True, rollout_retries=1, infrastructure=True, lost="unreachable")
+_PASSING = Policy("after_wait", rollout_retries=1, infrastructure=True, lost="unreachable")
+_NETWORK = replace(_PASSING, billed="at_most", endpoint="failing")
+_UNUSABLE = Policy(lost="unusable", billed="at_most")
+_SERVICE = Policy("after_wait", most_retries=2, rollout_retries=1, infrastructure=True)
 POLICIES: Mapping[str, Policy] = {
     "auth": Policy(fatal=True),
     "quota": Policy(fatal=True),
     "config": Policy(fatal=True),
-    "rate_limit": _PASSING,
-    "overloaded": _PASSING,
-    "network": _PASSING,
-    "timeout": Policy(retried=True, infrastructure=True, lost="unreachable"),
-    "bad_reply": Policy(retried=True, rollout_retries=1, lost="unusable"),
-    "cut_off": Policy(lost="unusable"),
+    "rate_limit": replace(_PASSING, endpoint="crowded"),
+    "overloaded": replace(_PASSING, endpoint="failing"),
+    "network": _NETWORK,
+    "timeout": replace(_NETWORK, rollout_retries=0),
+    # Unlike other failures these are billed, and some models send the same bad reply every time.
+    "bad_reply": replace(_UNUSABLE, retry="at_once", most_retries=2, rollout_retries=1),
+    "cut_off": _UNUSABLE,
     "refused": Policy(lost="unusable"),
     "context_too_long": Policy(lost="unusable"),
-    "handoff": Policy(),  # the run stops and waits for the answer
+    "handoff": Policy(pending=True, billed="nothing"),
     "model": Policy(),
     # Failures of agents, graders and workers.
     "agent": Policy(),
-    "command": Policy(retried=True, rollout_retries=1, lost="unreachable"),
-    "limit": Policy(),  # a program reached the spending limit it was given
+    "command": Policy("after_wait", rollout_retries=1, lost="unreachable"),
+    "limit": Policy(larger_limit=True),  # a program reached the spending limit it was given
     "sandbox": _PASSING,  # the program never ran
     "worker": Policy(rollout_retries=3, infrastructure=True),
     "evaluate": Policy(),
     "grader": Policy(),
     "inspect": Policy(),
     # Failures of programs and services that benchmarks use.
-    "docker": Policy(),
+    "docker": _SERVICE,
+    "search": _SERVICE,
     "game": Policy(),
     "git": Policy(),
-    "search": Policy(),
+}
+# Failures that are treated differently from others of their kind.
+_BY_CLASS: Mapping[type[ModelError], Policy] = {
+    Adapted: Policy("changed"),
+    NotReached: replace(_NETWORK, billed="nothing"),
 }
 # Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the
 # gate must see them.
 INFRASTRUCTURE = frozenset(kind for kind, policy in POLICIES.items() if policy.infrastructure)
 
-# How many times the client repeats a call after a `bad_reply`. Unlike other failures these are
-# billed, and some models send the same bad reply every time.
-BAD_REPLY_RETRIES = 2
+LONGEST_PAUSE = 600.0  # seconds; longer Retry-After values are reported instead of waited for
+_ENOUGH = 5  # failed rollouts that can stop a run; fewer may be an accident
 
 _CLASSES: tuple[type[ModelError], ...] = (
     *(AuthFailed, QuotaExhausted, BadRequest, RateLimited, Overloaded, NetworkFailed),
@@ -99,9 +121,57 @@ def policy(kind: str) -> Policy:
     return POLICIES.get(kind, Policy())
 
 
-def is_retried(kind: str) -> bool:
-    """Whether the client sends a call again that failed this way."""
-    return policy(kind).retried
+def policy_of(failure: ModelError | TaskFailure) -> Policy:
+    """The policy of a failure: of its class, where that has its own, else of its kind. Code of a
+    task (its grader, its commands) is not repeated, unless the infrastructure around it failed.
+    """
+    for failure_class, own in _BY_CLASS.items():
+        if isinstance(failure, failure_class):
+            return own
+    found = policy(failure.kind)
+    if isinstance(failure, TaskFailure) and not found.infrastructure:
+        return replace(found, rollout_retries=0)
+    return found
+
+
+def may_retry(failure: ModelError | TaskFailure, failures: int, retries: int | None = None) -> bool:
+    """Whether a call is sent again after it has failed `failures` times, this one included.
+    `retries`: how many retries the model's settings allow; None: it is no call of a model.
+    """
+    found = policy_of(failure)
+    if found.retry in ("never", "changed"):
+        return found.retry == "changed"
+    pause = failure.retry_after if isinstance(failure, ModelError) else None
+    if pause is not None and pause > LONGEST_PAUSE:
+        return False
+    limits = [most for most in (retries, found.most_retries) if most is not None]
+    return failures <= min(limits, default=0)
+
+
+def why_stop(
+    failed: Counter[str],
+    latest: str,
+    *,
+    scored: int,
+    planned: int,
+    coverage_floor: float,
+    proven: bool,
+) -> str:
+    """Why rollouts that were started together stop the run, because they fail for reasons other
+    than the skill; empty: they do not.
+
+    `failed`: how many failed, by kind. `latest`: the kind of the latest failure. `proven`: a
+    rollout was scored earlier in this run, so the setup as such works.
+    """
+    same_kind = failed[latest]
+    systemic = is_infrastructure(latest) or not proven
+    if systemic and not scored and same_kind == failed.total() >= _ENOUGH:
+        return f"The first {same_kind} rollouts all failed ({latest})."
+    broken = sum(failed[kind] for kind in INFRASTRUCTURE)
+    if broken >= _ENOUGH and broken > (1 - coverage_floor) * planned:
+        needed = f"a coverage of {coverage_floor:.0%} cannot be reached"
+        return f"{broken} of {planned} rollouts failed: {needed}."
+    return ""
 
 
 def is_fatal(kind: str) -> bool:
@@ -217,6 +287,16 @@ def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> 
         hint=_HINTS.get(error, ""),
         retry_after=_retry_after(headers, provider_text),
     )
+
+
+def classify_service(kind: str, status: int, message: str, *, hint: str = "") -> TaskFailure:
+    """The failure that an HTTP error answer of a service that is not a model means: `kind` when it
+    may pass, `config` when the address or the sign-in is wrong, else one of this rollout only.
+    """
+    if status in (401, 403, 404):
+        return TaskFailure("config", message, hint=hint)
+    passing = status >= 500 or _BY_STATUS.get(status) in (TimedOut, Overloaded, RateLimited)
+    return TaskFailure(kind if passing else "evaluate", message)
 
 
 def read_json(text: str, content_type: str, where: str) -> JsonObject:

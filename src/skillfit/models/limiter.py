@@ -32,7 +32,8 @@ from contextvars import ContextVar
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
+from skillfit.models.failures import LONGEST_PAUSE, policy_of
+from skillfit.models.protocol import ModelError
 
 
 class Clock(Protocol):
@@ -122,7 +123,6 @@ OUTAGE = 4
 COOLDOWN = 2.0  # seconds between two cuts, and at least ...
 COOLDOWN_ROUNDS = 5.0  # ... this many times the usual latency
 REST = 1.0  # seconds a slot rests after a rate limit
-LONGEST_PAUSE = 600.0  # seconds; longer Retry-After values are reported instead of waited for
 
 
 class Limiter:
@@ -229,15 +229,16 @@ class Limiter:
         if not self.failed_in_a_row:
             self._failing_since = self._clock.now()
         self.failed_in_a_row += 1
-        self._rate_limited.append(isinstance(error, RateLimited))
+        endpoint = policy_of(error).endpoint
+        self._rate_limited.append(endpoint == "crowded")
         if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
             until = self._clock.now() + error.retry_after
             self._paused_until = max(self._paused_until, until)
-        if isinstance(error, RateLimited):
+        if endpoint == "crowded":
             self._cut(sent_at)
             if error.retry_after is None and self.is_crowded:
                 self._resting.add(asyncio.ensure_future(self._rest()))
-        elif isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
+        elif endpoint == "failing":
             # At most one round's worth, so that growth starts soon after an outage.
             self._growth_owed = min(self.limit, self._growth_owed + 1)
 

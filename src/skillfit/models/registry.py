@@ -1,4 +1,5 @@
-"""From a model's id to a model that can be called: the known providers, and `connect`.
+"""From a model's id to the provider that is called: `ModelSpec` is the model in a config, `Setup`
+what its provider is created from, and `known_providers` lists what can be named.
 
 Other packages add providers with `register_provider`.
 """
@@ -7,28 +8,233 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError, did_you_mean
-from skillfit.models.client import Client
-from skillfit.models.limiter import START, Limiters
-from skillfit.models.prices import Prices
-from skillfit.models.protocol import (
-    Meter,
-    ModelSpec,
-    Notice,
-    Provider,
-    Readiness,
-    Role,
-    Setup,
-    log_notice,
+from skillfit.models.json_text import JsonObject
+from skillfit.models.protocol import AuthFailed, Notice, Reply, Request, Role
+from skillfit.models.secrets import remember_secret, remember_setting
+from skillfit.plain_text import shorten
+
+_SECRET = re.compile(
+    r"(^|[_-])(api_?key|key|token|secret|password|passwd|sig|signature|code)$", re.IGNORECASE
 )
+_HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
+
+
+class ModelSpec(BaseModel):
+    """The model of one role. In YAML a string is the id."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    id: str
+    """`provider/name`: openai, azure, anthropic, gemini, openrouter, qwen, minimax, ollama, local,
+    cli, handoff, practice, scripted.
+    """
+    base_url: str | None = None
+    """Address of the server; default: the provider's usual variable or address. `openai/` works
+    with any OpenAI-compatible server.
+    """
+    key_env: str | None = None
+    """Name of the environment variable that holds the key, when it is not the provider's usual one.
+    """
+    temperature: float | None = None
+    """default: the server's own"""
+    max_tokens: int | None = Field(default=None, gt=0)
+    """The most tokens of one reply; default 16384 for the optimizer and for reasoning models, 4096
+    for agent and judge.
+    """
+    reasoning_effort: str | None = None
+    """low, medium, high, or another value of the vendor; default: the server's own"""
+    timeout: float = Field(default=300, gt=0)
+    """Seconds one attempt may take."""
+    retries: int = Field(default=5, ge=0)
+    """Attempts after the first, for failures that may be temporary."""
+    thinking: Literal["on", "off", "default"] = "default"
+    """qwen, minimax: thinking mode; default: the server's own"""
+    context_window: int | None = Field(default=None, gt=0)
+    """Tokens. For the optimizer, and for local models of any role; default: the known value of the
+    model, else 128000.
+    """
+    options: JsonObject = Field(default_factory=dict)
+    """Provider specifics (openai: api; azure: api_version, auth, scope, client_id; minimax: region;
+    local: threads, gpu_layers, slots; cli: login, env, isolation, concurrency and those of the
+    program)."""
+
+    @property
+    def is_cli(self) -> bool:
+        """Whether the model is a command-line program, which acts by itself."""
+        return names_cli_program(self.id)
+
+    @model_validator(mode="after")
+    def _without_secrets(self) -> Self:
+        """A config is written into the run directory, so it must not contain a key."""
+        parts = urlsplit(self.base_url or "")
+        names = [*self.options, *(name for name, _ in parse_qsl(parts.query))]
+        if parts.username or parts.password or any(_SECRET.search(name) for name in names):
+            raise ValueError(
+                "keys are read from the environment: set the provider's usual variable, "
+                "or name another with key_env"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        return {"id": value} if isinstance(value, str) else value
+
+
+def names_cli_program(model_id: str) -> bool:
+    """Whether an id (`cli/claude/opus`) names a command-line program."""
+    return model_id.startswith("cli/")
+
+
+class Provider(Protocol):
+    """Sends a request once. Retries, limits and metering are done by the client.
+
+    Requests arrive with temperature, max_tokens and reasoning_effort filled in from the spec.
+    """
+
+    endpoint: str  # providers with the same endpoint share one rate limit
+    slots: int | None  # the most requests in flight; None: the provider does not know
+    context_window: int | None  # in tokens; None: the provider does not know
+
+    async def send(self, request: Request) -> Reply:
+        """The reply with its usage. Raises `ModelError`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a provider can be used here and now. `detail`: what it found, or what is missing."""
+
+    ready: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a provider is created from. Keys are read from `environ`, never from the spec."""
+
+    spec: ModelSpec
+    name: str  # the model's id without the provider
+    role: Role
+    run_id: str
+    environ: Mapping[str, str] = field(repr=False)
+    notice: Notice = field(repr=False)
+    folder: Path | None = None  # where handoff prompts are written
+
+    def takes(
+        self,
+        *options: str,
+        thinking: bool = False,
+        base_url: bool = True,
+        context_window: bool = False,
+    ) -> None:
+        """Refuse settings of the spec that this provider would ignore."""
+        unknown = sorted(set(self.spec.options) - set(options))
+        if unknown:
+            hint = f"Available: {', '.join(options)}." if options else "It has no options."
+            raise InputError(f"{self.spec.id} has no option `{unknown[0]}`.", hint=hint)
+        if self.spec.thinking != "default" and not thinking:
+            raise InputError(
+                f"{self.spec.id} has no `thinking` switch.",
+                hint="Use reasoning_effort, or leave it out.",
+            )
+        if self.spec.base_url and not base_url:
+            raise InputError(
+                f"{self.spec.id} has no address, so it takes no `base_url`.", hint="Leave it out."
+            )
+        if self.spec.context_window and self.role != "optimizer" and not context_window:
+            raise InputError(
+                f"model.{self.role}.context_window has no effect: only the optimizer's prompts "
+                "are cut to fit a context window.",
+                hint="Leave it out.",
+            )
+
+    def key(self, *usual: str, needed: bool) -> str:
+        """The key, from the variable that the spec names or from one of the usual ones."""
+        names = (self.spec.key_env,) if self.spec.key_env else usual
+        key = self.variable(*names)
+        if not (key.isascii() and key.isprintable()):
+            raise AuthFailed(
+                f"The key for {self.spec.id} in {' or '.join(names)} has a line break or another "
+                "character that an HTTP header cannot hold.",
+                hint="Set the variable to the key alone.",
+            )
+        if not key and (needed or self.spec.key_env):
+            raise AuthFailed(
+                f"No key for {self.spec.id}: {' or '.join(names)} is not set.",
+                hint="Set it in the environment.",
+            )
+        return remember_secret(key)
+
+    def variable(self, *names: str) -> str:
+        """The value of the first of these variables that is set, or an empty text."""
+        values = (self.environ.get(name, "").strip() for name in names)
+        return next((value for value in values if value), "")
+
+    def address(self, *names: str, usual: str = "") -> str:
+        """The endpoint: of the spec, else from the first of these variables, else the usual one.
+
+        A user name or password in it is refused. Values in its query are hidden in all messages.
+        """
+        url = self.spec.base_url or self.variable(*names) or usual
+        setting = f"{'base_url' if self.spec.base_url else ' or '.join(names)} of {self.spec.id}"
+        if "@" in url:
+            raise InputError(
+                f"{setting} contains a user name or a key.",
+                hint="Give the address alone, and the key in the environment.",
+            )
+        if url and not _is_address(url):
+            raise InputError(
+                f"{setting} is {shorten(url.partition('?')[0], 200)!r}: not an address.",
+                hint="Give a complete one, for example http://127.0.0.1:8000/v1.",
+            )
+        for name, value in parse_qsl(urlsplit(url).query):
+            if name.lower() not in _HARMLESS_PARAMETERS:
+                remember_setting(name, value)
+        return url
+
+    def custom_headers(self, variable: str) -> dict[str, str]:
+        """Headers that the user wants sent along, from a variable: `Name: value`, one per line."""
+        headers: dict[str, str] = {}
+        for line in self.environ.get(variable, "").split("\n"):
+            name, colon, value = line.partition(":")
+            if colon:
+                headers[name.strip()] = value.strip()
+                remember_setting(name.strip(), value.strip())
+        return headers
+
+    def headers(self, request: Request) -> dict[str, str]:
+        """Headers by which a gateway can route requests and attribute their cost."""
+        return {"X-Skillfit-Stage": request.stage, "X-Skillfit-Run": self.run_id}
+
+
+def _is_address(url: str) -> bool:
+    if not url.isprintable() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address, a name with an empty part
+        return False
+
 
 Factory = Callable[[Setup], Provider]
-Check = Callable[[Mapping[str, str]], Readiness]
+ReadinessCheck = Callable[[Mapping[str, str]], Readiness]
 
 
 @dataclass(frozen=True)
@@ -43,7 +249,7 @@ class KnownProvider:
     about: str
     factory: Factory | str
     keys: tuple[str, ...] = ()
-    check: Check | str | None = None  # None: a key is all it needs
+    check: ReadinessCheck | str | None = None  # None: a key is all it needs
 
     def key_in(self, environ: Mapping[str, str]) -> str | None:
         """The variable that holds the key."""
@@ -60,7 +266,7 @@ class KnownProvider:
                 return Readiness(False, f"set {' or '.join(self.keys)}")
             if self.check is None:
                 return Readiness(True, found)
-        check: Check | None = _imported(self.check)
+        check: ReadinessCheck | None = _imported(self.check)
         return check(environ) if check else Readiness(True)
 
 
@@ -73,7 +279,7 @@ def register_provider(
     *,
     about: str,
     keys: tuple[str, ...] = (),
-    check: Check | str | None = None,
+    check: ReadinessCheck | str | None = None,
 ) -> None:
     """Let model ids `name/…` connect through `factory`, a function of `Setup`."""
     _registry[name] = KnownProvider(name, about, factory, keys, check)
@@ -83,59 +289,15 @@ def known_providers() -> list[KnownProvider]:
     return sorted(_registry.values(), key=lambda provider: provider.name)
 
 
-def connect(
-    spec: ModelSpec,
-    *,
-    role: Role,
-    run_id: str,
-    meter: Meter | None = None,
-    limiters: Limiters | None = None,
-    prices: Prices | None = None,
-    concurrency: int = 32,
-    notice: Notice | None = None,
-    folder: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Client:
-    """A model with limiter, retries and metering. Call `await model.close()` when done.
-
-    Use one `limiters` for all models of a run. `notice` is called with what could not be done as
-    configured, and when calls are retried because the endpoint does not answer. `folder` is where
-    handoff prompts are written. Missing keys and unknown providers are errors here, before anything
-    is spent.
-    """
-    limiters = limiters or Limiters()
-    name, _, model = spec.id.partition("/")
-    setup = Setup(
-        spec,
-        model,
-        role,
-        run_id,
-        os.environ if environ is None else environ,
-        notice or log_notice,
-        folder,
-    )
-    provider = _factory(name, spec.id)(setup)
-    slots = min(concurrency, provider.slots or concurrency)
-    limiter = limiters.of(provider.endpoint, slots, start=provider.slots or START)
-    return Client(
-        provider,
-        spec,
-        role=role,
-        limiter=limiter,
-        prices=prices or Prices(),
-        clock=limiters.clock,
-        meter=meter,
-        notice=setup.notice,
-    )
-
-
-def _factory(name: str, model_id: str) -> Factory:
+def create_provider(setup: Setup) -> Provider:
+    """The provider that a model's id names. Missing keys and unknown names are errors."""
+    name = setup.spec.id.partition("/")[0]
     known = _registry.get(name)
     if known is None:
         hint = did_you_mean(name, _registry) or f"Available: {', '.join(sorted(_registry))}."
-        raise InputError(f"Unknown provider {name!r} in model id {model_id!r}.", hint=hint)
+        raise InputError(f"Unknown provider {name!r} in model id {setup.spec.id!r}.", hint=hint)
     factory: Factory = _imported(known.factory)
-    return factory
+    return factory(setup)
 
 
 def _imported(function: Any) -> Any:
@@ -198,9 +360,9 @@ register_provider(
 )
 register_provider(
     "local",
-    f"{_PROVIDERS}.local:local",
+    f"{_PROVIDERS}.openai_protocols:local",
     about="a GGUF file in this process",
-    check=f"{_PROVIDERS}.local:readiness",
+    check=f"{_PROVIDERS}.openai_protocols:local_readiness",
 )
 register_provider(
     "handoff",

@@ -44,10 +44,17 @@ def remember_setting(name: str, value: str) -> None:
 
 def redact(text: str) -> str:
     """`text` for messages and logs: without secrets, private values, and what looks like a key."""
-    text = hide_keys_in_use(text)
-    for value in _private:
-        text = text.replace(value, HIDDEN)
-    return _LOOKS_LIKE_A_KEY.sub(HIDDEN, text)
+    # All places are found before any is replaced: a known value inside something that looks like a
+    # key must not hide the rest of it from the pattern, nor the other way round.
+    places = [match.span() for match in _LOOKS_LIKE_A_KEY.finditer(text)]
+    for value in (*_keys, *_private):
+        places += [match.span() for match in re.finditer(re.escape(value), text)]
+    shown, end = [], 0
+    for start, stop in sorted(places):
+        if start >= end:
+            shown += [text[end:start], HIDDEN]
+        end = max(end, stop)
+    return "".join([*shown, text[end:]])
 
 
 def hide_keys_in_use(text: str) -> str:

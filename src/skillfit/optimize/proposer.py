@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import log, sqrt
 from typing import Any, Literal, Protocol
 
+from skillfit.config.schema import OptimizerSection
 from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.optimizer import Optimizer, Patch, Proposal
 from skillfit.optimize.reflect import Reflection, ask_analysts, group_by_item
@@ -78,7 +79,7 @@ class ProposerParts:
 
     optimizer: Optimizer | None  # None: no optimizer model is configured
     train_items: Sequence[Item]
-    max_skill_tokens: int | None
+    settings: OptimizerSection
     emit: Callable[[Event], None]
 
 
@@ -168,7 +169,7 @@ class ExampleProposer:
             [item for name, item in asked.items() if name in failed],
             solved_examples(self._parts.train_items, outcomes),
             edit_budget=context.edit_budget,
-            max_tokens=self._parts.max_skill_tokens,
+            max_tokens=self._parts.settings.max_skill_tokens,
         )
         if not patch.proposals:
             return Proposals()

@@ -29,7 +29,7 @@ from typing import Any, TypedDict
 
 from skillfit.errors import InfrastructureError, InputError, SkillfitError
 from skillfit.models.protocol import Model, ModelError, Reply, Request
-from skillfit.rollout.executor import Assignment, Worker, WorkerLost
+from skillfit.rollout.engine import Assignment, Worker, WorkerLost
 from skillfit.tasks.item import RowAt, ScoredAttempt
 
 _MOST_WAITING = 10_000  # requests that may wait in the mailbox for their reply

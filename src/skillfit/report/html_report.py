@@ -25,7 +25,8 @@ from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue
-from skillfit.models.protocol import ROLES, ModelSpec
+from skillfit.models.protocol import ROLES
+from skillfit.models.registry import ModelSpec
 from skillfit.plain_text import dollars, duration, percent, points, quantity, shorten, visible
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
 from skillfit.report.run_details import (

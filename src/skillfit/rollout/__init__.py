@@ -1,7 +1,6 @@
 """Run items under skills: requests, outcomes, the engine, and where rollouts execute."""
 
-from skillfit.rollout.engine import Rollouts
-from skillfit.rollout.executor import Executor, LocalExecutor
+from skillfit.rollout.engine import Executor, LocalExecutor, Rollouts
 from skillfit.rollout.outcome import (
     Arm,
     Failure,

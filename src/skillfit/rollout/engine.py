@@ -8,12 +8,16 @@ task.
 A failed rollout is an outcome, not an exception. Errors that stop the whole run (bad key, wrong
 config, spent budget, too many failures) are exceptions: after one, no new rollout starts, and
 those in flight finish and are recorded.
+
+An `Executor` decides where a rollout runs. It takes one `Assignment` and brings back attempt and
+score, or raises what went wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,27 +25,26 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from skillfit.agents.agent import Agent
-from skillfit.config.schema import EvaluationSection, TrainSection
+from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
+from skillfit.config.schema import Config
 from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
-from skillfit.models.failures import INFRASTRUCTURE, is_fatal, is_infrastructure, policy
-from skillfit.models.protocol import AnswerPending, ModelError, Usage
+from skillfit.models.failures import policy_of, why_stop
+from skillfit.models.limiter import time_limit
+from skillfit.models.protocol import ModelError, Usage
 from skillfit.plain_text import shorten
-from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
 from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
 from skillfit.run.records import StageName
-from skillfit.tasks.item import Attempt, Score, ScoredAttempt
+from skillfit.tasks.item import Attempt, Grader, Item, Score, ScoredAttempt
 
 if TYPE_CHECKING:
-    from skillfit.tasks.task import Task
+    from skillfit.skill import Skill
+    from skillfit.tasks.task import Evaluator, Task
 
-_COVERAGE_FLOOR, _SEED = EvaluationSection().coverage_floor, TrainSection().seed
-_ENOUGH = 5  # failures that can stop a run; fewer may be an accident
 _SHOWN = 300  # characters of an answer or of feedback in an event
 _AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn
 
@@ -67,18 +70,19 @@ class _Batch:
         if outcome.failure is None:
             self.scored += outcome.status == "scored"
             return None
-        kind = outcome.failure.kind
-        self.failed[kind] += 1
-        same_kind = self.failed[kind]
-        message = f"The last error: {outcome.failure.message}"
-        systemic = is_infrastructure(kind) or not self.proven
-        if systemic and not self.scored and same_kind == self.failed.total() >= _ENOUGH:
-            return _stop(f"The first {same_kind} rollouts all failed ({kind}). {message}")
-        broken = sum(self.failed[name] for name in INFRASTRUCTURE)
-        if broken >= _ENOUGH and broken > (1 - self.coverage_floor) * self.planned:
-            needed = f"a coverage of {self.coverage_floor:.0%} cannot be reached"
-            return _stop(f"{broken} of {self.planned} rollouts failed: {needed}. {message}")
-        return None
+        self.failed[outcome.failure.kind] += 1
+        why = why_stop(
+            self.failed,
+            outcome.failure.kind,
+            scored=self.scored,
+            planned=self.planned,
+            coverage_floor=self.coverage_floor,
+            proven=self.proven,
+        )
+        if not why:
+            return None
+        hint = "Everything so far is saved. Fix the cause, then start the same run again."
+        return InfrastructureError(f"{why} The last error: {outcome.failure.message}", hint=hint)
 
     @property
     def complete(self) -> bool:
@@ -198,7 +202,8 @@ class Rollouts:
 
     `count_rollout`: entered around each attempt at a rollout, for a cap on rollouts.
 
-    `timeout`: seconds of work, not of waiting for a slot.
+    `config` decides the seed, the coverage floor and the time limit, which counts seconds of work,
+    not of waiting for a slot.
     """
 
     def __init__(
@@ -208,27 +213,23 @@ class Rollouts:
         journal: Journal,
         events: EventLog,
         *,
+        config: Config | None = None,
         executor: Executor | None = None,
         meter: RolloutMeter | None = None,
         count_rollout: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        timeout: float | None = None,
         max_in_flight: int = 64,
-        coverage_floor: float = _COVERAGE_FLOOR,
-        seed: int = _SEED,
     ) -> None:
         self._worker = Worker(agent, task.grader, task.evaluator)
         self._journal = journal
         self._events = events
+        self._config = config or Config()
         self._executor = executor or LocalExecutor()
         self._meter = meter
         self._count_rollout = count_rollout
-        self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._queue: deque[_Pending] = deque()
         self._in_flight = 0
         self._advance_planned = False
-        self._coverage_floor = coverage_floor
-        self._seed = seed
         self._stopped_by: SkillfitError | None = None
         self._proven = False
         self._unrecorded_failures: dict[str, Outcome] = {}
@@ -249,7 +250,7 @@ class Rollouts:
         `phase` and `step` say who asks (as in StageStarted). `series` separates rollouts that must
         not be shared: equal requests of one series are one rollout.
         """
-        batch = _Batch(len(requests), self._coverage_floor, self._proven)
+        batch = _Batch(len(requests), self._config.evaluation.coverage_floor, self._proven)
         pending: dict[int, asyncio.Future[Outcome]] = {}
         loop = asyncio.get_running_loop()
         for at in self._starting_order(requests):
@@ -359,7 +360,7 @@ class Rollouts:
         if outcome.failure is not None:
             plan.batch.failures[plan.loss_key] = outcome
         if plan.batch.complete:
-            if plan.batch.coverage >= self._coverage_floor:
+            if plan.batch.coverage >= self._config.evaluation.coverage_floor:
                 await self._record_failures(plan.batch.failures)
             else:
                 self._unrecorded_failures |= plan.batch.failures
@@ -402,16 +403,17 @@ class Rollouts:
                     role="agent",
                     usage=lambda outcome: outcome.usage if self._meter else Usage(),
                 )
-            except AnswerPending:
-                raise  # handoff: the other prompts of this stage are still to be written
             except (ModelError, TaskFailure) as error:
-                if is_fatal(error.kind):
+                decision = policy_of(error)
+                if decision.pending:
+                    raise  # the other prompts of this stage are still to be written
+                if decision.fatal:
                     self._stopped_by = error
                     raise
                 if self.stopping:
                     return _skipped(plan)  # cut short by the stop: tried again on resume
                 tried += 1
-                if self._stopped_by is not None or tried > _retries(error):
+                if self._stopped_by is not None or tried > decision.rollout_retries:
                     return _failed(plan, error, time.monotonic() - begun)
             except SkillfitError as error:
                 self._stopped_by = error
@@ -422,10 +424,10 @@ class Rollouts:
         assignment = Assignment(
             request.arm.skill,
             request.item,
-            _seed(self._seed, plan),
+            _seed(self._config.train.seed, plan),
             f"{plan.series}/{request.item.id}/{request.repeat}",
             plan.instruction,
-            self._timeout,
+            self._config.env.exec_timeout,
         )
         begun = time.monotonic()
         if self._meter is None:
@@ -462,16 +464,11 @@ class Rollouts:
                     )
                 except ModelError as error:
                     spent = error.usage = spent + reserved.bill(error.usage)
-                    if error.kind != "limit" or (reserved.max_usd or 0.0) <= limit:
+                    if not policy_of(error).larger_limit or (reserved.max_usd or 0.0) <= limit:
                         raise
                     limit = reserved.max_usd or 0.0
                 else:
                     return attempt, score, spent + reserved.bill(attempt.usage)
-
-
-def _stop(message: str) -> InfrastructureError:
-    hint = "Everything so far is saved. Fix the cause, then start the same run again."
-    return InfrastructureError(message, hint=hint)
 
 
 def _skipped(plan: _Planned) -> Outcome:
@@ -487,12 +484,6 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
         usage=error.usage if isinstance(error, ModelError) else Usage(),
         seconds=seconds,
     )
-
-
-def _retries(error: ModelError | TaskFailure) -> int:
-    """How often a rollout that failed this way runs again. The user's own code is not repeated."""
-    repeated = isinstance(error, ModelError) or is_infrastructure(error.kind)
-    return policy(error.kind).rollout_retries if repeated else 0
 
 
 def _seed(run_seed: int, plan: _Planned) -> int:
@@ -522,3 +513,96 @@ def _event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
         answer=shorten(outcome.attempt.answer, _SHOWN) if outcome.attempt else "",
         feedback=shorten(outcome.score.feedback, _SHOWN) if outcome.score else "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One rollout to do: plain data that can be sent to another machine."""
+
+    skill: Skill
+    item: Item
+    seed: int
+    purpose: str
+    instruction: str = ""
+    timeout: float | None = None
+    max_usd: float | None = None  # dollars the attempt may spend
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Carries out assignments: an agent with a grader, or a task's own evaluator."""
+
+    agent: Agent | None
+    grader: Grader | None
+    evaluator: Evaluator | None = None
+
+    async def do(self, assignment: Assignment) -> ScoredAttempt:
+        """Attempt and grade within the time limit. Cancelling the work at the limit is what ends
+        its processes.
+        """
+        try:
+            async with time_limit(assignment.timeout) as limit:
+                return await self._do(assignment)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"Item {assignment.item.id} was ended after {assignment.timeout:g} s."
+            raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
+
+    async def _do(self, assignment: Assignment) -> ScoredAttempt:
+        item = assignment.item.loaded()
+        if self.evaluator is not None:
+            return await self.evaluator(assignment.skill, item, assignment.seed)
+        assert self.agent is not None and self.grader is not None, (
+            "a rollout needs an agent and a grader, or an evaluator"
+        )
+        context = AttemptContext(
+            assignment.seed, assignment.purpose, assignment.instruction, assignment.max_usd
+        )
+        attempt = await self.agent.attempt(assignment.skill, item, context)
+        try:
+            score = await self.grader.grade(item, attempt)
+            return ScoredAttempt(
+                replace(attempt, workspace="") if attempt.workspace else attempt, score
+            )
+        finally:
+            remove_workspace(attempt.workspace)
+
+
+class WorkerLost(ModelError):
+    """The process or machine that ran the rollout is gone. The rollout did not cause it and runs
+    again elsewhere.
+    """
+
+    kind = "worker"
+
+
+class Executor(Protocol):
+    """Where rollouts run."""
+
+    @property
+    def cores(self) -> int:
+        """How many programs can compute at the same time."""
+        ...
+
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
+        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
+        runs.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LocalExecutor:
+    """On this event loop. Calls wait, they do not compute, so one process holds thousands."""
+
+    @property
+    def cores(self) -> int:
+        return os.cpu_count() or 1
+
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
+        return await worker.do(assignment)
+
+    async def close(self) -> None:
+        return None

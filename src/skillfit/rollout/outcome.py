@@ -17,8 +17,8 @@ from skillfit.run.records import RolloutStatus
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
 
-Key = TypeVar("Key")
-Result = TypeVar("Result")
+_K = TypeVar("_K")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Tally:
         )
 
 
-def weighted_mean(values: Mapping[Key, float], weights: Mapping[Key, float]) -> float:
+def weighted_mean(values: Mapping[_K, float], weights: Mapping[_K, float]) -> float:
     """The mean of values whose weight is 1 where none is given; 0 of nothing."""
     total = math.fsum(weights.get(key, 1.0) for key in values)
     return (
@@ -125,7 +125,7 @@ def weighted_mean(values: Mapping[Key, float], weights: Mapping[Key, float]) -> 
     )
 
 
-def weighted_values(values: Mapping[Key, float], weights: Mapping[Key, float]) -> dict[Key, float]:
+def weighted_values(values: Mapping[_K, float], weights: Mapping[_K, float]) -> dict[_K, float]:
     """The values so scaled that their plain mean is the weighted one."""
     whole = math.fsum(weights.get(key, 1.0) for key in values) / len(values) if values else 1.0
     return {key: value * weights.get(key, 1.0) / whole for key, value in values.items()}
@@ -147,7 +147,7 @@ class StepRollouts:
         return tuple(tuple(task.result() for task in batch) for batch in self.running)
 
 
-async def gather(work: Iterable[Awaitable[Result]]) -> list[Result]:
+async def gather(work: Iterable[Awaitable[_T]]) -> list[_T]:
     """The results in the order given.
 
     All work finishes before the first failure (in that order) is raised. So everything that a

@@ -26,6 +26,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import Pending, pending
+from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import shorten
 from skillfit.run.card import RESUMABLE
 from skillfit.run.control import SteeringRequest, in_use, request_steering
@@ -327,7 +328,7 @@ def check_settings(folders: Folders, settings: Mapping[str, JsonValue]) -> None:
             raise _refused(key, f"names a program or code ({shorten(text, 60)!r})")
         if key == "env.agent" and text not in _OWN_AGENTS:
             raise _refused(key, f"may be {' or '.join(_OWN_AGENTS)}; other agents are programs")
-        if key.startswith("model.") and text.startswith("cli/"):
+        if key.startswith("model.") and names_cli_program(text):
             raise _refused(key, "starts a coding agent")
         if key.startswith("model.") and text.startswith(_FILE_MODELS):
             folders.resolve(text.partition("/")[2])

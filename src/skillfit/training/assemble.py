@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
@@ -91,7 +90,7 @@ async def assemble(
                 ProposerParts(
                     optimizer,
                     inputs.task.train,
-                    config.optimizer.max_skill_tokens,
+                    config.optimizer,
                     run.events.emit,
                 )
             ),
@@ -181,7 +180,7 @@ class _Models:
         self.clients: dict[Role, Model] = {}
         specs = list(config.model.by_role().values())
         # A command-line agent may know its price itself: `refuse_unseen_usage` looks at it.
-        if config.model.agent is not None and config.model.agent.id.startswith("cli/"):
+        if config.model.agent is not None and config.model.agent.is_cli:
             specs.remove(config.model.agent)
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
         self.caps = caps
@@ -242,18 +241,8 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
     env, spec = inputs.config.env, inputs.config.model.agent
     if spec is None or inputs.task.evaluator is not None:
         return None
-    cli = env.agent == "cli" or spec.id.startswith("cli/")
-    return build_agent(
-        env.agent,
-        spec,
-        None if cli else models.connect("agent", spec),
-        prompt=env.prompt,
-        max_turns=env.max_turns,
-        max_tokens=env.max_rollout_tokens,
-        corpus=Path(env.corpus) if env.corpus else None,
-        network=env.network,
-        sandbox=env.sandbox,
-    )
+    cli = env.agent == "cli" or spec.is_cli
+    return build_agent(env, spec, None if cli else models.connect("agent", spec))
 
 
 def _rollouts(
@@ -270,13 +259,11 @@ def _rollouts(
         agent,
         run.journal,
         run.events,
+        config=config,
         executor=executor,
         meter=None if in_sight else models.rollout_meter(task, agent),
         count_rollout=models.budget.rollout,
-        timeout=config.env.exec_timeout,
         max_in_flight=_most_in_flight(agent, executor, config.model.concurrency),
-        coverage_floor=config.evaluation.coverage_floor,
-        seed=config.train.seed,
     )
 
 

@@ -356,7 +356,7 @@ def _rollout_rows(
 def _reserved_call(config: Config, task: Task, skill: Skill) -> Usage:
     """What is reserved for one optimizer call: the bytes of its prompt, and its longest reply."""
     spec = config.model.optimizer
-    counted = spec is not None and not spec.id.startswith(("cli/", "handoff"))
+    counted = spec is not None and not (spec.is_cli or spec.id.startswith("handoff"))
     if spec is None or not counted:
         return Usage()
     window = spec.context_window or context_window_of(spec.id)
@@ -399,7 +399,7 @@ def _one_rollout(
         calls = Range.exactly(cost.usage.calls)
         return _OneRollout(calls, _around(cost.usage.tokens), usd, _around(cost.seconds))
     spec = config.model.agent
-    cli = spec is not None and spec.id.startswith("cli/")
+    cli = spec is not None and spec.is_cli
     chat_turns = Range(1, 1, max(1, config.env.max_turns or 1))
     turns = _TURNS.get("cli" if cli else config.env.agent, chat_turns)
     prompt = Range(
@@ -436,7 +436,7 @@ def _optimizer_prompt(config: Config, skill: Skill, item_tokens: float) -> Range
         2 * skill.tokens + 2_000 + 3 * shown,
     )
     spec = config.model.optimizer
-    if spec is not None and spec.id.startswith("cli/"):
+    if spec is not None and spec.is_cli:
         prompt += _CLI_OPTIMIZER_PROMPT
     return prompt
 

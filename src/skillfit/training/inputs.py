@@ -132,7 +132,7 @@ def _programs(config: Config) -> dict[str, str]:
     return {
         role: stable_hash(described_program(spec))
         for role, spec in config.model.by_role().items()
-        if spec.id.startswith("cli/")
+        if spec.is_cli
     }
 
 

@@ -152,7 +152,7 @@ async def _keys(ready: Assembled) -> CheckResult:
 def _isolation(config: Config) -> list[CheckResult]:
     """How the programs of a tools or command-line agent are isolated on this machine."""
     spec = config.model.agent
-    is_cli = spec is not None and spec.id.startswith("cli/")
+    is_cli = spec is not None and spec.is_cli
     if not is_cli and config.env.agent != "tools":
         return []
     isolation = choose_isolation(config.env.sandbox)

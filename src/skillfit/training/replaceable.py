@@ -46,7 +46,7 @@ SAMPLERS = {
     "balanced": "skillfit.training.plan:BalancedBatches",
 }
 EXECUTORS = {
-    "local": "skillfit.rollout.executor:LocalExecutor",
+    "local": "skillfit.rollout.engine:LocalExecutor",
     "ray": "skillfit.plugins.ray_executor:RayExecutor",
 }
 GateFactory = Callable[[Measure, Sequence[Item], GateSettings], Gate]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
-from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Setup, Usage
+from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Usage
 from skillfit.models.providers.http import Endpoint, OptionalParameters, bearer, join, without_query
+from skillfit.models.registry import Setup
 from skillfit.models.wire import (
     TokenCount,
     WireModel,
@@ -210,7 +210,7 @@ class _MessageReply(WireModel):
     model: Any = None
 
 
-def _reply(answer: Mapping[str, Any], request: Request, model_id: str) -> Reply:
+def _reply(answer: JsonObject, request: Request, model_id: str) -> Reply:
     message = read_reply(_MessageReply, answer, model_id)
     text = "".join(block.text or "" for block in message.content if block.type == "text")
     calls = tuple(
