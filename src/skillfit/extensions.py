@@ -355,6 +355,10 @@ class SourceReference:
     base: Path = Path()  # the folder that relative paths in the argument and options start from
 
 
+SourceDefaults = Mapping[str, Mapping[str, JsonValue]]
+"""Values for config keys, by section: `{"env": {"agent": "tools"}}`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSource:
     """What a source brings to a run.
@@ -365,7 +369,7 @@ class TaskSource:
     """
 
     load: Callable[[LoadContext], SourceItems]
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: SourceDefaults = field(default_factory=dict)
 
 
 def find_source(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext, build_agent, remove_workspace
-from skillfit.agents.cli_programs import BUILT_IN, arguments, load_description
+from skillfit.agents.cli_programs import DESCRIPTIONS, arguments, load_description
 from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
@@ -296,7 +296,7 @@ def test_an_unknown_program_names_those_we_know() -> None:
         build_agent(AgentSection(agent="cli"), ModelSpec(id="cli/clawed"), None)
 
 
-@pytest.mark.parametrize("path", sorted(BUILT_IN.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(DESCRIPTIONS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_tells_reading(
     path: Path,
 ) -> None:

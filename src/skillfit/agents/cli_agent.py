@@ -39,7 +39,6 @@ from skillfit.agents.cli_programs import (
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.extensions import PartDescription
-from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Request, Usage
 from skillfit.models.registry import ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
@@ -244,7 +243,7 @@ def make_provider(setup: Setup) -> Provider:
     return CliProvider(command, f"cli/{command.description.name}", slots)
 
 
-def described_program(spec: ModelSpec) -> JsonObject:
+def described_program(spec: ModelSpec) -> PartDescription:
     """The description of the program that a spec names, for the run's identity: editing the user's
     own description file makes another run. Where the program is installed does not matter.
     """

@@ -36,14 +36,14 @@ from skillfit.plain_text import head_and_tail
 from skillfit.tasks.item import Reported, TrajectoryStep
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
-BUILT_IN = Path(__file__).parent / "cli_programs"
+DESCRIPTIONS = Path(__file__).parent / "cli_programs"
 
 
-class Part(BaseModel):
+class DescriptionPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Arguments(Part):
+class Arguments(DescriptionPart):
     """Arguments that belong together. They are left out as a whole when one of their values is
     empty, or when the variable named by `without` has a value.
     """
@@ -52,7 +52,7 @@ class Arguments(Part):
     without: str = ""
 
 
-class Pick(Part):
+class Pick(DescriptionPart):
     """Selects texts from the program's events.
 
     An event counts when all of `when` matches. With `each`, every element of that list in the event
@@ -76,7 +76,7 @@ class StepPick(Pick):
     """The tool's name, for events that do not have it."""
 
 
-class UsagePick(Part):
+class UsagePick(DescriptionPart):
     """Selects usage. Each list of dotted paths is added up, also over all matching events."""
 
     when: JsonObject = Field(default_factory=dict)
@@ -89,7 +89,7 @@ class UsagePick(Part):
     usd: str = ""
 
 
-class Description(Part):
+class Description(DescriptionPart):
     """Everything skillfit knows about a coding-agent program."""
 
     name: str
@@ -191,7 +191,7 @@ def arguments(argv: tuple[str | Arguments, ...], values: Mapping[str, str]) -> l
 
 def readiness(environ: Mapping[str, str]) -> Readiness:
     """Which of the built-in programs are installed."""
-    names = sorted(file.stem for file in BUILT_IN.glob("*.yaml"))
+    names = sorted(file.stem for file in DESCRIPTIONS.glob("*.yaml"))
     path = environ.get("PATH", os.defpath)
     found = [name for name in names if shutil.which(load_description(name).program, path=path)]
     if found:
@@ -202,9 +202,9 @@ def readiness(environ: Mapping[str, str]) -> Readiness:
 def load_description(name: str) -> Description:
     """A built-in description by name, or the one in the file at this path."""
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    path = Path(name) if is_path else BUILT_IN / f"{name}.yaml"
+    path = Path(name) if is_path else DESCRIPTIONS / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in BUILT_IN.glob("*.yaml")))
+        known = ", ".join(sorted(file.stem for file in DESCRIPTIONS.glob("*.yaml")))
         missing = f"{path} does not exist." if is_path else f"No command-line agent {name!r}."
         raise InputError(
             missing, hint=f"Available: {known}; options.file names your own description."
@@ -220,7 +220,7 @@ def _read(path: Path, version: int) -> Description:
     except (ValidationError, yaml.YAMLError) as error:
         raise InputError(
             f"{path} does not describe a command-line agent: {error}",
-            hint=f"The files in {BUILT_IN} show the keys.",
+            hint=f"The files in {DESCRIPTIONS} show the keys.",
         ) from error
     program = description.program
     if "/" in program:
@@ -233,7 +233,8 @@ def _strings(argv: tuple[str | Arguments, ...]) -> Iterator[str]:
         yield from (part,) if isinstance(part, str) else part.args
 
 
-Event = Mapping[str, Any]
+ProgramEvent = JsonObject
+"""A line of JSON that a program printed."""
 
 _MOST_USD = 1_000_000.0  # no run of a program costs this much
 
@@ -269,7 +270,10 @@ def read_output(description: Description, stdout: str, skill: str, usage_file: s
 
 
 def _answer(
-    description: Description, events: Sequence[Event], steps: Sequence[TrajectoryStep], output: str
+    description: Description,
+    events: Sequence[ProgramEvent],
+    steps: Sequence[TrajectoryStep],
+    output: str,
 ) -> str | None:
     if description.answer:
         answers = list(_texts(description.answer, events))
@@ -280,7 +284,7 @@ def _answer(
     return answers[-1] if answers else None
 
 
-def _events(text: str) -> Iterator[Event]:
+def _events(text: str) -> Iterator[ProgramEvent]:
     """One JSON object per line, or one value over the whole text. Other lines are skipped."""
     whole = _json(text)
     if whole is None:
@@ -297,7 +301,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def _steps(picks: Sequence[StepPick], events: Iterable[Event]) -> Iterator[TrajectoryStep]:
+def _steps(picks: Sequence[StepPick], events: Iterable[ProgramEvent]) -> Iterator[TrajectoryStep]:
     """Steps in the order of the events. Chunks of one message (`delta: true`) are joined."""
     chunks: list[str] = []
     for event in events:
@@ -314,7 +318,7 @@ def _steps(picks: Sequence[StepPick], events: Iterable[Event]) -> Iterator[Traje
     yield from _joined(chunks)
 
 
-def _step(pick: StepPick, part: Event, text: str) -> TrajectoryStep:
+def _step(pick: StepPick, part: ProgramEvent, text: str) -> TrajectoryStep:
     if pick.step == "message":
         return TrajectoryStep("message", text)
     name = pick.tool or _text(at_path(part, pick.name))
@@ -328,7 +332,7 @@ def _joined(chunks: list[str]) -> Iterator[TrajectoryStep]:
         chunks.clear()
 
 
-def _usage(picks: Sequence[UsagePick], events: Iterable[Event]) -> Usage:
+def _usage(picks: Sequence[UsagePick], events: Iterable[ProgramEvent]) -> Usage:
     """The usage of the whole run, which counts as one call.
 
     Dollars are None when the program reports none. Zero dollars for some tokens means that it does
@@ -370,19 +374,19 @@ def _skill_read(
     return False
 
 
-def _texts(picks: Sequence[Pick], events: Iterable[Event]) -> Iterator[str]:
+def _texts(picks: Sequence[Pick], events: Iterable[ProgramEvent]) -> Iterator[str]:
     for event in events:
         for pick in picks:
             for part in _parts(pick, event):
                 yield _first(part, pick.text)
 
 
-def _parts(pick: Pick, event: Event) -> Iterator[Event]:
+def _parts(pick: Pick, event: ProgramEvent) -> Iterator[ProgramEvent]:
     if _matches(event, pick.when):
         yield from (part for part in _elements(event, pick.each) if _matches(part, pick.where))
 
 
-def _elements(event: Event, path: str) -> Iterator[Event]:
+def _elements(event: ProgramEvent, path: str) -> Iterator[ProgramEvent]:
     """The event itself, or the elements of the list at `path` in it."""
     found = at_path(event, path) if path else [event]
     for part in found if isinstance(found, list) else ():
@@ -390,11 +394,11 @@ def _elements(event: Event, path: str) -> Iterator[Event]:
             yield part
 
 
-def _matches(event: Event, wanted: Mapping[str, Any]) -> bool:
+def _matches(event: ProgramEvent, wanted: JsonObject) -> bool:
     return all(at_path(event, path) == value for path, value in wanted.items())
 
 
-def _sum(event: Event, paths: Sequence[str]) -> int:
+def _sum(event: ProgramEvent, paths: Sequence[str]) -> int:
     return sum(int(_number(at_path(event, path), MAX_TOKEN_COUNT)) for path in paths)
 
 
@@ -407,7 +411,7 @@ def _number(value: Any, most: float) -> float:
     return min(max(0.0, value), most)
 
 
-def _first(part: Event, paths: Sequence[str]) -> str:
+def _first(part: ProgramEvent, paths: Sequence[str]) -> str:
     return next((text for path in paths if (text := _text(at_path(part, path)))), "")
 
 

@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Required, TypedDict
 
 import yaml
 
 from skillfit.errors import InputError, did_you_mean
-from skillfit.extensions import source_module
+from skillfit.extensions import JsonValue, SourceDefaults, source_module
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
 from skillfit.tasks.item import Attempt, Item, TrajectoryStep
 from skillfit.tasks.load import (
@@ -116,7 +116,7 @@ class Benchmark:
         convert: Convert,
         *,
         how: Callable[[LoadContext], SourceItems] = lambda context: SourceItems(()),
-        config: Mapping[str, Any] | None = None,
+        config: SourceDefaults | None = None,
     ) -> TaskSource:
         """The task source. `how` brings a grader or evaluator that no config value can name;
         `config` is laid over the values of NAME.yaml.
@@ -188,10 +188,10 @@ class Benchmark:
             path = source if source.exists() else path
         return path if path.is_dir() else path.parent
 
-    def _config(self, over: Mapping[str, Any]) -> dict[str, Any]:
-        text_ = (self.folder / f"{self.name}.yaml").read_text(encoding="utf-8")
-        config: dict[str, Any] = yaml.safe_load(text_) or {}
-        skill = {"env": {"skill": str(self.folder / f"{self.name}.md")}}
+    def _config(self, over: SourceDefaults) -> SourceDefaults:
+        yaml_text = (self.folder / f"{self.name}.yaml").read_text(encoding="utf-8")
+        config: dict[str, Mapping[str, JsonValue]] = yaml.safe_load(yaml_text) or {}
+        skill: SourceDefaults = {"env": {"skill": str(self.folder / f"{self.name}.md")}}
         for layer in (skill, over):
             for section, values in layer.items():
                 config[section] = {**config.get(section, {}), **values}

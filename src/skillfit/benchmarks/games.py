@@ -197,8 +197,8 @@ def textworld(
         )
         return SourceItems(rows, evaluator=evaluator)
 
-    env = {"skill": str(_HERE / "textworld" / "textworld.md"), "exec_timeout": 1200}
-    return TaskSource(load, {"env": env})
+    skill = str(_HERE / "textworld" / "textworld.md")
+    return TaskSource(load, {"env": {"skill": skill, "exec_timeout": 1200}})
 
 
 def _game_files(path: Path) -> Iterator[GameRow]:

@@ -73,7 +73,7 @@ OFFICEQA = Benchmark(
     gated=True,
     row_id=lambda row: text(row, "uid", "id"),
 )
-MODES = ("offline", "corpus", "none", "custom_search")
+_MODES = ("offline", "corpus", "none", "custom_search")
 _PAGE = re.compile(r"[?&#]page=(\d+)")
 PAGE_CHARS = 24_000
 TOTAL_CHARS = 80_000
@@ -157,9 +157,9 @@ def _check_mode(mode: str, url: str) -> None:
             "skillfit does not offer.",
             hint="Use custom_search with a search service, or offline.",
         )
-    if mode not in MODES:
+    if mode not in _MODES:
         raise InputError(
-            f"env.task_args: search_mode is {mode!r}.", hint=f"Choose one of {', '.join(MODES)}."
+            f"env.task_args: search_mode is {mode!r}.", hint=f"Choose one of {', '.join(_MODES)}."
         )
     if mode == "custom_search" and not url:
         raise InputError("env.task_args: search_mode custom_search needs search_api_url.")

@@ -42,6 +42,7 @@ from skillfit.benchmarks.benchmark import (
     prepared,
 )
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.wire import image_media_type
 from skillfit.tasks.item import Split
 from skillfit.tasks.rows import Row, folder_rows
@@ -380,7 +381,7 @@ def _write(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, int]:
     return {split or "items": counts[split or "items"] for split in _FOLDERS if split in open_files}
 
 
-def _stored(row: Row, folder: Path, root: Path) -> dict[str, object]:
+def _stored(row: Row, folder: Path, root: Path) -> JsonObject:
     """The row as it is written, with the folders that its relative paths start from and must be in.
     Images that are part of the row become files.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from skillfit.benchmarks.benchmark import ItemRow
 from skillfit.errors import InputError, TaskFailure, did_you_mean
@@ -65,11 +65,18 @@ def _dataset(name: str, settings: Mapping[str, JsonValue]) -> Any:
         raise InputError(f"env.tasks: reasoning_gym:{name}: {error}.") from error
 
 
+class _Entry(TypedDict):
+    """A problem of the package; it has more keys, which only its verifier reads."""
+
+    question: str
+    answer: str | None
+
+
 class _EntryRow(ItemRow):
     index: int  # in the data set
 
 
-def _row(name: str, at: int, entry: Mapping[str, Any]) -> _EntryRow:
+def _row(name: str, at: int, entry: _Entry) -> _EntryRow:
     row: _EntryRow = {"id": f"{name}-{at}", "input": str(entry["question"]), "index": at}
     answer = entry.get("answer")
     return row if answer is None else {**row, "answers": [str(answer)]}

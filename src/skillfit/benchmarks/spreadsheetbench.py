@@ -292,7 +292,7 @@ def _cells(text: str, rows: int, columns: int) -> Iterator[tuple[int, int]]:
             yield row, column
 
 
-MODES = ("single", "multi", "react")
+_MODES = ("single", "multi", "react")
 _ROWS, _COLUMNS, _CELL = 5, 20, 40  # of a preview: rows, columns, characters of a cell
 _FEEDBACK = """Your program was run on the workbook:
 
@@ -340,9 +340,9 @@ def spreadsheetbench(
     """`max_turns`: programs (multi) or tool rounds (react). `data_root`: the folder that
     `spreadsheet_path` starts from. `program_timeout`: seconds for one run of a program.
     """
-    if mode not in MODES:
+    if mode not in _MODES:
         raise InputError(
-            f"env.task_args: mode is {mode!r}.", hint=f"Choose one of {', '.join(MODES)}."
+            f"env.task_args: mode is {mode!r}.", hint=f"Choose one of {', '.join(_MODES)}."
         )
     if find_spec("openpyxl") is None:
         raise InputError(

@@ -22,7 +22,11 @@ from skillfit.errors import InputError
 from skillfit.models.protocol import Request, Usage
 
 if TYPE_CHECKING:
-    from genai_prices.types import ModelInfo
+    from decimal import Decimal
+
+    from genai_prices.types import ModelInfo, TieredPrices
+
+    _Rates = Mapping[str, Decimal | TieredPrices | None]  # by the names of genai-prices
 
 FREE_PROVIDERS = frozenset({"local", "ollama", "practice", "scripted", "handoff"})
 DEFAULT_CONTEXT = 128_000
@@ -217,7 +221,7 @@ def _listed_price(model_id: str) -> Price | None:
     listed = _listed(model_id)
     if listed is None:
         return None
-    rates = vars(listed.get_prices(datetime.now(UTC)))
+    rates: _Rates = vars(listed.get_prices(datetime.now(UTC)))
     if rates.get("input_mtok") is None or rates.get("output_mtok") is None:
         return None
     tiers = {tier.start for rate in rates.values() for tier in getattr(rate, "tiers", ())}
@@ -225,17 +229,20 @@ def _listed_price(model_id: str) -> Price | None:
     return replace(_price_at(rates, 0), above=tuple(above))
 
 
-def _price_at(rates: Mapping[str, Any], input_tokens: int) -> Price:
+def _price_at(rates: _Rates, input_tokens: int) -> Price:
     """The price of a request with this many input tokens."""
+    from genai_prices.types import TieredPrices
 
     def rate(name: str, otherwise: float) -> float:
         value = rates.get(name)
         if value is None:
             return otherwise
-        for tier in reversed(getattr(value, "tiers", ())):
+        if not isinstance(value, TieredPrices):
+            return float(value)
+        for tier in reversed(value.tiers):
             if input_tokens > tier.start:
                 return float(tier.price)
-        return float(getattr(value, "base", value))
+        return float(value.base)
 
     fresh = rate("input_mtok", 0.0)
     return Price(

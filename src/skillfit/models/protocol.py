@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from skillfit.errors import Exit, SkillfitError
+from skillfit.models.json_text import JsonObject
 
 Role = Literal["agent", "optimizer", "judge"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -59,7 +60,7 @@ class Tool:
 
     name: str
     description: str
-    parameters: Mapping[str, Any]  # JSON schema
+    parameters: JsonObject  # JSON schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Request:
     messages: tuple[Message, ...]
     stage: str  # the stage that asks: rollout, judge, reflect.failure, merge, rank, …
     tools: tuple[Tool, ...] = ()
-    schema: Mapping[str, Any] | None = None  # JSON schema that the reply text must follow
+    schema: JsonObject | None = None  # JSON schema that the reply text must follow
     temperature: float | None = None  # None: as the ModelSpec says; so are the next two
     max_tokens: int | None = None
     reasoning_effort: str | None = None

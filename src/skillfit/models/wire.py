@@ -77,7 +77,7 @@ class WireModel(BaseModel):
 W = TypeVar("W", bound=WireModel)
 
 
-def read_reply(form: type[W], body: Mapping[str, Any], model_id: str) -> W:
+def read_reply(form: type[W], body: JsonObject, model_id: str) -> W:
     """The body as a reply of this form. Some gateways send their errors with status 200."""
     _raise_error_inside(body, model_id)
     try:
@@ -93,7 +93,7 @@ def read_reply(form: type[W], body: Mapping[str, Any], model_id: str) -> W:
         ) from error
 
 
-def _raise_error_inside(body: Mapping[str, Any], model_id: str) -> None:
+def _raise_error_inside(body: JsonObject, model_id: str) -> None:
     error, vendor_status = body.get("error"), body.get("base_resp")
     if isinstance(vendor_status, Mapping) and vendor_status.get("status_code"):
         raise classify(400, body, {}, model_id)
@@ -105,7 +105,7 @@ def _raise_error_inside(body: Mapping[str, Any], model_id: str) -> None:
         raise classify(status, body, {}, model_id)
 
 
-def _status_of(body: Mapping[str, Any]) -> int:
+def _status_of(body: JsonObject) -> int:
     """A failed response of the Responses API is the server's fault; other errors name theirs."""
     return 500 if body.get("status") == "failed" else 400
 
@@ -200,7 +200,7 @@ def schema_in_prompt(request: Request) -> Request:
     )
 
 
-def strict_schema(schema: Mapping[str, Any]) -> JsonObject | None:
+def strict_schema(schema: JsonObject) -> JsonObject | None:
     """The schema in the form of strict mode (every property required, no others). None when it
     cannot be expressed in that form.
     """
@@ -228,7 +228,7 @@ def _strict_part(key: str, value: Any) -> Any:
     if key in ("anyOf", "allOf", "oneOf", "prefixItems"):
         options = [strict_schema(part) for part in value]
         return None if None in options else options
-    return strict_schema(value) if isinstance(value, Mapping) and key != "const" else value
+    return strict_schema(dict(value)) if isinstance(value, Mapping) and key != "const" else value
 
 
 def chat_messages(request: Request) -> list[JsonObject]:
@@ -274,7 +274,7 @@ def chat_tools(request: Request) -> list[JsonObject]:
     ]
 
 
-def response_format(schema: Mapping[str, Any]) -> JsonObject:
+def response_format(schema: JsonObject) -> JsonObject:
     strict = strict_schema(schema)
     form = {"name": "reply", "schema": strict or dict(schema), "strict": strict is not None}
     return {"type": "json_schema", "json_schema": form}
@@ -356,7 +356,7 @@ class _ChatCompletion(WireModel):
     model: Any = None
 
 
-def chat_reply(body: Mapping[str, Any], request: Request, model_id: str) -> Reply:
+def chat_reply(body: JsonObject, request: Request, model_id: str) -> Reply:
     """The reply in a chat completion."""
     completion = read_reply(_ChatCompletion, body, model_id)
     choice = completion.choices[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from skillfit.models.json_text import JsonObject
@@ -211,7 +210,7 @@ class _MessageReply(WireModel):
     model: Any = None
 
 
-def _reply(answer: Mapping[str, Any], request: Request, model_id: str) -> Reply:
+def _reply(answer: JsonObject, request: Request, model_id: str) -> Reply:
     message = read_reply(_MessageReply, answer, model_id)
     text = "".join(block.text or "" for block in message.content if block.type == "text")
     calls = tuple(

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
-from skillfit.models.json_text import json_candidates, parse_model_json
+from skillfit.models.json_text import JsonObject, json_candidates, parse_model_json
 from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Usage
 from skillfit.models.registry import Setup
 from skillfit.plain_text import quantity, shorten
@@ -133,7 +133,7 @@ class HandoffProvider:
 class _Form:
     """The form of an answer: JSON that follows a schema, or plain text."""
 
-    def __init__(self, schema: Mapping[str, Any] | None) -> None:
+    def __init__(self, schema: JsonObject | None) -> None:
         self._schema = schema
 
     @property
@@ -230,7 +230,7 @@ def _prompt(name: str, request: Request, form: _Form) -> str:
     return "".join(parts)
 
 
-def _empty_value(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Any:
+def _empty_value(schema: JsonObject, root: JsonObject, depth: int = 0) -> Any:
     """A value of the schema's form with nothing in it. Lists of objects get one empty object."""
     schema = _resolved(schema, root)
     if "default" in schema and not isinstance(schema["default"], (list, dict)):
@@ -246,7 +246,7 @@ def _empty_value(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int 
     return {"string": "", "integer": 0, "number": 0, "boolean": False, "object": {}}.get(str(kind))
 
 
-def _missing(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
+def _missing(value: Any, schema: JsonObject, root: JsonObject) -> Iterator[str]:
     """Required fields that a value does not have. Types of single values are checked later, by the
     stage that asked.
     """
@@ -268,7 +268,7 @@ def _missing(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> 
             yield from _missing(value[name], part, root)
 
 
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolved(schema: JsonObject, root: JsonObject) -> JsonObject:
     """The schema that a `$ref` or an optional value means; nothing where it has several forms."""
     for _ in range(_MAX_DEPTH):
         if "$ref" in schema:
@@ -281,7 +281,7 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
     return schema
 
 
-def _plain(message: Message) -> dict[str, object]:
+def _plain(message: Message) -> JsonObject:
     return {
         "role": message.role,
         "content": message.content,

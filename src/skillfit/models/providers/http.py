@@ -80,7 +80,7 @@ class Endpoint:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> JsonObject:
+    async def post(self, body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
         """The object in the answer. Raises `ModelError`. There is no time limit: the caller sets
         one.
         """

@@ -85,7 +85,7 @@ class ChatProvider:
         root: str = "",
         headers: Mapping[str, str] | None = None,
         sign_in: SignIn | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: JsonObject | None = None,
         never: Mapping[str, str] | None = None,
         slots: int | None = None,
         context_window: int | None = None,
@@ -113,7 +113,7 @@ class ChatProvider:
     async def close(self) -> None:
         await self._api.close()
 
-    def _reply(self, answer: Mapping[str, Any], request: Request) -> Reply:
+    def _reply(self, answer: JsonObject, request: Request) -> Reply:
         return chat_reply(answer, request, self._setup.spec.id)
 
     def _body(self, request: Request) -> JsonObject:
@@ -202,7 +202,7 @@ class ResponsesProvider(ChatProvider):
         items = [item for message in request.messages for item in _items(message)]
         return {"model": self._setup.name, "input": items, **body, **self._extra}
 
-    def _reply(self, answer: Mapping[str, Any], request: Request) -> Reply:
+    def _reply(self, answer: JsonObject, request: Request) -> Reply:
         model_id = self._setup.spec.id
         response = read_reply(_Response, answer, model_id)
         parts = [part for item in response.output for part in item.parts]

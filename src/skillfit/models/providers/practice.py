@@ -24,32 +24,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import json
 import random
 import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from skillfit.errors import InputError
+from skillfit.extensions import load_object
+from skillfit.models.client import check_reply
 from skillfit.models.json_text import JsonObject
+from skillfit.models.protocol import BadReply, Reply, Request, Usage
 from skillfit.models.providers.openai_protocols import ChatProvider
 from skillfit.models.registry import Setup
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response
-
-
-import inspect
-from collections.abc import Awaitable, Callable, Iterable
-
-from skillfit.extensions import load_object
-from skillfit.models.client import check_reply
-from skillfit.models.protocol import BadReply, Reply, Request, Usage
 
 _RULE = re.compile(
     r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+"
@@ -81,7 +78,7 @@ def practice_answer(skill: str, task: str, seed: int) -> str:
     return _phrase(label, skill.lower())
 
 
-def words(text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     return re.findall(r"[a-z][a-z'-]+", text.lower())
 
 
@@ -97,9 +94,9 @@ def _by_rule(skill: str, task: str) -> str | None:
     for match in _RULE.finditer(skill):
         label = match["label"].lower()
         rules[label] = rules.pop(label, {stem(label)}) | {
-            stem(word) for word in words(match["words"])
+            stem(word) for word in _words(match["words"])
         }
-    found = {stem(word) for word in words(task)}
+    found = {stem(word) for word in _words(task)}
     hits = {label: len(found & known) for label, known in rules.items()}
     best = max(reversed(hits), key=hits.__getitem__, default=None)
     return best if best and hits[best] else None
@@ -107,10 +104,10 @@ def _by_rule(skill: str, task: str) -> str | None:
 
 def _by_example(skill: str, task: str) -> str | None:
     """The answer of the worked example most similar to the task, if it is similar enough."""
-    task_words = set(words(task))
+    task_words = set(_words(task))
     best, answer = 0.0, ""
     for match in _EXAMPLE.finditer(skill):
-        example_words = set(words(match["input"]))
+        example_words = set(_words(match["input"]))
         common = len(task_words & example_words) / max(1, len(task_words | example_words))
         best, answer = max((best, answer), (common, match["output"]))
     return answer.strip().lower() if best >= _ALIKE else None
@@ -133,7 +130,7 @@ _ANSWER = re.compile(r"^\[(?:assistant|answer)\] (?P<answer>.+)$", re.MULTILINE)
 _NUMBERED = re.compile(r"^\[(\d+)\] [^{\n]*(\{.*\})$", re.MULTILINE)
 # Words that say nothing about the topic of a text.
 _COMMON = frozenset(
-    words(
+    _words(
         """
         a about after again all already also although always and another any anything are ask
         because been before below but can can't cannot come comes could day days did does doesn't
@@ -152,7 +149,7 @@ _COMMON = frozenset(
 )
 # Words that people use for the topics of a help desk. Where a task has some, rules name only these.
 _TOPICS = frozenset(
-    words(
+    _words(
         """
         access account activate address adapter app balance battery bill billing box broken browser
         button cable camera card charge charged charger code courier crash crashes damaged defective
@@ -287,7 +284,7 @@ def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> JsonObject:
     talks = [
         case
         for case in cases
-        if case.expected.lower() in words(case.answer) and case.answer.strip() != case.expected
+        if case.expected.lower() in _words(case.answer) and case.answer.strip() != case.expected
     ]
     if talks and FORMAT_RULE not in skill:
         edits.insert(0, _append(FORMAT_RULE))
@@ -313,7 +310,7 @@ def _rules(cases: list[_Case], skill: str) -> list[str]:
     """For each label, the words that its failed tasks share and those of other labels do not have.
     Most needed first.
     """
-    known = {stem(word) for word in words(skill)} | _COMMON
+    known = {stem(word) for word in _words(skill)} | _COMMON
     rules = []
     for label, items in sorted(
         _by_label(cases).items(), key=lambda entry: (-len(entry[1]), entry[0])
@@ -322,13 +319,13 @@ def _rules(cases: list[_Case], skill: str) -> list[str]:
             stem(word)
             for case in cases
             if case.expected == label
-            for word in dict.fromkeys(words(case.task))
+            for word in dict.fromkeys(_words(case.task))
         )
         outside = {
-            stem(word) for case in cases if case.expected != label for word in words(case.task)
+            stem(word) for case in cases if case.expected != label for word in _words(case.task)
         }
         shown = {
-            stem(word): word for case in cases for word in words(case.task) if word not in _COMMON
+            stem(word): word for case in cases for word in _words(case.task) if word not in _COMMON
         }
         new = shown.keys() - outside - known
         telling = [shown[root] for root, _ in inside.most_common() if root in new and len(root) > 2]
