@@ -26,7 +26,7 @@ from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
 from skillfit.tasks.load import find_source, task_from_python
 from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
-from skillfit.training.replaceable import Abilities, Replaced, RunParts, gate_settings
+from skillfit.training.user_parts import Abilities, Replaced, RunParts, gate_settings
 
 
 class DeferredModel:

@@ -24,9 +24,9 @@ from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import compose_rollouts
-from skillfit.training.replaceable import Abilities
 from skillfit.training.state import Components
 from skillfit.training.step_log import SelectionRollouts
+from skillfit.training.user_parts import Abilities
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from skillfit.training.inputs import Inputs, keep_recorded_plan
 from skillfit.training.loop import train
 from skillfit.training.preflight import budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
-from skillfit.training.user_part import PartFailed
+from skillfit.training.user_parts import PartFailed
 
 _SHOWN = 400  # characters of an item's text
 
