@@ -64,9 +64,9 @@ class Edit:
             word = f"unknown_{word}"
         return cls(word, target, content)
 
-    def as_json(self) -> EditJson:
+    def as_json(self) -> EditFields:
         """The edit as it is written; `id` and `label` only where they are set."""
-        fields = EditJson(
+        fields = EditFields(
             op=self.op,
             target=self.target,
             content=self.content,
@@ -80,7 +80,7 @@ class Edit:
         return fields
 
 
-class EditJson(TypedDict):
+class EditFields(TypedDict):
     op: str
     target: str
     content: str
@@ -90,7 +90,7 @@ class EditJson(TypedDict):
     label: NotRequired[str]
 
 
-class EditReportRow(EditJson):
+class EditReportRow(EditFields):
     """A row of edit_apply_report.json."""
 
     status: str
