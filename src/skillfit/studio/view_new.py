@@ -22,8 +22,7 @@ from skillfit.config import Config, load_config
 from skillfit.errors import InputError, SkillfitError
 from skillfit.plain_text import shorten
 from skillfit.report.html_report import PageData
-from skillfit.run.control import in_use
-from skillfit.run.directory import JOURNAL
+from skillfit.run.store import JOURNAL, in_use
 from skillfit.studio.commands import (
     PATH_KEYS,
     CommandResult,
