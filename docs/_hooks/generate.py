@@ -208,9 +208,9 @@ def providers() -> str:
 
 
 def programs() -> str:
-    from skillfit.agents.cli_programs import BUILT_IN, load_description
+    from skillfit.agents.cli_programs import DESCRIPTIONS, load_description
 
-    found = [load_description(path.stem) for path in sorted(BUILT_IN.glob("*.yaml"))]
+    found = [load_description(path.stem) for path in sorted(DESCRIPTIONS.glob("*.yaml"))]
     rows = [
         (
             f"`cli/{one.name}`",

@@ -8,7 +8,7 @@ its name is used.
 
 Task sources (`env.tasks: searchqa`, `env.tasks: inspect:file.py@task`) are named by one of
 skillfit's own names or by an entry point of group `skillfit.tasks`. Their lookup is in this layer,
-because reading a config needs their options and default values. `skillfit.tasks.load` says how one
+because reading a config needs their options and default values. `skillfit.tasks.task` says how one
 is written.
 
 Errors in the code of users become failures with file and line.
@@ -40,7 +40,7 @@ from urllib.parse import parse_qsl
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 
 if TYPE_CHECKING:
-    from skillfit.tasks.load import LoadContext, SourceItems
+    from skillfit.tasks.task import LoadContext, SourceItems
 
 T = TypeVar("T")
 
@@ -388,7 +388,7 @@ def find_source(
     if not isinstance(source, TaskSource):
         raise InputError(
             f"env.tasks: the function registered as {name!r} returned {type(source).__name__}.",
-            hint="It must return a skillfit.tasks.load.TaskSource.",
+            hint="It must return a skillfit.tasks.task.TaskSource.",
         )
     return source
 

@@ -140,9 +140,9 @@ class ShownJson(ListedJson):
 
 
 def _unfinished_text(story: RunStory, run: Path) -> str:
-    from skillfit.report.run_text import resume_command
+    from skillfit.report.run_text import resume_line
 
-    resume = resume_command(story, str(run)) if story.state != "running" else ""
+    resume = resume_line(story, str(run)) if story.state != "running" else ""
     return f"{story.verdict}\nResume with: {resume}" if resume else story.verdict
 
 

@@ -42,7 +42,7 @@ _ROLLOUTS: tuple[StageName, ...] = (
 _SMALL_PLOT = 5
 
 
-def render(
+def render_screen(
     story: RunStory,
     spent: Usage,
     elapsed: float,
@@ -249,7 +249,7 @@ class LiveTerminal(Terminal):
         self._builder(stored)
 
     def _draw(self) -> RenderableType:
-        screen = render(
+        screen = render_screen(
             self._builder.story(),
             self._spent,
             time.monotonic() - self._begun,

@@ -99,12 +99,14 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
             return await finish(run, closing, state, ship_repeats, cut_short=reached)
         return await finish(run, closing, state, ship_repeats)
     except BudgetReached as reached:
-        return end_by_budget(run, closing, state, reached)
+        ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
+        return end_by_budget(run, closing, state, ending, reached)
     except AnswerPending:
         raise
     except (InfrastructureError, ModelError) as error:
         run.check_stop()
-        conclude(run, closing, state, unfinished(run, state), "infrastructure", str(error))
+        ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
+        conclude(run, closing, state, ending, "infrastructure", str(error))
         raise
 
 
