@@ -34,10 +34,10 @@ from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
-from skillfit.plain_text import visible
+from skillfit.plain_text import display_name, visible
 from skillfit.run.control import Control
 from skillfit.run.directory import read_listed
-from skillfit.run.records import RunFinishReason, RunSummary, display_name
+from skillfit.run.records import RunFinishReason, RunSummary
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -47,14 +47,14 @@ from skillfit.training.assemble import Listener
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure
-from skillfit.training.replaceable import (
+from skillfit.training.start import start
+from skillfit.training.user_parts import (
     ExecutorLike,
     GateFactory,
     ProposerLike,
     Replaced,
     SamplerLike,
 )
-from skillfit.training.start import start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-ModelLike = str | Mapping[str, Any]
+UserSettings = Mapping[str, Any]  # as in a config file; nested or with dotted keys
+ModelLike = str | UserSettings
 AgentLike = ModelLike | Agent | Callable[..., Any]
 SkillLike = Skill | str | Path
 TaskLike = Task | str | Path | Iterable[Item | Mapping[str, Any]]
@@ -211,8 +212,8 @@ async def train_async(
     optimizer: ModelLike | None = None,
     budget: str | float | Mapping[str, float] | None = None,
     run: str | Path | None = None,
-    config: str | Path | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    config: str | Path | UserSettings | None = None,
+    settings: UserSettings | None = None,
     force_new: bool = False,
     force: bool = False,
     grader: GraderLike | None = None,
@@ -321,8 +322,8 @@ async def evaluate_async(
     split: str = "selection",
     repeats: int = 1,
     run: str | Path | None = None,
-    config: str | Path | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    config: str | Path | UserSettings | None = None,
+    settings: UserSettings | None = None,
     grader: GraderLike | None = None,
     executor: str | ExecutorLike | None = None,
     listeners: Sequence[Listener] = (),
@@ -386,8 +387,8 @@ def prepare(
     agent: AgentLike | None = None,
     optimizer: ModelLike | None = None,
     budget: str | float | Mapping[str, float] | None = None,
-    config: str | Path | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    config: str | Path | UserSettings | None = None,
+    settings: UserSettings | None = None,
     grader: GraderLike | None = None,
     gate: str | GateFactory | None = None,
     proposer: str | ProposerLike | None = None,

@@ -8,7 +8,7 @@ its name is used.
 
 Task sources (`env.tasks: searchqa`, `env.tasks: inspect:file.py@task`) are named by one of
 skillfit's own names or by an entry point of group `skillfit.tasks`. Their lookup is in this layer,
-because reading a config needs their options and default values. `skillfit.tasks.load` says how one
+because reading a config needs their options and default values. `skillfit.tasks.task` says how one
 is written.
 
 Errors in the code of users become failures with file and line.
@@ -26,7 +26,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,13 +40,14 @@ from urllib.parse import parse_qsl
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 
 if TYPE_CHECKING:
-    from skillfit.tasks.load import LoadContext, SourceItems
+    from skillfit.tasks.task import LoadContext, SourceItems
 
 T = TypeVar("T")
 
 JsonValue: TypeAlias = (
     "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 )
+SourceOptions = Mapping[str, JsonValue]  # of a task source, as the user wrote them
 PartDescription = Mapping[str, JsonValue]
 """What a grader, agent, evaluator or other part says about itself: what tells it from others of its
 kind. It is recorded in the run's identity and holds nothing secret. Each part has its own keys:
@@ -85,14 +86,14 @@ def is_reference(name: str) -> bool:
 def find_extension(
     kind: str,
     name: str,
-    built_in: Mapping[str, Any],
+    built_in: Mapping[str, type | str],
     base: Path = Path(),
     *,
     setting: str = "",
 ) -> Any:
     """The object that `name` stands for. `kind` is the word in messages and groups: "gate".
 
-    `built_in` maps names to objects, or to "module:attribute" if they are imported only when they
+    `built_in` maps names to classes, or to "module:attribute" if they are imported only when they
     are used. `base` is the folder that file.py is relative to. `setting` is the key that the user
     wrote the name at, for messages.
     """
@@ -124,7 +125,7 @@ def extension_names(kind: str) -> list[str]:
 
 
 def unknown_extension(
-    kind: str, name: str, built_in: Mapping[str, Any], *, setting: str = ""
+    kind: str, name: str, built_in: Iterable[str], *, setting: str = ""
 ) -> InputError:
     """The error for an unknown name, with the names that exist."""
     known = sorted({*built_in, *extension_names(kind)})
@@ -203,11 +204,11 @@ def check_methods(kind: str, part: Any, protocol: type, source: str) -> None:
                 raise _wrong_method(kind, source, f"{name}()", problem, _written(expected))
 
 
-def _expected_members(part: Any, protocol: type) -> dict[str, Any]:
+def _expected_members(part: Any, protocol: type) -> dict[str, Callable[..., Any] | property]:
     """The public methods and properties that skillfit calls, or that its base classes call."""
     own = part if isinstance(part, type) else type(part)
     bases = [base for base in own.__mro__ if base.__module__.partition(".")[0] == "skillfit"]
-    expected: dict[str, Any] = {}
+    expected: dict[str, Callable[..., Any] | property] = {}
     for kind in (protocol, *bases):
         for name in _members(kind):
             member = inspect.getattr_static(kind, name)
@@ -373,7 +374,7 @@ class TaskSource:
 
 
 def find_source(
-    tasks: str, *, base: Path = Path(), options: Mapping[str, Any] | None = None
+    tasks: str, *, base: Path = Path(), options: SourceOptions | None = None
 ) -> TaskSource | None:
     """The source that `env.tasks` names; None if it is something else (a file, a command)."""
     reference, _, query = tasks.partition("?")
@@ -387,7 +388,7 @@ def find_source(
     if not isinstance(source, TaskSource):
         raise InputError(
             f"env.tasks: the function registered as {name!r} returned {type(source).__name__}.",
-            hint="It must return a skillfit.tasks.load.TaskSource.",
+            hint="It must return a skillfit.tasks.task.TaskSource.",
         )
     return source
 
@@ -441,7 +442,7 @@ def _source_function(name: str) -> Callable[..., TaskSource]:
     return checked
 
 
-def _query_options(tasks: str, query: str) -> dict[str, Any]:
+def _query_options(tasks: str, query: str) -> SourceOptions:
     """`a=1&b=text` as options. Values that are JSON (numbers, true, lists) are read as such."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
@@ -452,16 +453,15 @@ def _query_options(tasks: str, query: str) -> dict[str, Any]:
     return {key: _option_value(text) for key, text in pairs}
 
 
-def _option_value(text: str) -> Any:
+def _option_value(text: str) -> JsonValue:
     try:
-        return json.loads(text)
+        value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
         return text
+    return value
 
 
-def _merged_options(
-    name: str, arguments: Mapping[str, Any], query: Mapping[str, Any]
-) -> dict[str, Any]:
+def _merged_options(name: str, arguments: SourceOptions, query: SourceOptions) -> SourceOptions:
     if twice := sorted(set(arguments) & set(query)):
         raise InputError(
             f"env.tasks: the option {twice[0]!r} of {name} is also set in env.task_args.",
@@ -470,7 +470,7 @@ def _merged_options(
     return {**arguments, **query}
 
 
-def _check_options(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def _check_options(name: str, function: Callable[..., Any], options: SourceOptions) -> None:
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return

@@ -5,8 +5,8 @@ characters. Printed as they are, these can hide or fake what a person reads, for
 under review. `visible` replaces them with backslash escapes.
 
 `shorten`, `one_line` and `head_and_tail` fit a text into a number of characters. The other
-functions format counts, dollars, times, scores and intervals. Terminal, report, studio and messages
-use these formats.
+functions format counts, dollars, times, scores and intervals, and turn names in the records of a
+run into words. Terminal, report, studio and messages use all of these.
 """
 
 from __future__ import annotations
@@ -173,3 +173,43 @@ def score_change(difference: float) -> str:
 def with_interval(difference: float, low: float, high: float) -> str:
     """A difference of mean scores and its interval: "+0.120 (+0.05 … +0.19)"."""
     return f"{score_change(difference)} ({low:+z.2f} … {high:+z.2f})"
+
+
+# Actions, finish reasons and stages of a run as people read them.
+_WORDS = {
+    "accept": "accepted",
+    "accept_new_best": "accepted, new best",
+    "force_accept": "accepted without a test",
+    "reject": "rejected",
+    "skip_lag": "no edits yet: the first ones join later (train.lag)",
+    "skip_no_patches": "skipped: no edits proposed",
+    "skip_no_change": "skipped: the edits change nothing",
+    "skip_no_rewrite": "skipped: no usable rewrite",
+    "skip_leak": "skipped: the rewrite carried hidden answers",
+    "inject_placeholder": "added placeholder",
+    "no_content": "nothing to add",
+    "unchanged": "the same text again",
+    "join_pool": "added as a pending edit",
+    "budget": "budget reached",
+    "infrastructure": "failed",
+    "preflight": "check",
+    "rollout": "training rollouts",
+    "gate": "measuring edits",
+    "compose": "final skill",
+    "ship": "ship test",
+    "test": "test split",
+}
+
+
+def display_name(name: str) -> str:
+    """A name in the records as terminal and pages show it. One without an entry in `_WORDS` loses
+    its underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
+    "slow_update_epoch_02" becomes "slow update 2".
+    """
+    return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
+
+
+def label_of(name: str) -> str:
+    """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
+    plain = name.removeprefix("test_").removeprefix("ship_")
+    return display_name("initial" if plain == "baseline" else plain)

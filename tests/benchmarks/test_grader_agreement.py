@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from skillfit.tasks.graders import build_grader
-from skillfit.tasks.graders.answers import normalized, token_f1
+from skillfit.tasks.graders.built_in import normalized, token_f1
 from skillfit.tasks.item import Attempt, Item
 
 TEXT = (

@@ -25,7 +25,7 @@ from skillfit.benchmarks.spreadsheetbench import CodeRounds
 from skillfit.benchmarks.swebench import PatchGrader
 from skillfit.config import ConfigWarning
 from skillfit.errors import InputError
-from skillfit.tasks.graders.answers import Anls, Choice, Normalized
+from skillfit.tasks.graders.built_in import Anls, Choice, Normalized
 from tests.benchmarks.agents import solver, wrong
 from tests.benchmarks.sample_training import LESSON, Lab, sample_task
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skillfit.cli.terminal import LiveTerminal, PlainTerminal, render, spend
+from skillfit.cli.terminal import LiveTerminal, PlainTerminal, render_screen, spend
 from skillfit.models.protocol import Usage
 from skillfit.report.run_text import event_lines
 from skillfit.report.story_builder import StoryBuilder
@@ -85,7 +85,7 @@ def screen(*events: Event, width: int = 80, height: int = 24, notice: str = "") 
         builder(Stored(number + 1, 1000.0 + number, event))
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
     spent = Usage(calls=120, input=9_000, output=1_000, usd=0.25)
-    console.print(render(builder.story(), spent, 90, width, height, notice))
+    console.print(render_screen(builder.story(), spent, 90, width, height, notice))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

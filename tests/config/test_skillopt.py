@@ -464,7 +464,7 @@ def installed_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     site = tmp_path / "site"
     write(
         site / "maze_benchmark.py",
-        "from skillfit.tasks.load import SourceItems, TaskSource\n"
+        "from skillfit.tasks.task import SourceItems, TaskSource\n"
         "def maze(reference, *, max_steps=10, data_root='', data_dirs=(), mode='easy'):\n"
         "    return TaskSource(lambda context: SourceItems([]), {'env': {'agent': 'tools'}})\n",
     )

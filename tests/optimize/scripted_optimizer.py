@@ -15,7 +15,7 @@ from skillfit.models import Request
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Optimizer
-from skillfit.optimize.reflect import Reflection, ask_analysts
+from skillfit.optimize.proposer import Reflection, ask_analysts
 from skillfit.rollout.outcome import Failure, Outcome, requests_for
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill

@@ -11,8 +11,8 @@ from skillfit.agents.agent import CallableAgent
 from skillfit.config import load_config
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
+from skillfit.extensions import find_source, source_names
 from skillfit.tasks import Attempt, Item, build_grader, load_task
-from skillfit.tasks.load import find_source, source_names
 from skillfit.training.inputs import read_inputs
 
 PACKAGE = """

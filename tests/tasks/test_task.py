@@ -24,7 +24,7 @@ from skillfit.tasks import (
     TaskFailure,
     load_task,
 )
-from skillfit.tasks.load import task_from_python
+from skillfit.tasks.task import task_from_python
 
 SKILL = Skill.from_text("Say yes.")
 ROWS = [

@@ -38,7 +38,7 @@ from skillfit.run.events import PatchMerged, RolloutFinished
 from skillfit.tasks.item import Attempt
 from skillfit.training.estimate import RunEstimate, estimate
 from skillfit.training.inputs import read_inputs
-from skillfit.training.user_part import PartFailed
+from skillfit.training.user_parts import PartFailed
 from tests.cli.cli_project import Shell
 
 # Every part writes a line with its kind when it is used.
@@ -450,7 +450,7 @@ def test_a_gate_object_is_refused_because_it_belongs_to_other_rollouts(project: 
 
 
 def gate_settings(inputs: Any) -> Any:
-    from skillfit.training.replaceable import gate_settings as settings_of
+    from skillfit.training.user_parts import gate_settings as settings_of
 
     return settings_of(inputs.config, inputs.task)
 

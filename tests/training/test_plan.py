@@ -229,8 +229,8 @@ async def test_a_run_of_an_earlier_version_resumes_with_its_plan(make_project: M
     now, control = project.inputs(), Control()
     then = earlier_plan(now.config, now.available, 300)
     assert now.rollout_plan is not None and then.steps < now.rollout_plan.steps
-    fewer = {**now.task.split_settings.caps, "selection": then.selection}
-    task = now.task.with_splits(replace(now.task.split_settings, caps=fewer))
+    fewer = {**now.task.caps, "selection": then.selection}
+    task = now.task.with_splits(now.task.split_settings, fewer)
 
     def stop(stored: Stored) -> None:
         if isinstance(stored.event, StepFinished):

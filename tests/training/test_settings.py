@@ -18,6 +18,7 @@ from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
 from skillfit.models.registry import ModelSpec
+from skillfit.sandbox.isolation import ISOLATIONS
 from skillfit.training.estimate import estimate
 from skillfit.training.start import start
 from tests.support.chat_server import Call
@@ -28,7 +29,7 @@ SRC = Path(skillfit.__file__).parent
 # A recipe fills the other settings (test_recipes); where a window would not act it is refused
 # (below); `run` is read before the run is opened (test_api); `rollout_usd` is for agents whose
 # calls skillfit does not see (tests/rollout); `allow_duplicates` is read when items are
-# near-duplicates (tests/tasks/test_splits).
+# near-duplicates (tests/tasks/test_splits); `sandbox` is for agents that run programs (below).
 ELSEWHERE = {
     "recipe",
     "run",
@@ -36,6 +37,7 @@ ELSEWHERE = {
     "model.judge.context_window",
     "env.rollout_usd",
     "env.allow_duplicates",
+    "env.sandbox",
 }
 EPOCHS = ("train.num_epochs=3",)
 STEPS = (
@@ -242,3 +244,14 @@ async def test_a_window_that_cuts_nobodys_prompts_is_refused(
     with pytest.raises(InputError, match=r"context_window has no effect"):
         await project.train(setting)
     assert not project.calls
+
+
+async def test_a_required_sandbox_that_is_not_there_stops_a_run_of_the_tools_agent(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weak = next(isolation for isolation in ISOLATIONS if not isolation.full)
+    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: weak)
+    project = make_project("env.agent=tools", "evaluation.preflight=true")
+    with pytest.raises(InputError, match="no full isolation"):
+        await project.train("env.sandbox=require")
+    assert {call.stage for call in project.calls} == {"probe"}

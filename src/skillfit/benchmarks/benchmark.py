@@ -22,18 +22,19 @@ from typing import Required, TypedDict
 import yaml
 
 from skillfit.errors import InputError, did_you_mean
-from skillfit.extensions import JsonValue, SourceDefaults, source_module
-from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
-from skillfit.tasks.item import Attempt, Item, TrajectoryStep
-from skillfit.tasks.load import (
-    LoadContext,
-    SourceItems,
+from skillfit.extensions import (
+    JsonValue,
+    SourceDefaults,
     SourceReference,
     TaskSource,
+    source_module,
     source_names,
 )
+from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
+from skillfit.tasks.item import Attempt, Item, TrajectoryStep
 from skillfit.tasks.rows import SUFFIXES, Row, folder_rows, items_of, read_rows
 from skillfit.tasks.splits import SPLIT_NAMES
+from skillfit.tasks.task import LoadContext, SourceItems
 
 SAMPLE = "sample"
 MANIFEST = "skillfit-data.json"  # in a prepared folder: what it was made from

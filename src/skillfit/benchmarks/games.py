@@ -45,15 +45,14 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.benchmarks.game_process import Game, Move
 from skillfit.errors import InputError, TaskFailure, did_you_mean
-from skillfit.extensions import PartDescription
+from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score, ScoredAttempt, Split, TrajectoryStep
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.splits import SPLIT_NAMES
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
 
 _HERE = Path(__file__).parent
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)

@@ -33,7 +33,7 @@ from skillfit.benchmarks.questions import (
     with_options,
 )
 from skillfit.errors import InputError
-from skillfit.tasks.load import SourceReference, TaskSource
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
 
 _HERE = Path(__file__).parent

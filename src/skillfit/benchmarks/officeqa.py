@@ -46,7 +46,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.extensions import PartDescription
+from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.client import with_retries
 from skillfit.models.failures import classify_service
 from skillfit.models.json_text import parse_json
@@ -56,9 +56,8 @@ from skillfit.plain_text import one_line
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import TextGrader, verdict
 from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
 
 OFFICEQA = Benchmark(
     name="officeqa",

@@ -19,11 +19,10 @@ from skillfit.benchmarks.benchmark import ItemRow, find_in_data
 from skillfit.errors import InputError
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.tasks.graders.answers import Choice
-from skillfit.tasks.graders.built_in import Given, TextGrader, extracted, verdict
+from skillfit.tasks.graders.built_in import Choice, Given, TextGrader, extracted, verdict
 from skillfit.tasks.item import Attempt, Item, Score
-from skillfit.tasks.load import LoadContext, SourceItems
 from skillfit.tasks.rows import Row
+from skillfit.tasks.task import LoadContext, SourceItems
 
 _JUDGE = """You compare an answer with the expected answer to the same question.
 

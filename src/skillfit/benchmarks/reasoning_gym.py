@@ -15,10 +15,16 @@ from typing import Any, TypedDict
 
 from skillfit.benchmarks.benchmark import ItemRow
 from skillfit.errors import InputError, TaskFailure, did_you_mean
-from skillfit.extensions import JsonValue, PartDescription, call_user_code
+from skillfit.extensions import (
+    JsonValue,
+    PartDescription,
+    SourceReference,
+    TaskSource,
+    call_user_code,
+)
 from skillfit.tasks.graders.built_in import Extract
 from skillfit.tasks.item import Attempt, Item, Score
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.task import LoadContext, SourceItems
 
 _EXTRACT = (Extract(tag="answer"), Extract(last_line=True))
 _PROMPT = """You solve small reasoning problems.

@@ -51,16 +51,15 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.extensions import PartDescription
+from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
 
 SOLUTION = "solution.py"
 GOLDEN = "the golden workbooks"  # the gold "answer" of items that come without a program

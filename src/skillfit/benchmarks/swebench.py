@@ -48,7 +48,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.extensions import PartDescription
+from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.client import with_retries
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
@@ -64,9 +64,8 @@ from skillfit.sandbox.process import (
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
 
 _DOCKER_SECONDS = 180.0
 _COMMAND_SECONDS = 180.0  # for a command of the model

@@ -28,9 +28,9 @@ from skillfit.benchmarks.questions import (
     shuffled,
 )
 from skillfit.errors import InputError
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.models.json_text import parse_json
 from skillfit.tasks.item import stable_hash
-from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 _HERE = Path(__file__).parent

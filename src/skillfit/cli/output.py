@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 import typer
 
-from skillfit.plain_text import dollars, duration, mean_score, quantity, score_change, visible
+from skillfit.plain_text import (
+    display_name,
+    dollars,
+    duration,
+    mean_score,
+    quantity,
+    score_change,
+    visible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -242,8 +250,6 @@ class ResultLine:
 
     def as_text(self, diagnosis: str) -> str:
         """The result for people: verdict, scores, cost, next commands."""
-        from skillfit.run.records import display_name
-
         lines = [f"{display_name(self.finish_reason)}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
         fresh = ", on fresh rollouts" if self.ship.interval else ""

@@ -30,7 +30,7 @@ from skillfit.cli.output import (
     warn,
 )
 from skillfit.errors import InputError
-from skillfit.plain_text import mean_score, one_line, quantity, score_change, visible
+from skillfit.plain_text import display_name, mean_score, one_line, quantity, score_change, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,8 +84,6 @@ class ListedJson(ResultJson):
 
 
 def _listed_cells(line: ResultLine, state: str) -> tuple[str, ...]:
-    from skillfit.run.records import display_name
-
     scores = [
         "" if score is None else mean_score(score)
         for score in (line.selection.baseline, line.selection.best)
@@ -142,9 +140,9 @@ class ShownJson(ListedJson):
 
 
 def _unfinished_text(story: RunStory, run: Path) -> str:
-    from skillfit.report.run_text import resume_command
+    from skillfit.report.run_text import resume_line
 
-    resume = resume_command(story, str(run)) if story.state != "running" else ""
+    resume = resume_line(story, str(run)) if story.state != "running" else ""
     return f"{story.verdict}\nResume with: {resume}" if resume else story.verdict
 
 
@@ -153,7 +151,6 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
     from rich.text import Text
 
     from skillfit.cli.terminal import PlotPoint, plot
-    from skillfit.run.records import display_name
 
     parts: list[RenderableType] = []
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
@@ -473,7 +470,6 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
-    from skillfit.run.records import display_name
     from skillfit.skill import Skill, rewrite, without_placeholder
     from skillfit.skill.document import find_document
 

@@ -21,12 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import duration, visible, with_interval
+from skillfit.plain_text import display_name, duration, visible, with_interval
 from skillfit.report.run_text import UNPRICED, ProgressLines, cap_uses, time_left
 from skillfit.report.story import EDIT_ORDER, EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import RolloutFinished, Stored, Warned
-from skillfit.run.records import StageName, display_name
+from skillfit.run.records import StageName
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
 _ROLLOUTS: tuple[StageName, ...] = (
@@ -42,7 +42,7 @@ _ROLLOUTS: tuple[StageName, ...] = (
 _SMALL_PLOT = 5
 
 
-def render(
+def render_screen(
     story: RunStory,
     spent: Usage,
     elapsed: float,
@@ -249,7 +249,7 @@ class LiveTerminal(Terminal):
         self._builder(stored)
 
     def _draw(self) -> RenderableType:
-        screen = render(
+        screen = render_screen(
             self._builder.story(),
             self._spent,
             time.monotonic() - self._begun,

@@ -19,11 +19,12 @@ from skillfit.errors import Exit
 from skillfit.plain_text import dollars, duration, rounded, rounded_dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from rich.console import RenderableType
 
     from skillfit.cli.terminal import Terminal
+    from skillfit.models.json_text import JsonObject
     from skillfit.run.control import Control
     from skillfit.run.records import RolloutPlan
     from skillfit.training.assemble import Listener
@@ -123,7 +124,7 @@ def resume_command(
 
 
 def config_inputs(
-    config: Path | Mapping[str, Any], overrides: Sequence[str] | None, *, training: bool = True
+    config: Path | JsonObject, overrides: Sequence[str] | None, *, training: bool = True
 ) -> Inputs:
     """The config's inputs. Without `training` the optimizer is left out, and its key may be
     missing.

@@ -131,7 +131,8 @@ def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
 
 def _recipe_defaults(data: Mapping[str, Any]) -> PlacedSettings:
     recipe = data.get("recipe", "default")
-    return PlacedSettings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {})
+    sections = RECIPES.get(recipe, {}) if isinstance(recipe, str) else {}
+    return PlacedSettings({name: dict(values) for name, values in sections.items()})
 
 
 def _source_defaults(data: Mapping[str, Any]) -> PlacedSettings:

@@ -32,6 +32,7 @@ Metric = Literal["hard", "soft", "mixed"]
 Scheduler = Literal["constant", "linear", "cosine", "autonomous"]
 ControlMode = Literal["fixed", "autonomous", "none"]
 PairPolicy = Literal["mixed", "changed", "unchanged"]
+GraderSetting = str | JsonObject  # a name, or {name: settings}
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
@@ -190,7 +191,7 @@ class EvaluationSection(Section):
     finalists: int = Field(default=1, ge=1)
     """Skills that the ship test compares with the initial one: the most promising first. The test
     corrects for their number, so each further one costs power."""
-    ship_grader: str | dict[str, Any] | None = None
+    ship_grader: GraderSetting | None = None
     """A second grader for the ship test: train on one, ship on another."""
     preflight: bool = True
     """Run `check` before the first step. Without it each model is still tried with one small
@@ -212,13 +213,13 @@ class TaskSection(Section):
     """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`,
     or a named source: inspect:…, a benchmark's name.
     """
-    task_args: dict[str, Any] = Field(default_factory=dict)
+    task_args: JsonObject = Field(default_factory=dict)
     """Options of a named source, for example the arguments of an Inspect task."""
     model_roles: dict[str, Literal["agent", "judge"]] = Field(default_factory=dict)
     """Inspect tasks: which of our models plays each of the task's model roles. The role `grader` is
     the judge, where there is one; all others are the agent's model.
     """
-    grader: str | dict[str, Any] | None = None
+    grader: GraderSetting | None = None
     """The name of a grader, {name: settings}, file.py:name, or a list of graders under `all`, `any`
     or `mean`. Default: exact; for evals.json, checklist.
     """
@@ -340,7 +341,7 @@ class Config(Section):
     """
 
 
-RECIPES: dict[str, dict[str, Any]] = {
+RECIPES: Mapping[str, Mapping[str, Mapping[str, bool | int | str]]] = {
     "default": {},
     # SkillOpt's defaults and decisions, for reproduction.
     "paper": {
@@ -486,7 +487,7 @@ def settings_of_run(recorded: JsonObject) -> Config:
 
 def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
     """A section with those values that the schema accepts; None when a required one is missing."""
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for name, info in kind.model_fields.items():
         if name not in recorded:
             continue

@@ -18,22 +18,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from skillfit.config.schema import GraderSetting
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.optimize.optimizer import render, sections
 from skillfit.plain_text import one_line
 from skillfit.skill import Skill
 from skillfit.tasks.graders import build_grader
-from skillfit.tasks.graders.answers import normalized
+from skillfit.tasks.graders.built_in import normalized
 from skillfit.tasks.item import Item
-from skillfit.tasks.recognise import SAME_FACTS, GraderSetting, propose_grader, try_grader
+from skillfit.tasks.recognise import SAME_FACTS, propose_grader, try_grader
 from skillfit.tasks.rows import Row, items_of
 
-Check = Literal["exact", "normalized", "numeric", "json_fields", "rubric"]
+DraftCheck = Literal["exact", "normalized", "numeric", "json_fields", "rubric"]
 
 _AT_ONCE = 25  # tasks in one reply
 _MORE_ROUNDS = 2  # rounds beyond those that the count needs, if tasks are repeated
@@ -65,19 +66,32 @@ class DraftTask(BaseModel):
         text = json.dumps([self.input, self.answer])
         return f"draft-{sha256(text.encode()).hexdigest()[:8]}"
 
-    def row(self, check: Check, *, reviewed: bool) -> dict[str, Any]:
+    def row(self, check: DraftCheck, *, reviewed: bool) -> DraftRow:
         """The row for a tasks file."""
-        expected = "reference" if check == "rubric" else "answer"
-        row: dict[str, Any] = {"id": self.id, "input": self.input, expected: self.answer}
+        row: DraftRow = {"id": self.id, "input": self.input}
+        row["reference" if check == "rubric" else "answer"] = self.answer
         if self.type:
             row["type"] = self.type
-        return row if reviewed else {**row, "reviewed": False}
+        if not reviewed:
+            row["reviewed"] = False
+        return row
+
+
+class DraftRow(TypedDict, total=False):
+    """A row of a tasks file that `tasks draft` writes."""
+
+    id: str
+    input: str
+    answer: str
+    reference: str  # instead of an answer, for a rubric
+    type: str
+    reviewed: bool  # False: nobody has read it
 
 
 class DraftReply(BaseModel):
     """What the model is asked for."""
 
-    check: Check = "normalized"
+    check: DraftCheck = "normalized"
     tasks: list[DraftTask]
 
 
@@ -85,7 +99,7 @@ class DraftReply(BaseModel):
 class Drafts:
     """Tasks that a model wrote, with the kind of check that all of them use."""
 
-    check: Check
+    check: DraftCheck
     tasks: tuple[DraftTask, ...]
 
 
@@ -95,7 +109,7 @@ async def draft_tasks(
     """Up to `count` different tasks. `about` is what the user says on the work; `besides` are the
     inputs of tasks that are there already. Fewer tasks come back if the model repeats itself.
     """
-    check: Check | None = None
+    check: DraftCheck | None = None
     tasks: list[DraftTask] = []
     for number in range(1, -(-count // _AT_ONCE) + _MORE_ROUNDS + 1):
         wanted = min(_AT_ONCE, count - len(tasks))
@@ -192,7 +206,7 @@ def _is_stated(answer: str, skill_text: str) -> bool:
     return telling and f" {words} " in skill_text
 
 
-async def fitting_grader(check: Check, tasks: Sequence[DraftTask]) -> GraderSetting:
+async def fitting_grader(check: DraftCheck, tasks: Sequence[DraftTask]) -> GraderSetting:
     """A value for `env.grader`: the model's choice if it grades these answers rightly, else one
     that does.
     """
@@ -205,6 +219,6 @@ async def fitting_grader(check: Check, tasks: Sequence[DraftTask]) -> GraderSett
     return (await propose_grader(items)).setting
 
 
-def _items(check: Check, tasks: Sequence[DraftTask]) -> list[Item]:
+def _items(check: DraftCheck, tasks: Sequence[DraftTask]) -> list[Item]:
     rows = (task.row(check, reviewed=True) for task in tasks)
     return items_of((Row(row, f"task {at}", Path()) for at, row in enumerate(rows, 1)), {})

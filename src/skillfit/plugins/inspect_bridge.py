@@ -17,7 +17,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from skillfit.atomic_write import write_whole
 from skillfit.errors import SkillfitError, TaskFailure
@@ -36,6 +36,12 @@ from skillfit.models.protocol import (
 )
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, ScoredAttempt
+
+if TYPE_CHECKING:
+    from inspect_ai.log._samples import ActiveSample
+    from inspect_ai.model import ChatMessage, ContentImage, GenerateConfig, ModelOutput
+    from inspect_ai.tool import ToolCall as InspectCall
+    from inspect_ai.tool import ToolChoice, ToolInfo
 
 InspectRole = Literal["agent", "judge"]
 PROVIDER = "skillfit"  # the name of our models' provider in Inspect
@@ -68,7 +74,7 @@ class InspectRollout:
     usage: Usage = field(default_factory=Usage)
     requests: Counter[str] = field(default_factory=Counter)  # fingerprints of those sent so far
     error: SkillfitError | None = None
-    sample: Any = None  # Inspect's ActiveSample
+    sample: ActiveSample | None = None
     begun: asyncio.Event = field(default_factory=asyncio.Event)  # also set when it will not begin
 
     def __post_init__(self) -> None:
@@ -93,7 +99,7 @@ class InspectRollout:
 _running: dict[str, InspectRollout] = {}  # by the uuid of Inspect's sample
 
 
-def began(rollout: InspectRollout, active_sample: Any) -> None:
+def began(rollout: InspectRollout, active_sample: ActiveSample) -> None:
     """The sample of this rollout has begun: model calls from within it belong to the rollout."""
     rollout.sample = active_sample
     _running[active_sample.sample_uuid] = rollout
@@ -108,7 +114,7 @@ def ended(rollout: InspectRollout) -> None:
 
 
 @cache
-def register_provider() -> None:
+def register_inspect_provider() -> None:
     """Make our models known to Inspect: `skillfit/judge` is the judge, any other name of this
     provider the agent's model. Tasks can be given these names as arguments.
     """
@@ -119,7 +125,13 @@ def register_provider() -> None:
         def max_connections(self) -> int:
             return 10_000  # skillfit's limiter decides
 
-        async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
+        async def generate(
+            self,
+            input: list[ChatMessage],
+            tools: list[ToolInfo],
+            tool_choice: ToolChoice,
+            config: GenerateConfig,
+        ) -> ModelOutput:
             active = sample_active()
             rollout = _running.get(active.sample_uuid) if active is not None else None
             if rollout is None:
@@ -187,8 +199,13 @@ def without_markup(message: str) -> str:
 
 
 async def _complete(
-    rollout: InspectRollout, role: InspectRole, turns: Any, tools: Any, choice: Any, config: Any
-) -> Any:
+    rollout: InspectRollout,
+    role: InspectRole,
+    turns: Sequence[ChatMessage],
+    tools: Sequence[ToolInfo],
+    choice: ToolChoice,
+    config: GenerateConfig,
+) -> ModelOutput:
     model = rollout.models.get(role)
     if model is None:
         raise TaskFailure(
@@ -207,7 +224,13 @@ async def _complete(
     return _output(model.id, reply, config.stop_seqs or ())
 
 
-def _request(turns: Any, tools: Any, tool_choice: Any, config: Any, images: Path) -> Request:
+def _request(
+    turns: Sequence[ChatMessage],
+    tools: Sequence[ToolInfo],
+    tool_choice: ToolChoice,
+    config: GenerateConfig,
+    images: Path,
+) -> Request:
     _check_settings(config)
     if tool_choice == "none":
         tools = ()
@@ -229,7 +252,7 @@ def _request(turns: Any, tools: Any, tool_choice: Any, config: Any, images: Path
     )
 
 
-def _check_settings(config: Any) -> None:
+def _check_settings(config: GenerateConfig) -> None:
     """Refuse or warn about settings of the task that our models do not take."""
     for name in _REFUSED_SETTINGS:
         if (getattr(config, name, None) or 1) not in (1, False):
@@ -246,7 +269,7 @@ def _check_settings(config: Any) -> None:
         )
 
 
-def _output(model_id: str, reply: Reply, stop: Sequence[str]) -> Any:
+def _output(model_id: str, reply: Reply, stop: Sequence[str]) -> ModelOutput:
     from inspect_ai.model import (
         ChatCompletionChoice,
         ChatMessageAssistant,
@@ -277,7 +300,7 @@ def _before_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def _tool_call(call: ToolCall) -> Any:
+def _tool_call(call: ToolCall) -> InspectCall:
     """Arguments that are not a JSON object are reported to the model by Inspect."""
     from inspect_ai.tool import ToolCall as InspectCall
 
@@ -291,7 +314,7 @@ def _tool_call(call: ToolCall) -> Any:
     return InspectCall(id=call.id, function=call.name, arguments=arguments, parse_error=problem)
 
 
-def _message(turn: Any, images: Path) -> Message:
+def _message(turn: ChatMessage, images: Path) -> Message:
     parts = [] if isinstance(turn.content, str) else turn.content
     other = [part.type for part in parts if part.type not in ("text", "reasoning", "image")]
     if other:
@@ -308,13 +331,13 @@ def _message(turn: Any, images: Path) -> Message:
     return Message(turn.role, text_of(turn), pictures, calls, answered)
 
 
-def text_of(turn: Any) -> str:
+def text_of(turn: ChatMessage) -> str:
     """The text of a message. A failed tool has its error beside its content, not in it."""
     error = getattr(turn, "error", None)
     return f"Error: {error.message}" if error is not None else str(turn.text)
 
 
-def _image(part: Any, folder: Path) -> Image:
+def _image(part: ContentImage, folder: Path) -> Image:
     """Inspect has turned every image into a data URL by now. The file is named by its content."""
     head, _, data = part.image.partition(",")
     media_type = head.removeprefix("data:").partition(";")[0]

@@ -26,11 +26,12 @@ from copy import copy
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
-from skillfit.extensions import JsonValue, PartDescription, errors_in
+from skillfit.extensions import JsonValue, PartDescription, SourceReference, TaskSource, errors_in
+from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
 from skillfit.plugins.inspect_bridge import (
@@ -44,17 +45,25 @@ from skillfit.plugins.inspect_bridge import (
     ended,
     own_model_failure,
     refuse_other_models,
-    register_provider,
+    register_inspect_provider,
     text_of,
     without_markup,
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import SPLIT_NAMES
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
+
+if TYPE_CHECKING:
+    from inspect_ai import Task as InspectTask
+    from inspect_ai.dataset import Sample
+    from inspect_ai.log import EvalSample
+    from inspect_ai.model import ChatMessage
+    from inspect_ai.model import Model as InspectModel
+    from inspect_ai.scorer import Value
+    from inspect_ai.solver import Generate, Solver, TaskState
 
 GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
 _SKILLS = ".agents/skills"  # where agents look for skills, relative to their working folder
@@ -64,9 +73,9 @@ _SKILLS = ".agents/skills"  # where agents look for skills, relative to their wo
 class NamedTask:
     """An Inspect task, with the name and the arguments it was made with."""
 
-    task: Any
+    task: InspectTask
     reference: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, JsonValue]
 
 
 class InspectEvaluator(Evaluator):
@@ -77,7 +86,7 @@ class InspectEvaluator(Evaluator):
     def __init__(
         self,
         named: NamedTask,
-        samples: Mapping[str, Any],
+        samples: Mapping[str, Sample],
         models: Mapping[InspectRole, Model],
         env: EnvSection,
     ) -> None:
@@ -193,7 +202,7 @@ class InspectEvaluator(Evaluator):
         if logs[0].error is not None:
             raise TaskFailure("inspect", f"Inspect stopped: {logs[0].error.message}")
 
-    def _inspect_models(self) -> tuple[Any, dict[str, Any]]:
+    def _inspect_models(self) -> tuple[InspectModel, dict[str, InspectModel]]:
         """Inspect's model for the agent, and those for the task's roles."""
         from inspect_ai.model import get_model
 
@@ -223,7 +232,7 @@ class InspectEvaluator(Evaluator):
             context.run(enqueue_sample, self._samples[name], epoch=self._epochs[name])
         return bool(wanted)
 
-    async def _sample_complete(self, sample: Any) -> None:
+    async def _sample_complete(self, sample: EvalSample) -> None:
         rollout = self._live.pop((str(sample.id), sample.epoch))
         ended(rollout)
         if rollout.result.done():
@@ -234,17 +243,19 @@ class InspectEvaluator(Evaluator):
             rollout.result.set_exception(error)
 
 
-def _bring_skill(live: Mapping[tuple[str, int], InspectRollout], *, as_file: bool) -> Any:
+def _bring_skill(live: Mapping[tuple[str, int], InspectRollout], *, as_file: bool) -> Solver:
     """A solver that runs before those of the task and brings the skill in."""
     from inspect_ai.log._samples import sample_active
     from inspect_ai.model import ChatMessageSystem
     from inspect_ai.solver import solver
 
     @solver(name="skillfit_skill")
-    def bring_skill() -> Any:
-        async def solve(state: Any, generate: Any) -> Any:
+    def bring_skill() -> Solver:
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
             rollout = live[str(state.sample_id), state.epoch]
-            began(rollout, sample_active())
+            active = sample_active()
+            assert active is not None  # a solver runs within a sample
+            began(rollout, active)
             if rollout.result.done():
                 rollout.give_up()  # cancelled before it began
             await _read_images(state.messages)
@@ -291,7 +302,7 @@ async def _install(skill: Skill) -> str:
     )
 
 
-def _attempt(sample: Any, rollout: InspectRollout) -> Attempt:
+def _attempt(sample: EvalSample, rollout: InspectRollout) -> Attempt:
     if rollout.error is not None:
         raise rollout.error
     if sample.error is not None:
@@ -302,7 +313,7 @@ def _attempt(sample: Any, rollout: InspectRollout) -> Attempt:
     return Attempt(sample.output.completion, tuple(_steps(sample.messages)), usage=rollout.usage)
 
 
-def _steps(turns: Sequence[Any]) -> Iterator[TrajectoryStep]:
+def _steps(turns: Sequence[ChatMessage]) -> Iterator[TrajectoryStep]:
     for turn in turns:
         if turn.role == "tool":
             yield TrajectoryStep("tool_result", text_of(turn), "tool", turn.function or "")
@@ -314,7 +325,7 @@ def _steps(turns: Sequence[Any]) -> Iterator[TrajectoryStep]:
                 yield TrajectoryStep("tool_call", arguments, name=call.function)
 
 
-def _score(sample: Any) -> Score:
+def _score(sample: EvalSample) -> Score:
     """The mean of the scorers, each the mean of its values."""
     scores = sample.scores or {}
     means = [_mean(score.value) for score in scores.values()]
@@ -333,7 +344,7 @@ def _score(sample: Any) -> Score:
     return Score(mean, evidence=tuple(evidence))
 
 
-def _mean(value: Any) -> float:
+def _mean(value: Value) -> float:
     from inspect_ai.scorer import value_to_float
 
     parts = [value]
@@ -347,7 +358,7 @@ def _mean(value: Any) -> float:
 _WRITE = "Write inspect:file.py@task or inspect:package/task."
 
 
-def inspect_source(reference: SourceReference, **task_args: Any) -> TaskSource:
+def inspect_source(reference: SourceReference, **task_args: JsonValue) -> TaskSource:
     """`inspect:package/task` or `inspect:file.py@task`. Options are arguments of the task."""
 
     def load(context: LoadContext) -> SourceItems:
@@ -359,7 +370,7 @@ def inspect_source(reference: SourceReference, **task_args: Any) -> TaskSource:
 
 
 def _items(named: NamedTask, context: LoadContext) -> SourceItems:
-    samples: dict[str, Any] = {}
+    samples: dict[str, Sample] = {}
     for number, sample in enumerate(named.task.dataset, 1):
         sample.id = sample.id if sample.id is not None else number
         samples[str(sample.id)] = sample
@@ -375,7 +386,7 @@ def _items(named: NamedTask, context: LoadContext) -> SourceItems:
     return SourceItems(_with_splits(samples), evaluator=evaluator)
 
 
-def _with_splits(samples: Mapping[str, Any]) -> list[Item]:
+def _with_splits(samples: Mapping[str, Sample]) -> list[Item]:
     """The samples as items. If every sample's metadata names its split, the items have splits."""
     splits = [(sample.metadata or {}).get("split") for sample in samples.values()]
     named = all(isinstance(split, str) and split in SPLIT_NAMES for split in splits)
@@ -386,7 +397,7 @@ def _with_splits(samples: Mapping[str, Any]) -> list[Item]:
     return items_of(rows, {})
 
 
-def _row(name: str, sample: Any) -> dict[str, Any]:
+def _row(name: str, sample: Sample) -> JsonObject:
     """What is known of a sample. Everything in it tells samples apart when they are split."""
     turns = [] if isinstance(sample.input, str) else sample.input
     text = sample.input if isinstance(sample.input, str) else _joined(turns, ("user",))
@@ -405,7 +416,7 @@ def _row(name: str, sample: Any) -> dict[str, Any]:
     return {key: value for key, value in row.items() if value}
 
 
-def _joined(turns: Iterable[Any], roles: tuple[str, ...]) -> str:
+def _joined(turns: Iterable[ChatMessage], roles: tuple[str, ...]) -> str:
     return "\n\n".join(turn.text for turn in turns if turn.role in roles)
 
 
@@ -418,7 +429,7 @@ def _refuse_missing_judge(context: LoadContext) -> None:
         )
 
 
-def _find(reference: str, base: Path, task_args: Mapping[str, Any]) -> Any:
+def _find(reference: str, base: Path, task_args: Mapping[str, JsonValue]) -> InspectTask:
     """The Inspect task, made with its arguments."""
     try:
         from inspect_ai._util.error import PrerequisiteError
@@ -447,7 +458,7 @@ def _find(reference: str, base: Path, task_args: Mapping[str, Any]) -> Any:
     return found[0]
 
 
-def _load_tasks(reference: str, task_args: Mapping[str, Any]) -> list[Any]:
+def _load_tasks(reference: str, task_args: Mapping[str, JsonValue]) -> list[InspectTask]:
     """Runs in its own context, in which the agent's model is the model of the eval: some tasks
     ask for it when they are made.
     """
@@ -455,7 +466,7 @@ def _load_tasks(reference: str, task_args: Mapping[str, Any]) -> list[Any]:
     from inspect_ai.model import GenerateConfig, get_model
     from inspect_ai.model._model import init_active_model
 
-    register_provider()
+    register_inspect_provider()
     init_active_model(get_model(f"{PROVIDER}/{AGENT}", memoize=False), GenerateConfig())
     tasks: list[Any] = load_tasks([reference], dict(task_args))
     return tasks
@@ -517,7 +528,7 @@ def _refuse_unknown(reference: str) -> None:
         )
 
 
-def _refuse_unknown_arguments(task: Any, task_args: Mapping[str, Any]) -> None:
+def _refuse_unknown_arguments(task: InspectTask, task_args: Mapping[str, JsonValue]) -> None:
     """Inspect drops arguments that the task does not have."""
     from inspect_ai._util.registry import registry_info, registry_lookup
 

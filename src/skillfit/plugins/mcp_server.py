@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -20,10 +20,10 @@ from typing import Any, Literal
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
-from pydantic import JsonValue
 
 from skillfit import __version__
 from skillfit.errors import InputError, SkillfitError
+from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject
 from skillfit.plain_text import shorten
 from skillfit.report import RunStory, open_details, read_story
@@ -492,13 +492,13 @@ def _news(path: Path, after: int, limit: int) -> RunNews:
     return RunNews(events, rollouts, last)
 
 
-def _brief_fields(line: JsonObject) -> JsonObject:
+def _brief_fields(line: Mapping[str, JsonValue]) -> JsonObject:
     """Without long texts: skills and patches are read with `show`."""
     return {name: _brief(value) for name, value in line.items() if name not in _OMITTED}
 
 
 def _brief(value: JsonValue) -> JsonValue:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return _brief_fields(value)
     if isinstance(value, list):
         return [_brief(item) for item in value]

@@ -25,7 +25,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from skillfit.errors import InfrastructureError, InputError, SkillfitError
 from skillfit.models.protocol import Model, ModelError, Reply, Request
@@ -267,9 +267,16 @@ def _portable(assignment: Assignment) -> Assignment:
     return replace(assignment, item=item)
 
 
+class _Quiet(TypedDict):
+    """Arguments of `ray.init` for less output."""
+
+    log_to_driver: bool
+    logging_level: str
+
+
 def _connect(ray: Any, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet = {"log_to_driver": False, "logging_level": "error"}
+    quiet = _Quiet(log_to_driver=False, logging_level="error")
     try:
         if address != "ray":
             _require_reachable(address)
@@ -286,7 +293,7 @@ def _connect(ray: Any, address: str) -> None:
         ) from error
 
 
-def _join_by_client(ray: Any, address: str, quiet: dict[str, Any]) -> None:
+def _join_by_client(ray: Any, address: str, quiet: _Quiet) -> None:
     """Connect through the Ray Client. The head node starts a process for each client; a busy head
     node may fail to start it and succeed a moment later.
     """
@@ -302,7 +309,7 @@ def _join_by_client(ray: Any, address: str, quiet: dict[str, Any]) -> None:
     ray.init(address=address, **quiet)
 
 
-def _join_running_cluster(ray: Any, quiet: dict[str, Any]) -> bool:
+def _join_running_cluster(ray: Any, quiet: _Quiet) -> bool:
     """Connect to the cluster that RAY_ADDRESS names or that this machine is part of, if any."""
     try:
         ray.init(address="auto", **quiet)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol, cast
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.extensions import call_factory, find_extension, name_of, takes
+from skillfit.extensions import JsonValue, call_factory, find_extension, name_of, takes
 from skillfit.plain_text import shorten
 from skillfit.run.events import (
     EvaluationFinished,
@@ -202,7 +202,7 @@ def parameters(started: RunStarted) -> dict[str, str]:
     }
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _flat(settings: Mapping[str, JsonValue], prefix: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):

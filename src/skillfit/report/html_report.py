@@ -24,9 +24,19 @@ from markupsafe import Markup
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
+from skillfit.extensions import JsonValue
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import ModelSpec
-from skillfit.plain_text import dollars, duration, percent, points, quantity, shorten, visible
+from skillfit.plain_text import (
+    display_name,
+    dollars,
+    duration,
+    percent,
+    points,
+    quantity,
+    shorten,
+    visible,
+)
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
 from skillfit.report.run_details import (
     ItemChange,
@@ -58,7 +68,7 @@ from skillfit.report.story import (
 from skillfit.report.story_builder import read_story
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.events import AblationFinished
-from skillfit.run.records import RecordedConfig, UnitWorth, display_name
+from skillfit.run.records import RecordedConfig, UnitWorth
 from skillfit.skill import Skill, diff
 from skillfit.skill.regions import code_fence, scan
 
@@ -108,7 +118,7 @@ def html_report(story: RunStory) -> str:
     with open_details(Path(story.path)) as details:
         items = worst_first(details.compared_items(story))
         trajectories = details.trajectories(items[:_ITEMS])
-    return report_page(story, items, trajectories).render(report_environment())
+    return _report_page(story, items, trajectories).render(report_environment())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +150,7 @@ class ReportPage(PageData):
     style: Markup
 
 
-def report_page(
+def _report_page(
     story: RunStory, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
 ) -> ReportPage:
     edits = by_effect(story.edits)
@@ -446,10 +456,10 @@ def settings_of_config(config: RecordedConfig) -> Settings:
     return Settings(tuple(changed), tuple(default))
 
 
-def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
+def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> list[Setting]:
     """Dotted keys with their values as JSON."""
     rows: list[Setting] = []
-    for name, item in value.items():
+    for name, item in settings.items():
         if isinstance(item, Mapping) and item:
             rows += flat_settings(item, f"{prefix}{name}.")
         else:
@@ -457,7 +467,7 @@ def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
     return rows
 
 
-def _visible_text(value: Any) -> Any:
+def _visible_text(value: object) -> object:
     """What a template writes for a value. Hidden characters of texts become visible escapes;
     our own markup is left alone.
     """

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
-from skillfit.plain_text import head_and_tail
+from skillfit.plain_text import display_name, head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
 from skillfit.report.story_evidence import row_value
 from skillfit.rollout.outcome import Outcome
@@ -33,7 +33,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import SOLVED, ItemRecord, display_name, step_name
+from skillfit.run.records import SOLVED, ItemRecord, step_name
 from skillfit.tasks.item import TrajectoryStep
 
 # Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.

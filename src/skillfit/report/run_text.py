@@ -16,8 +16,10 @@ from pathlib import Path
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import (
     budget_amount,
+    display_name,
     dollars,
     duration,
+    label_of,
     mean_score,
     percent,
     points,
@@ -43,7 +45,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import DECIDED, display_name, label_of
+from skillfit.run.records import DECIDED
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
@@ -284,7 +286,7 @@ def fullest_cap(story: RunStory) -> str:
     return max(shares, key=shares.__getitem__, default="")
 
 
-def resume_command(story: RunStory, run: str) -> str:
+def resume_line(story: RunStory, run: str) -> str:
     """The command that resumes the run in the folder `run`; empty when it is over."""
     if story.is_over:
         return ""
@@ -299,7 +301,7 @@ def resume_command(story: RunStory, run: str) -> str:
 def next_commands(story: RunStory) -> list[str]:
     """Commands that make sense now, with what they do."""
     run = story.path.replace(str(Path.home()), "~")
-    resume = resume_command(story, run)
+    resume = resume_line(story, run)
     lines = []
     if story.state == "review":
         first = story.to_review[0].id

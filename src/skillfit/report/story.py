@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from skillfit.models.protocol import Usage
+from skillfit.plain_text import label_of
 from skillfit.run.card import RESUMABLE
 from skillfit.run.control import Action
 from skillfit.run.directory import RunState
@@ -28,7 +29,6 @@ from skillfit.run.records import (
     StageName,
     Standing,
     StepAction,
-    label_of,
 )
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of

@@ -18,9 +18,9 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from skillfit.config.schema import BudgetSection
 from skillfit.errors import Exit, InputError, SkillfitError
@@ -86,21 +86,37 @@ class Amounts:
         return cls(usage.usd or 0.0, usage.tokens, usage.calls)
 
     def __add__(self, other: Amounts) -> Amounts:
-        return self._each(other, lambda mine, theirs: mine + theirs)
+        return Amounts(
+            self.usd + other.usd,
+            self.tokens + other.tokens,
+            self.calls + other.calls,
+            self.rollouts + other.rollouts,
+        )
 
     def __sub__(self, other: Amounts) -> Amounts:
-        return self._each(other, lambda mine, theirs: mine - theirs)
+        return Amounts(
+            self.usd - other.usd,
+            self.tokens - other.tokens,
+            self.calls - other.calls,
+            self.rollouts - other.rollouts,
+        )
 
     def at_least(self, other: Amounts) -> Amounts:
-        return self._each(other, max)
-
-    def _each(self, other: Amounts, combine: Callable[[Any, Any], Any]) -> Amounts:
         return Amounts(
-            combine(self.usd, other.usd),
-            combine(self.tokens, other.tokens),
-            combine(self.calls, other.calls),
-            combine(self.rollouts, other.rollouts),
+            max(self.usd, other.usd),
+            max(self.tokens, other.tokens),
+            max(self.calls, other.calls),
+            max(self.rollouts, other.rollouts),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedBudget:
+    """The fact `budget` of a journal, for a process that resumes after a kill."""
+
+    counted: Amounts = field(default_factory=Amounts)
+    lost: Amounts = field(default_factory=Amounts)
+    in_flight: Amounts = field(default_factory=Amounts)
 
 
 @dataclass(slots=True)
@@ -121,11 +137,10 @@ class _Share:
         used, rollouts = bill.total, journal.count(_ROLLOUTS)
         recorded = Amounts(bill.known_usd, used.tokens, used.calls, rollouts)
         none = Amounts()
-        recorded_sums = journal.fact("budget", dict[str, Amounts]) or {}
-        kept = {name: amounts.at_least(none) for name, amounts in recorded_sums.items()}
+        kept = journal.fact("budget", _RecordedBudget) or _RecordedBudget()
         return cls(
-            counted=recorded.at_least(kept.get("counted", none)),
-            lost=kept.get("lost", none) + kept.get("in_flight", none),
+            counted=recorded.at_least(kept.counted.at_least(none)),
+            lost=kept.lost.at_least(none) + kept.in_flight.at_least(none),
             in_flight=Amounts(),
             minutes_before=max(0.0, journal.fact("minutes", float) or 0.0),
         )
@@ -422,9 +437,8 @@ class Budget:
         """Record what is counted and reserved, for a process that resumes after a kill."""
         if any(limit is not None for _, limit in self._caps):
             share = self._share
-            sums = {"counted": share.counted, "lost": share.lost, "in_flight": share.in_flight}
-            kept = {name: asdict(amounts) for name, amounts in sums.items()}
-            self._journal.set_fact("budget", kept)
+            kept = _RecordedBudget(share.counted, share.lost, share.in_flight)
+            self._journal.set_fact("budget", asdict(kept))
         if self._spending.clock() - self._saved > _SAVE_EVERY:
             self._save_minutes()
 

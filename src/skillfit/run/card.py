@@ -246,10 +246,9 @@ def recorded_card(journal: Journal) -> RunCard:
     if kept is None:
         return RunCard()
     try:
-        card: RunCard = load(RunCard, kept)
+        return load(RunCard, kept)
     except ValueError as error:
         raise damaged(journal.path, "the run's card cannot be read") from error
-    return card
 
 
 class CardKeeper:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import pydantic_core
 
@@ -166,7 +166,7 @@ class RunDirectory:
             self.journal.fail(error)
             raise
 
-    def write_json(self, name: str, value: Any) -> None:
+    def write_json(self, name: str, value: object) -> None:
         """Write a value as an indented JSON file; NaN becomes null."""
         self.write_text(
             name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n"

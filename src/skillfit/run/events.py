@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pydantic_core import from_json
 
 from skillfit import __version__
+from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.control import Action
@@ -569,8 +570,7 @@ class EventLog(Store):
         known = Event.kinds.get(kind)
         if known is not None and known is not Unknown:
             with suppress(TypeError, ValueError):
-                event: Event = load(known, data)
-                return event
+                return load(known, data)
         return Unknown(kind=kind, data=self._decoded(JsonObject, data, f"an event ({kind})"))
 
 
@@ -591,12 +591,12 @@ def _same(old: str, new: str) -> bool:
     if old == new:
         return True
     try:
-        return bool(_timeless(from_json(old)) == _timeless(from_json(new)))
+        return _timeless(from_json(old)) == _timeless(from_json(new))
     except ValueError:  # a record that was changed is written again
         return False
 
 
-def _timeless(value: Any) -> Any:
+def _timeless(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {name: _timeless(item) for name, item in value.items() if name not in _CLOCK_FIELDS}
     if isinstance(value, list):

@@ -9,13 +9,14 @@ update has its own file.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import singledispatchmethod
-from typing import Any, Protocol
+from typing import NotRequired, Protocol, TypedDict
 
 import pydantic_core
 
-from skillfit.models.json_text import JsonObject
+from skillfit.extensions import JsonValue
 from skillfit.run.events import (
     CandidateBuilt,
     EditsSelected,
@@ -37,7 +38,9 @@ from skillfit.run.events import (
 from skillfit.run.records import (
     PAYLOAD_FIELD,
     EditEffect,
+    FailureNote,
     PatchRecord,
+    ProposalRecord,
     SelectionDecision,
     SlowUpdateRecord,
     StageName,
@@ -64,7 +67,7 @@ _RESULT_FILES = {
 class Writer(Protocol):
     def write_text(self, name: str, text: str) -> None: ...
 
-    def write_json(self, name: str, value: Any) -> None: ...
+    def write_json(self, name: str, value: object) -> None: ...
 
 
 class RunFiles:
@@ -141,16 +144,7 @@ class RunFiles:
     @_on.register
     def _(self, event: EditsSelected) -> None:
         folder, decision = _step(event.step), event.decision
-        ranked: JsonObject = {
-            "edit_budget": event.edit_budget,
-            "edits": [proposal.as_json() for proposal in event.edits],
-        }
-        if decision.selected_indices is not None:
-            ranked["selected_indices"] = list(decision.selected_indices)
-            ranked["reasoning"] = decision.reasoning
-        if decision.fallback:
-            ranked["fallback"] = True
-        self._directory.write_json(f"{folder}/ranked_edits.json", ranked)
+        self._directory.write_json(f"{folder}/ranked_edits.json", _ranked(event))
         if decision.learning_rate is not None:
             self._directory.write_json(f"{folder}/lr_decision.json", _rate(decision))
             self._rates[event.step] = decision
@@ -242,7 +236,7 @@ class RunFiles:
         if self._effects:
             self._directory.write_json("edit_effects.json", self._effects)
         if self._rates:
-            rates = [{"step": step, **_rate(rate)} for step, rate in self._rates.items()]
+            rates = [RateLine(step=step, **_rate(rate)) for step, rate in self._rates.items()]
             self._write_lines("lr_history.jsonl", rates)
         last = self._history.get(self._step)
         record = update or last
@@ -271,9 +265,9 @@ class RunFiles:
             ordered = sorted(
                 rollouts, key=lambda rollout: (rollout.skill_hash, rollout.repeat, rollout.item)
             )
-            self._write_lines(f"{folder}/results.jsonl", [_row(rollout) for rollout in ordered])
+            self._write_lines(f"{folder}/results.jsonl", [_result(rollout) for rollout in ordered])
 
-    def _write_lines(self, name: str, rows: list[JsonObject]) -> None:
+    def _write_lines(self, name: str, rows: Sequence[RateLine] | Sequence[RolloutLine]) -> None:
         self._directory.write_text(
             name, "".join(pydantic_core.to_json(row).decode() + "\n" for row in rows)
         )
@@ -290,58 +284,179 @@ def _step(step: int) -> str:
     return f"steps/{step_name(step)}"
 
 
-def flat_record(record: StepRecord | SlowUpdateRecord) -> JsonObject:
+def flat_record(record: StepRecord | SlowUpdateRecord) -> dict[str, JsonValue]:
     """A record as its file shows it: standings beside the other fields, no empty fields."""
     plain = asdict(record)
-    standings: JsonObject = plain.pop("standings")
-    flat: JsonObject = {name: value for name, value in plain.items() if value is not None}
-    return flat | standings
+    standings: dict[str, JsonValue] = plain.pop("standings")
+    return {name: value for name, value in plain.items() if value is not None} | standings
 
 
-def _patch(patch: PatchRecord, mode: str) -> JsonObject:
-    """As merged_patch.json shows it."""
-    return {
-        "reasoning": patch.reasoning,
-        "source_type": patch.source,
-        "merge_level": patch.merge_level,
-        PAYLOAD_FIELD[mode]: [proposal.as_json() for proposal in patch.proposals],
-    }
+class ProposalFields(TypedDict, total=False):
+    """A proposal as SkillOpt's files show it: the fields of its kind, then its support."""
+
+    op: str  # an edit
+    target: str
+    content: str
+    type: str  # a suggestion for a rewrite
+    title: str  # also of a whole new skill
+    motivation: str
+    instruction: str
+    priority_hint: str
+    change_summary: Sequence[str]  # a whole new skill
+    new_skill: str
+    source_type: str
+    support_count: int
+    items: Sequence[str]
 
 
-def _reflection(patch: PatchRecord, mode: str) -> JsonObject:
-    """As minibatch_*.json shows it."""
-    found: JsonObject = {"batch_size": len(patch.items)}
+def _proposal(proposal: ProposalRecord) -> ProposalFields:
+    support = ProposalFields(
+        source_type=proposal.source, support_count=proposal.support, items=proposal.items
+    )
+    if (edit := proposal.edit) is not None:
+        return {"op": edit.op, "target": edit.target, "content": edit.content, **support}
+    if (suggestion := proposal.suggestion) is not None:
+        return {
+            "type": suggestion.type,
+            "title": suggestion.title,
+            "motivation": suggestion.motivation,
+            "instruction": suggestion.instruction,
+            "priority_hint": suggestion.priority_hint,
+            **support,
+        }
+    if (candidate := proposal.candidate) is not None:
+        return {
+            "title": candidate.title,
+            "change_summary": candidate.change_summary,
+            "new_skill": candidate.new_skill,
+            **support,
+        }
+    return support
+
+
+class PatchFile(TypedDict, total=False):
+    """merged_patch.json. The proposals are under the name of the update mode."""
+
+    reasoning: str
+    source_type: str
+    merge_level: int
+    edits: Sequence[ProposalFields]
+    revise_suggestions: Sequence[ProposalFields]
+    skill_candidates: Sequence[ProposalFields]
+
+
+def _patch(patch: PatchRecord, mode: str) -> PatchFile:
+    found = PatchFile(
+        reasoning=patch.reasoning, source_type=patch.source, merge_level=patch.merge_level
+    )
+    found[PAYLOAD_FIELD[mode]] = [_proposal(proposal) for proposal in patch.proposals]
+    return found
+
+
+class ReflectionFile(TypedDict, total=False):
+    """minibatch_*.json."""
+
+    batch_size: int
+    success_patterns: Sequence[str]  # of successes
+    failure_summary: Sequence[FailureNote]  # of other sources
+    patch: PatchFile
+    appendix_notes: Sequence[str]
+
+
+def _reflection(patch: PatchRecord, mode: str) -> ReflectionFile:
+    found = ReflectionFile(batch_size=len(patch.items))
     if patch.source == "success":
-        found["success_patterns"] = list(patch.success_patterns)
+        found["success_patterns"] = patch.success_patterns
     else:
-        found["failure_summary"] = [asdict(note) for note in patch.failure_summary]
-    return {
-        **found,
-        "patch": _patch(patch, mode),
-        "appendix_notes": list(patch.appendix_notes),
-    }
+        found["failure_summary"] = patch.failure_summary
+    found["patch"] = _patch(patch, mode)
+    found["appendix_notes"] = patch.appendix_notes
+    return found
 
 
-def _rate(decision: SelectionDecision) -> JsonObject:
-    """As lr_decision.json shows it."""
+class RankedEditsFile(TypedDict):
+    """ranked_edits.json."""
+
+    edit_budget: int | None
+    edits: Sequence[ProposalFields]
+    selected_indices: NotRequired[Sequence[int]]  # with a ranking
+    reasoning: NotRequired[str]
+    fallback: NotRequired[bool]
+
+
+def _ranked(event: EditsSelected) -> RankedEditsFile:
+    decision = event.decision
+    ranked = RankedEditsFile(
+        edit_budget=event.edit_budget, edits=[_proposal(proposal) for proposal in event.edits]
+    )
+    if decision.selected_indices is not None:
+        ranked["selected_indices"] = decision.selected_indices
+        ranked["reasoning"] = decision.reasoning
+    if decision.fallback:
+        ranked["fallback"] = True
+    return ranked
+
+
+class RateFile(TypedDict):
+    """lr_decision.json."""
+
+    learning_rate: int | None
+    available: int | None
+    reasoning: str
+    confidence: float | str | None
+    risk_notes: Sequence[str]
+    fallback: bool
+
+
+class RateLine(RateFile):
+    """One line of lr_history.jsonl."""
+
+    step: int
+
+
+def _rate(decision: SelectionDecision) -> RateFile:
     return {
         "learning_rate": decision.learning_rate,
         "available": decision.available,
         "reasoning": decision.rate_reasoning,
         "confidence": decision.confidence,
-        "risk_notes": list(decision.risk_notes),
+        "risk_notes": decision.risk_notes,
         "fallback": decision.fallback,
     }
 
 
-def _row(rollout: RolloutFinished) -> JsonObject:
+class RolloutLine(TypedDict):
     """One line of results.jsonl."""
-    names = ("hard", "soft", "status", "repeat", "skill_hash", "edits", "seconds", "calls")
+
+    id: str
+    answer: str
+    fail_reason: str
+    hard: float | None
+    soft: float | None
+    status: str
+    repeat: int
+    skill_hash: str
+    edits: Sequence[str]
+    seconds: float
+    calls: int
+    tokens: int
+    usd: float | None
+    rollout: str
+
+
+def _result(rollout: RolloutFinished) -> RolloutLine:
     return {
         "id": rollout.item,
         "answer": rollout.answer,
         "fail_reason": rollout.failure or (rollout.feedback if rollout.hard != 1.0 else ""),
-        **{name: getattr(rollout, name) for name in names},
+        "hard": rollout.hard,
+        "soft": rollout.soft,
+        "status": rollout.status,
+        "repeat": rollout.repeat,
+        "skill_hash": rollout.skill_hash,
+        "edits": rollout.edits,
+        "seconds": rollout.seconds,
+        "calls": rollout.calls,
         "tokens": rollout.tokens,
         "usd": rollout.usd,
         "rollout": rollout.rollout,

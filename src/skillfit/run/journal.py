@@ -24,11 +24,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
 from skillfit.errors import SkillfitError
+from skillfit.extensions import JsonValue
 from skillfit.models.failures import can_be_lost, make_failure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import BadReply, Model, ModelError, Reply, Request, Role, Usage
@@ -111,8 +112,7 @@ class Entry:
     parent: str = ""  # key of the effect that it is part of: the rollout of a model call
 
     def value(self, kind: type[T]) -> T:
-        value: T = load(kind, self.json)
-        return value
+        return load(kind, self.json)
 
 
 class _Execution:
@@ -305,15 +305,14 @@ class Journal(Store):
 
     def _read(self, seq: int, returns: type[T]) -> T:
         data = self._rows.row(seq)[1]
-        value: T = self._decoded(returns, data, f"record {seq} ({returns.__name__})")
-        return value
+        return self._decoded(returns, data, f"record {seq} ({returns.__name__})")
 
-    def _usage(self, text: Any) -> Usage:
+    def _usage(self, text: str | bytes) -> Usage:
         """A recorded usage. Earlier versions may have recorded numbers that do not count."""
         try:
-            usage: Usage = load(Usage, text)
+            usage = load(Usage, text)
         except (TypeError, ValueError):
-            given: JsonObject = self._decoded(JsonObject, text, "the usage of a record")
+            given = self._decoded(JsonObject, text, "the usage of a record")
             names = Usage.__dataclass_fields__
             return _countable(Usage(**{name: given.get(name, 0) for name in names}))
         return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
@@ -352,7 +351,7 @@ class Journal(Store):
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return self._decoded(returns, row[0], f"the run's {name}") if row else None
 
-    def set_fact(self, name: str, value: Any) -> None:
+    def set_fact(self, name: str, value: JsonValue) -> None:
         text = self._redact(json.dumps(value, ensure_ascii=False))
         self._write("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, text))
 
@@ -381,15 +380,15 @@ def _dump_usage(usage: Usage) -> bytes:
     return dump(Usage, _countable(usage))
 
 
-def _count(number: Any) -> int:
+def _count(number: float | None) -> int:
     return int(number) if _is_amount(number) else 0
 
 
-def _price(number: Any) -> float | None:
+def _price(number: float | None) -> float | None:
     return float(number) if _is_amount(number) else None
 
 
-def _is_amount(number: Any) -> bool:
+def _is_amount(number: object) -> TypeGuard[float]:
     return isinstance(number, int | float) and 0 <= number <= sys.float_info.max
 
 

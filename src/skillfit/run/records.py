@@ -8,10 +8,10 @@ SkillOpt know from its files.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -98,8 +98,9 @@ DECIDED: tuple[GateAction, ...] = get_args(GateAction)
 ACCEPTED: tuple[GateAction, ...] = ("accept", "accept_new_best", "force_accept")
 SKIPPED: tuple[SkipAction, ...] = get_args(SkipAction)
 
+PayloadField = Literal["edits", "revise_suggestions", "skill_candidates"]
 # The field that holds the proposals of each update mode, in replies and in the files of a run.
-PAYLOAD_FIELD: Mapping[str, str] = {
+PAYLOAD_FIELD: Mapping[str, PayloadField] = {
     "patch": "edits",
     "rewrite_from_suggestions": "revise_suggestions",
     "full_rewrite_minibatch": "skill_candidates",
@@ -216,7 +217,7 @@ class EditEffect:
 
     @model_validator(mode="before")
     @classmethod
-    def _read_from_reason(cls, recorded: Any) -> Any:
+    def _read_from_reason(cls, recorded: object) -> object:
         """Earlier versions recorded a waiting edit only in its reason."""
         if isinstance(recorded, dict) and "awaits_approval" not in recorded:
             waits = str(recorded.get("reason", "")).startswith(AWAITS_APPROVAL)
@@ -288,23 +289,6 @@ class ProposalRecord:
             return self.suggestion.instruction
         return self.candidate.new_skill if self.candidate is not None else ""
 
-    def as_json(self) -> JsonObject:
-        """As SkillOpt's files show it: the payload's own fields, then its support."""
-        if self.edit is not None:
-            payload: JsonObject = {
-                "op": self.edit.op,
-                "target": self.edit.target,
-                "content": self.edit.content,
-            }
-        else:
-            written = self.suggestion or self.candidate
-            payload = asdict(written) if written is not None else {}
-        return payload | {
-            "source_type": self.source,
-            "support_count": self.support,
-            "items": list(self.items),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class FailureNote:
@@ -343,7 +327,9 @@ class RewriteRecord(BaseModel):
     new_skill: str = ""
 
     @model_serializer(mode="wrap")
-    def _fields_that_are_set(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+    def _fields_that_are_set(
+        self, handler: SerializerFunctionWrapHandler
+    ) -> dict[str, str | Sequence[str]]:
         return {
             name: value for name, value in handler(self).items() if name in self.model_fields_set
         }
@@ -680,43 +666,3 @@ def slow_update_epoch(name: str) -> int | None:
     """The epoch in the name of a slow update; None for other names."""
     found = re.fullmatch(r"slow_update_epoch_(\d+)", name)
     return int(found[1]) if found else None
-
-
-# Actions, finish reasons and stages as people read them, in the terminal and on every page.
-_WORDS = {
-    "accept": "accepted",
-    "accept_new_best": "accepted, new best",
-    "force_accept": "accepted without a test",
-    "reject": "rejected",
-    "skip_lag": "no edits yet: the first ones join later (train.lag)",
-    "skip_no_patches": "skipped: no edits proposed",
-    "skip_no_change": "skipped: the edits change nothing",
-    "skip_no_rewrite": "skipped: no usable rewrite",
-    "skip_leak": "skipped: the rewrite carried hidden answers",
-    "inject_placeholder": "added placeholder",
-    "no_content": "nothing to add",
-    "unchanged": "the same text again",
-    "join_pool": "added as a pending edit",
-    "budget": "budget reached",
-    "infrastructure": "failed",
-    "preflight": "check",
-    "rollout": "training rollouts",
-    "gate": "measuring edits",
-    "compose": "final skill",
-    "ship": "ship test",
-    "test": "test split",
-}
-
-
-def display_name(name: str) -> str:
-    """A name in the records as terminal and pages show it. One without an entry in `_WORDS` loses
-    its underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
-    "slow_update_epoch_02" becomes "slow update 2".
-    """
-    return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
-
-
-def label_of(name: str) -> str:
-    """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
-    plain = name.removeprefix("test_").removeprefix("ship_")
-    return display_name("initial" if plain == "baseline" else plain)

@@ -19,9 +19,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import quote
 
 from pydantic import TypeAdapter
@@ -29,6 +28,7 @@ from pydantic import TypeAdapter
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.secrets import hide_keys_in_use
 
+T = TypeVar("T")
 Redact = Callable[[str], str]
 
 _PAGE = 500  # rows per page of `in_pages`
@@ -280,14 +280,14 @@ class Store:
     def close(self) -> None:
         self._db.close()
 
-    def _decoded(self, kind: Any, data: Any, what: str) -> Any:
+    def _decoded(self, kind: type[T], data: str | bytes, what: str) -> T:
         """A record as a value of this type. What cannot be read is a `DamagedRun`."""
         try:
             return load(kind, data)
         except (TypeError, ValueError) as error:  # ValidationError is a ValueError
             raise damaged(self.path, f"{what} cannot be read") from error
 
-    def _time(self, recorded: Any) -> float:
+    def _time(self, recorded: object) -> float:
         """A recorded moment or duration in seconds."""
         if not isinstance(recorded, int | float):
             raise damaged(self.path, "the time of a record is not a number")
@@ -430,14 +430,19 @@ class ReadAhead:
         return self._rows.pop(seq)
 
 
-def dump(kind: Any, value: Any) -> bytes:
+def dump(kind: type[T], value: T) -> bytes:
     return _adapter(kind).serializer.to_json(value)
 
 
-def load(kind: Any, text: str | bytes) -> Any:
-    return _adapter(kind).validator.validate_json(text)
+def load(kind: type[T], text: str | bytes) -> T:
+    value: T = _adapter(kind).validator.validate_json(text)
+    return value
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)  # costs a thousand times more to build than to use
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)  # costs a thousand times more to build than to use
+    return _ADAPTERS[kind]

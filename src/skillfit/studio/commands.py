@@ -18,12 +18,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
+from skillfit.extensions import JsonValue
+from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import shorten
@@ -43,7 +44,7 @@ class CommandResult:
 
     command: str
     exit_code: int
-    data: dict[str, Any] = field(default_factory=dict)
+    data: JsonObject = field(default_factory=dict)
     message: str = ""  # what it said on stderr
 
     @property
@@ -139,7 +140,7 @@ async def run_command(
     )
 
 
-def _last_json(lines: Sequence[str]) -> dict[str, Any]:
+def _last_json(lines: Sequence[str]) -> JsonObject:
     for line in reversed(lines):
         try:
             value = json.loads(line)
@@ -315,7 +316,7 @@ def check_run_name(name: str) -> str:
     return name
 
 
-def check_settings(folders: Folders, settings: Mapping[str, Any]) -> None:
+def check_settings(folders: Folders, settings: Mapping[str, JsonValue]) -> None:
     """Refuse settings (dotted keys) that a request may not make: programs, code, endpoints, paths
     outside the folders.
     """
@@ -339,7 +340,7 @@ def check_settings(folders: Folders, settings: Mapping[str, Any]) -> None:
 
 def check_overrides(folders: Folders, overrides: Sequence[str]) -> None:
     """The same for `key.sub=value` words of a command line."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, JsonValue] = {}
     for word in overrides:
         key, sign, text = word.partition("=")
         if not sign or key.startswith("-"):
@@ -361,8 +362,9 @@ def _refused(key: str, reason: str) -> InputError:
     )
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, item in value.items():
+def _flat(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Dotted keys with their values, down to the entries of lists."""
+    for name, item in settings.items():
         key = f"{prefix}{name}"
         if isinstance(item, Mapping):
             yield key, ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import yaml
 from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ from starlette.responses import Response
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError, SkillfitError
+from skillfit.extensions import JsonValue
 from skillfit.plain_text import shorten
 from skillfit.report.html_report import PageData
 from skillfit.run.control import in_use
@@ -216,8 +217,24 @@ def form_fields() -> tuple[FormField, ...]:
     return tuple(_fields(schema["properties"], schema["$defs"], ""))
 
 
+# A JSON schema, as far as pydantic uses it for the config.
+_Schema = TypedDict(
+    "_Schema",
+    {
+        "$ref": str,
+        "anyOf": "list[_Schema]",
+        "default": JsonValue,
+        "description": str,
+        "enum": list[str],
+        "properties": "dict[str, _Schema]",
+        "type": str,
+    },
+    total=False,
+)
+
+
 def _fields(
-    properties: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str
+    properties: Mapping[str, _Schema], definitions: Mapping[str, _Schema], prefix: str
 ) -> Iterator[FormField]:
     for name, described in properties.items():
         key = f"{prefix}{name}"
@@ -228,12 +245,11 @@ def _fields(
             yield _field(key, described)
 
 
-def _section(described: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    reference = described.get("$ref", "")
-    return definitions.get(str(reference).rpartition("/")[2])
+def _section(described: _Schema, definitions: Mapping[str, _Schema]) -> _Schema | None:
+    return definitions.get(described.get("$ref", "").rpartition("/")[2])
 
 
-def _field(key: str, described: Mapping[str, Any]) -> FormField:
+def _field(key: str, described: _Schema) -> FormField:
     doc = " ".join(str(described.get("description", "")).split())
     default = described.get("default")
     shown = "" if default in (None, "", [], {}) else _as_text(default)
@@ -247,7 +263,7 @@ def _field(key: str, described: Mapping[str, Any]) -> FormField:
     return FormField(key, "text", doc, shown)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -272,7 +288,7 @@ def file_values(folders: Folders, config: str) -> dict[str, str]:
     given = loaded.model_dump(mode="json", exclude_defaults=True)
     values: dict[str, str] = {}
     for one in form_fields():
-        value: Any = given
+        value: JsonValue = given
         for part in one.key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if isinstance(value, Mapping) and set(value) == {"id"}:  # a model without options
@@ -290,13 +306,13 @@ class NewRun:
 
     name: str
     config: str = ""  # a config file to start from; empty: the form is the whole config
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @classmethod
     def from_form(cls, form: Mapping[str, str]) -> NewRun:
         """What was filled in. Empty inputs are left to the defaults."""
         known = {one.key: one for one in form_fields()}
-        settings: dict[str, Any] = {}
+        settings: dict[str, JsonValue] = {}
         for key, text in form.items():
             one = known.get(key.removeprefix("set:"))
             if one is None or not key.startswith("set:") or not text.strip():
@@ -317,12 +333,14 @@ class NewRun:
 
     def yaml_text(self) -> str:
         """The settings as a config file."""
-        nested: dict[str, Any] = {}
+        nested: dict[str, JsonValue] = {}
         for key, value in self.settings.items():
             place = nested
             *parents, last = key.split(".")
             for parent in parents:
-                place = place.setdefault(parent, {})
+                below = place.setdefault(parent, {})
+                assert isinstance(below, dict)  # no key of a form is also a section
+                place = below
             place[last] = value
         body = yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
         return f"{_MADE_HERE}\n{body}"
@@ -344,7 +362,7 @@ class NewRun:
         return path
 
 
-def _parsed(one: FormField, text: str) -> Any:
+def _parsed(one: FormField, text: str) -> JsonValue:
     """A field's text as the value that goes into the config."""
     if one.kind == "number":
         try:
@@ -358,9 +376,10 @@ def _parsed(one: FormField, text: str) -> Any:
         raise InputError(f"{one.key}: {text!r} is none of {', '.join(one.choices)}.")
     if text.startswith(("{", "[")):
         try:
-            return yaml.safe_load(text)
+            value: JsonValue = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise InputError(
                 f"{one.key}: {shorten(text, 60)!r} cannot be read: {error}."
             ) from error
+        return value
     return text

@@ -15,14 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict
 
+from skillfit.config.schema import GraderSetting
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Message, Reply, Request
 from skillfit.plain_text import one_line
 from skillfit.tasks.graders import build_grader, golds, without_judges
-from skillfit.tasks.graders.answers import normalized
+from skillfit.tasks.graders.built_in import normalized
 from skillfit.tasks.item import (
     COLUMNS,
     Attempt,
@@ -32,8 +33,7 @@ from skillfit.tasks.item import (
     count_unreviewed,
     labelled_choices,
 )
-from skillfit.tasks.load import eval_rows, evals_file
-from skillfit.tasks.rows import Row, folder_rows, items_of, read_rows
+from skillfit.tasks.rows import Row, eval_rows, evals_file, folder_rows, items_of, read_rows
 from skillfit.tasks.splits import SPLIT_NAMES
 
 # Names that people give to a field, most likely first, besides those in COLUMNS. Compared in lower
@@ -86,6 +86,15 @@ class ExampleRow:
     files: tuple[str, ...] = ()
 
 
+class EnvSettings(TypedDict, total=False):
+    """Settings of `env` in a config file."""
+
+    skill: str
+    tasks: str
+    fields: dict[str, str]
+    grader: GraderSetting
+
+
 @dataclass(frozen=True, slots=True)
 class RecognisedTasks:
     """What a tasks file is. `problems` are sentences on what the user should look at."""
@@ -100,9 +109,9 @@ class RecognisedTasks:
     problems: tuple[str, ...] = ()
 
     @property
-    def env(self) -> dict[str, Any]:
+    def env(self) -> EnvSettings:
         """The settings of `env` that describe this file."""
-        settings: dict[str, Any] = {"tasks": str(self.path)}
+        settings: EnvSettings = {"tasks": str(self.path)}
         if self.fields:
             settings["fields"] = dict(self.fields)
         if self.format != "evals.json" or self.grader.setting != "checklist":
@@ -403,7 +412,6 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
     return problems
 
 
-GraderSetting = str | dict[str, Any]
 _TESTS = ("tests", "test", "test_list", "test_cases", "unit_tests", "test_code")
 _CHECKS = ("assertions", "expectations")
 _TRIED = 200  # items that a grader is tried on

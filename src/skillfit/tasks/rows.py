@@ -1,4 +1,6 @@
-"""Rows of JSONL, JSON and CSV files, and the items made from them. Errors name file and line."""
+"""Rows of JSONL, JSON, CSV, YAML and evals.json files, and the items made from them. Errors name
+file and line.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +110,35 @@ def _data_files(part: Path) -> list[Path]:
     if not files:
         raise InputError(f"{part}: no JSON, JSONL or CSV file in this folder.")
     return files
+
+
+def evals_file(path: Path) -> Path | None:
+    """The evals.json that this path is, or that it contains."""
+    if path.is_file():
+        return path if path.name == "evals.json" else None
+    for file in (path / "evals.json", path / "evals" / "evals.json"):
+        if file.is_file():
+            return file
+    return None
+
+
+def eval_rows(path: Path) -> Iterator[Row]:
+    """The Agent Skills format: prompts with files, an expected output, assertions. Paths are
+    relative to the skill's folder.
+    """
+    document = parse_row_json(path.read_bytes(), str(path))
+    evals = document.get("evals") if isinstance(document, dict) else None
+    if not isinstance(evals, list) or not evals or not all(isinstance(one, dict) for one in evals):
+        raise InputError(
+            f"{path}: no list of objects under `evals`.",
+            hint="See the evals.json of the Agent Skills format.",
+        )
+    base = path.parent.parent if path.parent.name == "evals" else path.parent
+    for number, entry in enumerate(evals, 1):
+        row = dict(entry)
+        if "expected_output" in row:
+            row["reference"] = row.pop("expected_output")
+        yield Row(row, f"{path}: eval {number}", base, root=base)
 
 
 def items_of(

@@ -27,11 +27,11 @@ from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import planned_lag
-from skillfit.training.replaceable import gate_settings
 from skillfit.training.ship_rollouts import BothGraders, Closing
 from skillfit.training.state import Components
 from skillfit.training.steering import RecordedRequests
 from skillfit.training.step_log import CountedModel, SelectionRollouts
+from skillfit.training.user_parts import gate_settings
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 Listener = Callable[[Stored], None]

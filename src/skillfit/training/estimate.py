@@ -33,7 +33,7 @@ from skillfit.training.plan import (
     looked_back,
     plan_rollouts,
 )
-from skillfit.training.replaceable import BUILT_IN_ABILITIES, Abilities
+from skillfit.training.user_parts import BUILT_IN_ABILITIES, Abilities
 
 _SAMPLE = 50  # items whose length is looked at
 _BYTES = 4  # of a token; a reservation counts the bytes of a prompt as tokens

@@ -43,6 +43,7 @@ from skillfit.run.records import (
 )
 from skillfit.skill import Skill, units, without_placeholder
 from skillfit.tasks.item import Item
+from skillfit.tasks.task import Task
 from skillfit.training.measure import Measured
 from skillfit.training.plan import ship_repeats
 from skillfit.training.ship_rollouts import Closing, ComparedTallies, ShipRollouts
@@ -92,24 +93,31 @@ async def finish(
     it; without an improvement the run counts as ended by its budget.
     """
     closing.release_ship_test()
-    log = StepLog(run.emit)
+    log, gate, task, evaluation = StepLog(run.emit), run.gate, run.task, run.config.evaluation
     # A run that its budget cut short comes here again after a resume, with other requests.
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
-    waiting = [edit.id for edit in run.gate.effects() if edit.awaits_approval]
+    waiting = [edit.id for edit in gate.effects() if edit.awaits_approval]
     state = await follow_requests(
-        run.requests, place, state, run.gate, run.budget, run.emit, needed=waiting
+        run.requests, place, state, gate, run.budget, run.emit, needed=waiting
     )
-    finalists = await _compose(run.gate, run.engine, run.task.selection, state, log)
+    finalists = await _compose(gate, run.engine, task.selection, state, log)
+    state = finalists.state
     fresh = ShipRollouts(
         SelectionRollouts(closing.ship_engine or run.engine),
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
-    ship = await _ship(run, finalists.skills, fresh, most_repeats or MOST_REPEATS, log)
-    ending = _ending(run.gate, run.initial, finalists, ship, fresh)
-    ending = replace(ending, tests=await _tests(run, finalists.state, ending, log))
-    _audit(run, finalists.state, ending)
-    return await _diagnosed(run, closing, finalists.state, ending, cut_short)
+    ship = None
+    if evaluation.ship_test:
+        most = most_repeats or MOST_REPEATS
+        ship = await _ship(gate, task, run.initial, finalists.skills, fresh, most, log)
+    ending = _ending(gate, run.initial, finalists, ship, fresh)
+    if evaluation.eval_test and task.test:
+        final = ending.found if evaluation.ship_test else state.skill
+        skills = {"baseline": run.initial, "best": ending.handed_back, "final": final}
+        ending = replace(ending, tests=await _tests(run.engine, task.test, skills, log))
+    _audit(task, *_values(evaluation, state, ending), log)
+    return await _diagnosed(run, closing, state, ending, cut_short)
 
 
 async def _diagnosed(
@@ -120,9 +128,10 @@ async def _diagnosed(
     cut_short: BudgetReached | None,
 ) -> RunFinished:
     """End the run with the reason that its scores give, and what the user should know."""
-    reason = _finish_reason(run, state, ending)
+    scores = _values(run.config.evaluation, state, ending)
+    reason = _finish_reason(ending.ship, *scores, fit_only=run.task.fit_only)
     if cut_short is not None and reason != "improved":
-        return _end_by_budget(run, closing, state, ending, cut_short)
+        return end_by_budget(run, closing, state, ending, cut_short)
     diagnosis = diagnose_run(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
         # The scores are no evidence about the skill; resuming tries again.
@@ -133,19 +142,13 @@ async def _diagnosed(
 
 
 def end_by_budget(
-    run: Components, closing: Closing, state: TrainingState, reached: BudgetReached
-) -> RunFinished:
-    """End a run whose budget does not reach to the ship test."""
-    return _end_by_budget(run, closing, state, unfinished(run, state), reached)
-
-
-def _end_by_budget(
     run: Components,
     closing: Closing,
     state: TrainingState,
     ending: Ending,
     reached: BudgetReached,
 ) -> RunFinished:
+    """End a run that reached a cap before it could show an improvement."""
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
     diagnosis = diagnose_run(facts)
     # Both advise to raise the cap; the cap's message names it.
@@ -153,11 +156,13 @@ def _end_by_budget(
     return conclude(run, closing, state, ending, "budget", f"{text} {reached}")
 
 
-def unfinished(run: Components, state: TrainingState) -> Ending:
+def unfinished(
+    gate: Gate, initial: Skill, state: TrainingState, evaluation: EvaluationSection
+) -> Ending:
     """What a run has that ends before the ship test."""
-    found = run.gate.best if state.baseline is not None else run.initial
-    trusted = found if not run.config.evaluation.ship_test else run.initial
-    scores = _known_scores(run.gate, state, run.initial, found)
+    found = gate.best if state.baseline is not None else initial
+    trusted = found if not evaluation.ship_test else initial
+    scores = _known_scores(gate, state, initial, found)
     return Ending(handed_back=trusted, found=found, scores=scores)
 
 
@@ -206,30 +211,34 @@ async def _compose(
 
 
 async def _ship(
-    run: Components, finalists: list[Skill], fresh: ShipRollouts, most_repeats: int, log: StepLog
-) -> ShipResult | None:
+    gate: Gate,
+    task: Task,
+    initial: Skill,
+    finalists: list[Skill],
+    fresh: ShipRollouts,
+    most_repeats: int,
+    log: StepLog,
+) -> ShipResult:
     """Compare the finalists with the initial skill on fresh rollouts."""
-    evaluation, gate = run.config.evaluation, run.gate
-    if not evaluation.ship_test:
-        return None
-    compared = not gate.pools_edits or gate.incumbent.hash != run.initial.hash
-    repeats = ship_repeats(most_repeats, evaluation.finalists, compared)
-    items, noise = run.task.selection, gate.noise()
-    finalists = finalists[: evaluation.finalists]
-    planned = planned_rollouts(items, run.initial, finalists, noise=noise, most_repeats=repeats)
+    items, noise = task.selection, gate.noise()
+    limit = fresh.settings.config.evaluation.finalists
+    compared = not gate.pools_edits or gate.incumbent.hash != initial.hash
+    repeats = ship_repeats(most_repeats, limit, compared)
+    finalists = finalists[:limit]
+    planned = planned_rollouts(items, initial, finalists, noise=noise, most_repeats=repeats)
     with log.stage("ship", planned):
         result = await ship_test(
             fresh.measure,
             items,
-            run.initial,
+            initial,
             finalists,
-            run.gate_settings,
+            fresh.settings,
             noise=noise,
             most_repeats=repeats,
-            fit_only=run.task.fit_only,
+            fit_only=task.fit_only,
         )
-    result = replace(result, gap=fresh.gap(result.skill, run.initial))
-    run.emit(
+    result = replace(result, gap=fresh.gap(result.skill, initial))
+    log.emit(
         ShipTested(
             verdict=result.verdict,
             reason=result.reason,
@@ -316,48 +325,43 @@ def _values(
     return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
 
 
-def _audit(run: Components, state: TrainingState, ending: Ending) -> None:
+def _audit(task: Task, before: float, after: float, log: StepLog) -> None:
     """Warn about a score that a one-line rule reaches too."""
-    rules = shortcuts(run.task.train, run.task.selection)
-    check = audit(rules, *_values(run.config.evaluation, state, ending))
+    check = audit(shortcuts(task.train, task.selection), before, after)
     if check.verdict != "go":
-        run.emit(Warned(what="shortcut", message=check.message))
+        log.emit(Warned(what="shortcut", message=check.message))
 
 
 async def _tests(
-    run: Components, state: TrainingState, ending: Ending, log: StepLog
+    engine: Rollouts, items: tuple[Item, ...], skills: Mapping[str, Skill], log: StepLog
 ) -> Mapping[str, Tally]:
     """The test split, read once: each distinct skill among initial, best and final."""
-    items = run.task.test
-    if not run.config.evaluation.eval_test or not items:
-        return {}
-    final = ending.found if run.config.evaluation.ship_test else state.skill
-    named = {"baseline": run.initial, "best": ending.handed_back, "final": final}
-    distinct = {skill.hash: skill for skill in named.values()}
+    distinct = {skill.hash: skill for skill in skills.values()}
     found = {}
     with log.stage("test", len(items) * len(distinct)):
         for key, skill in distinct.items():
             requests = requests_for(skill, items)
             try:
-                found[key] = await run.engine.run(requests, phase="test", series="test")
+                found[key] = await engine.run(requests, phase="test", series="test")
             except BudgetReached as reached:  # the verdict of the ship test stands without it
                 message = f"The test split was not read. {reached}"
-                run.emit(Warned(what="test", message=message))
+                log.emit(Warned(what="test", message=message))
                 return {}
             raise_if_skipped(found[key])
     tallies = {}
-    for name, skill in named.items():
+    for name, skill in skills.items():
         measured = Measured(name, skill, items, tuple(found[skill.hash]))
-        emit_score(run.emit, f"test_{name}", skill, measured.tally, "test", measured.by_type)
+        emit_score(log.emit, f"test_{name}", skill, measured.tally, "test", measured.by_type)
         tallies[name] = measured.tally
     return tallies
 
 
-def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> RunFinishReason:
-    if ending.ship is not None:
-        return "unverified" if run.task.fit_only else _REASON_OF[ending.ship.verdict]
+def _finish_reason(
+    ship: ShipResult | None, before: float, after: float, *, fit_only: bool
+) -> RunFinishReason:
+    if ship is not None:
+        return "unverified" if fit_only else _REASON_OF[ship.verdict]
     # Without a ship test the gate's own scores decide, as in SkillOpt.
-    before, after = _values(run.config.evaluation, state, ending)
     return "improved" if after > before else "no_improvement"
 
 

@@ -16,7 +16,7 @@ from skillfit.agents.agent import corpus_fingerprint
 from skillfit.agents.cli_agent import described_program
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
-from skillfit.extensions import describe_part
+from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.identity import ReplacedParts, RunIdentity, TaskIdentity
@@ -24,9 +24,9 @@ from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
-from skillfit.tasks.load import find_source, task_from_python
+from skillfit.tasks.task import task_from_python
 from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
-from skillfit.training.replaceable import Abilities, Replaced, RunParts, gate_settings
+from skillfit.training.user_parts import Abilities, Replaced, RunParts, gate_settings
 
 
 class DeferredModel:

@@ -43,8 +43,8 @@ from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.inputs import Inputs
-from skillfit.training.replaceable import gate_settings
 from skillfit.training.step_log import StepLog
+from skillfit.training.user_parts import gate_settings
 
 
 @dataclass(frozen=True, slots=True)

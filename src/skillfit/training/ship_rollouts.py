@@ -24,9 +24,9 @@ from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import compose_rollouts
-from skillfit.training.replaceable import Abilities
 from skillfit.training.state import Components
 from skillfit.training.step_log import SelectionRollouts
+from skillfit.training.user_parts import Abilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class ShipRollouts:
         self, rollouts: SelectionRollouts, settings: GateSettings, *, second_grader: bool
     ) -> None:
         self.rollouts = rollouts
-        self._settings = settings
+        self.settings = settings
         self._second_grader = second_grader
         self._outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
 
@@ -189,7 +189,7 @@ class ShipRollouts:
         return gains[0] - gains[1]
 
     def _samples(self, skill: Skill, score_of: Callable[[Score], Score | None]) -> Samples:
-        samples = Samples(self._settings)
+        samples = Samples(self.settings)
         for outcome in self._outcomes[skill.hash]:
             score = score_of(outcome.score) if outcome.score is not None else None
             samples.add([replace(outcome, score=score)])

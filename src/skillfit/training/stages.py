@@ -35,8 +35,7 @@ from skillfit.optimize.candidate import (
 from skillfit.optimize.context import Context
 from skillfit.optimize.epoch import collect_notes
 from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
-from skillfit.optimize.proposer import Proposals, Proposer, finished_cases
-from skillfit.optimize.reflect import diagnose
+from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged

@@ -23,7 +23,7 @@ from skillfit.training.inputs import Inputs, keep_recorded_plan
 from skillfit.training.loop import train
 from skillfit.training.preflight import budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
-from skillfit.training.user_part import PartFailed
+from skillfit.training.user_parts import PartFailed
 
 _SHOWN = 400  # characters of an item's text
 
@@ -99,12 +99,14 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
             return await finish(run, closing, state, ship_repeats, cut_short=reached)
         return await finish(run, closing, state, ship_repeats)
     except BudgetReached as reached:
-        return end_by_budget(run, closing, state, reached)
+        ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
+        return end_by_budget(run, closing, state, ending, reached)
     except AnswerPending:
         raise
     except (InfrastructureError, ModelError) as error:
         run.check_stop()
-        conclude(run, closing, state, unfinished(run, state), "infrastructure", str(error))
+        ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
+        conclude(run, closing, state, ending, "infrastructure", str(error))
         raise
 
 

@@ -20,7 +20,7 @@ from skillfit.run.events import PersonDecided, Warned
 from skillfit.run.journal import Journal
 from skillfit.training.state import TrainingState
 from skillfit.training.step_log import Emit
-from skillfit.training.user_part import PartFailed
+from skillfit.training.user_parts import PartFailed
 
 
 class ReviewPending(SkillfitError):

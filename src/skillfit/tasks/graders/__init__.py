@@ -13,18 +13,20 @@ from pydantic import ValidationError
 from skillfit.errors import InputError, did_you_mean
 from skillfit.extensions import extension_names, find_extension, name_of
 from skillfit.models.protocol import Model
-from skillfit.tasks.graders.answers import (
+from skillfit.tasks.graders.built_in import (
     F1,
     Anls,
+    BuiltIn,
     Choice,
+    Composed,
     Contains,
     Exact,
+    Given,
     JsonFields,
     Normalized,
     Numeric,
     Regex,
 )
-from skillfit.tasks.graders.built_in import BuiltIn, Composed, Given
 from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
 from skillfit.tasks.graders.programs import Code, Python, as_grader
 from skillfit.tasks.item import Grader, GraderLike, Item

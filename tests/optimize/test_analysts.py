@@ -18,7 +18,7 @@ from skillfit.models.protocol import (
 )
 from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.optimizer import edits_of
-from skillfit.optimize.reflect import diagnose, worth_diagnosing
+from skillfit.optimize.proposer import diagnose, worth_diagnosing
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.item import TrajectoryStep
 from tests.optimize.scripted_optimizer import (
