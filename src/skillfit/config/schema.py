@@ -23,7 +23,7 @@ from pydantic_core import PydanticUndefined
 
 from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import ROLES
+from skillfit.models.protocol import CONCURRENCY, ROLES
 from skillfit.models.registry import ModelSpec, names_cli_program
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
@@ -49,7 +49,7 @@ class ModelSection(Section):
     """The model that improves the skill. Not needed with `optimizer.proposer: examples`."""
     judge: ModelSpec | None = None
     """The model that grades answers. Needed only by graders that ask a model."""
-    concurrency: int = Field(default=32, gt=0)
+    concurrency: int = Field(default=CONCURRENCY, gt=0)
     """The most calls at one time, per endpoint. The limiter finds the best number below it."""
     prices: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Dollars per million tokens that override or extend the bundled table: {model: {input, cached,
