@@ -502,9 +502,9 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
 
 def _why_not(run: Run) -> str:
     """What to do about a run that did not improve: its best skill is the initial one."""
-    if run.story.unproven_skill:
-        found = near(run.path / "unproven_skill.md")
-        return f"What it found is unproven: {found}. To use it, copy it to your skill."
+    found = run.path / "unproven_skill.md"
+    if found.is_file():
+        return f"What it found is unproven: {near(found)}. To use it, copy it to your skill."
     return f"The reason: skillfit show {near(run.path)}"
 
 
