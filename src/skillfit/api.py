@@ -36,8 +36,8 @@ from skillfit.errors import InputError
 from skillfit.extensions import is_reference
 from skillfit.plain_text import display_name, visible
 from skillfit.run.control import Control
-from skillfit.run.directory import read_listed
 from skillfit.run.records import RunFinishReason, RunSummary
+from skillfit.run.view import read_listed
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name

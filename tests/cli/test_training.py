@@ -17,8 +17,9 @@ from skillfit.cli.output import ResultLine, RolloutsLine, ShipLine
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import attend, config_inputs
 from skillfit.models.protocol import Usage
-from skillfit.run.directory import JOURNAL, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
+from skillfit.run.store import JOURNAL
 from skillfit.training.start import start
 from tests.cli.cli_project import COMMAND, SMALL, Shell, process
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
-from skillfit.run.control import in_use, read_requests
+from skillfit.run.control import read_requests
+from skillfit.run.store import in_use
 from skillfit.skill import Skill, without_placeholder
 from tests.report.recorded_runs import WrittenRun, screening_run
 

@@ -12,9 +12,6 @@ from typing import Any
 
 from skillfit.models.protocol import Usage
 from skillfit.rollout.outcome import Failure, Outcome
-from skillfit.run.card import FACT, KINDS, RunCard, fold, with_cost
-from skillfit.run.control import RunLock
-from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -51,7 +48,8 @@ from skillfit.run.records import (
     TypeScore,
     UsageTotals,
 )
-from skillfit.run.store import dump
+from skillfit.run.store import JOURNAL, RunLock, dump
+from skillfit.run.view import CARD_FACT, KINDS, RunCard, fold, with_cost
 from skillfit.skill import Edit, EditResult
 from skillfit.tasks.item import Attempt, Score, TrajectoryStep
 
@@ -429,7 +427,7 @@ class _Bulk:
         card = with_cost(RunCard(), self.journal)
         for stored in self.events.read(0, KINDS):
             card = fold(card, stored)
-        self.journal.set_fact(FACT, dump(RunCard, card).decode())
+        self.journal.set_fact(CARD_FACT, dump(RunCard, card).decode())
         self.journal.close()
 
 

@@ -19,8 +19,8 @@ from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_evidence import _stands_in
-from skillfit.run.control import in_use, request_steering
-from skillfit.run.directory import JOURNAL, RunDirectory
+from skillfit.run.control import request_steering
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     EventLog,
     GateDecided,
@@ -31,7 +31,7 @@ from skillfit.run.events import (
     StepFinished,
 )
 from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
-from skillfit.run.store import dump, load
+from skillfit.run.store import JOURNAL, dump, in_use, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
 from tests.report.recorded_runs import (

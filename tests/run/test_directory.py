@@ -14,10 +14,10 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
-from skillfit.run.control import RunLock, in_use
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, Warned
 from skillfit.run.identity import RecordedIdentity
+from skillfit.run.store import RunLock, in_use
 from tests.support.records import run_started, run_summary
 
 IDENTITY = RecordedIdentity(

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.run.directory import RunDirectory, RunView
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Warned
 from skillfit.run.identity import RecordedIdentity
 from skillfit.run.store import RunClosed
+from skillfit.run.view import RunView
 
 EVENTS = 3000
 

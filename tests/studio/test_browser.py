@@ -19,8 +19,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from skillfit.report import read_story, write_report
-from skillfit.run.control import in_use
 from skillfit.run.events import StageStarted, Warned
+from skillfit.run.store import in_use
 from tests.report.recorded_runs import BEST, INITIAL, WrittenRun, improved, screening_run
 from tests.studio.server import SKILL, RunningStudio, practice_project, studio
 

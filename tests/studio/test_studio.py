@@ -14,9 +14,10 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report.story_builder import read_story
-from skillfit.run.control import RunLock, in_use, read_requests
+from skillfit.run.control import read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
+from skillfit.run.store import RunLock, in_use
 from skillfit.skill import Edit
 from skillfit.studio.web_app import Session, make_app, serve_studio
 from tests.report.recorded_runs import (

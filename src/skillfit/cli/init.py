@@ -413,7 +413,7 @@ def _inputs_of(tasks: Path) -> list[str]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """The draft's folder, for this process alone."""
-    from skillfit.run.control import RunLock
+    from skillfit.run.store import RunLock
 
     folder.mkdir(parents=True, exist_ok=True)
     lock = RunLock(folder)
@@ -427,8 +427,8 @@ def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
     """The model's tasks, recorded in the folder."""
     from skillfit.cli.terminal import Terminal
     from skillfit.cli.train import attend
-    from skillfit.run.directory import JOURNAL
     from skillfit.run.journal import Journal
+    from skillfit.run.store import JOURNAL
 
     with closing(Journal(folder / JOURNAL)) as journal:
 
@@ -444,8 +444,8 @@ def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
 
 def _spent(folder: Path) -> Usage:
     """What the draft has cost so far, over all times the command was run."""
-    from skillfit.run.directory import JOURNAL
     from skillfit.run.journal import Journal
+    from skillfit.run.store import JOURNAL
 
     with closing(Journal.open_readonly(folder / JOURNAL)) as journal:
         return journal.spent()

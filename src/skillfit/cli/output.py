@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from skillfit.report import RunStory
-    from skillfit.run.card import RunCard, ShipGain
     from skillfit.run.records import RunFinishReason, SkillTokens
+    from skillfit.run.view import RunCard, ShipGain
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[
@@ -184,7 +184,7 @@ class ResultLine:
 
     @classmethod
     def of_story(cls, story: RunStory) -> ResultLine:
-        from skillfit.run.card import ShipGain, SummaryScores
+        from skillfit.run.view import ShipGain, SummaryScores
 
         run, summary = Path(story.path), story.summary
         if summary is None:

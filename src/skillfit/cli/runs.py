@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from skillfit.api import Run
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
-    from skillfit.run.directory import RunState
     from skillfit.run.events import RolloutFinished
     from skillfit.run.records import EditStatus, RolloutStatus, StepAction
+    from skillfit.run.view import RunState
     from skillfit.skill import Skill
 
 
@@ -58,7 +58,7 @@ def ls_command(
 
     Example: skillfit ls runs
     """
-    from skillfit.run.directory import list_runs
+    from skillfit.run.view import list_runs
 
     if not folder.is_dir() and folder != _RUNS:
         raise InputError(
@@ -384,7 +384,8 @@ def steer_command(
 
     Example: skillfit steer runs/first veto s0003e02
     """
-    from skillfit.run.control import in_use, stop_run
+    from skillfit.run.control import stop_run
+    from skillfit.run.store import in_use
     from skillfit.studio.commands import steer_run
 
     if action == "stop":

@@ -448,7 +448,7 @@ _RANGES = "Each amount is typical (least – most)."
 def _measured_cost(run: Path) -> RolloutCost | None:
     """What a rollout cost in an earlier `check` of the same run; None without one."""
     from skillfit.report import open_details
-    from skillfit.run.directory import JOURNAL
+    from skillfit.run.store import JOURNAL
     from skillfit.training.estimate import RolloutCost
 
     if not (run / JOURNAL).is_file():

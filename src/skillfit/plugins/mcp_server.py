@@ -36,11 +36,12 @@ from skillfit.report.story import (
     RunNotice,
     TypeSummary,
 )
-from skillfit.run.control import in_use, stop_run
-from skillfit.run.directory import JOURNAL, RunState
+from skillfit.run.control import stop_run
 from skillfit.run.events import RolloutFinished, as_json
 from skillfit.run.journal import BillRow
 from skillfit.run.records import EditStatus, RunFinishReason
+from skillfit.run.store import JOURNAL, in_use
+from skillfit.run.view import RunState
 from skillfit.skill import Edit
 from skillfit.studio.commands import (
     Folders,

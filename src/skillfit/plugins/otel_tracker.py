@@ -32,7 +32,6 @@ from opentelemetry.trace import (
 )
 
 from skillfit.plugins.trackers import EventMetrics
-from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
     RolloutFinished,
     RunFinished,
@@ -44,6 +43,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.journal import Entry, Journal
 from skillfit.run.records import StageName
+from skillfit.run.store import JOURNAL
 
 Attributes = Mapping[str, str | int | float]  # of a span
 

@@ -19,7 +19,7 @@ from skillfit.plain_text import display_name, head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
 from skillfit.report.story_evidence import row_value
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.directory import RunDirectory, RunView
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -34,6 +34,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.records import SOLVED, ItemRecord, step_name
+from skillfit.run.view import RunView
 from skillfit.tasks.item import TrajectoryStep
 
 # Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.

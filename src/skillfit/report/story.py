@@ -11,9 +11,7 @@ from typing import Literal
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import label_of
-from skillfit.run.card import RESUMABLE
 from skillfit.run.control import Action
-from skillfit.run.directory import RunState
 from skillfit.run.events import AblationFinished, RunFinished, ShipTested
 from skillfit.run.journal import BillRow
 from skillfit.run.records import (
@@ -30,6 +28,7 @@ from skillfit.run.records import (
     Standing,
     StepAction,
 )
+from skillfit.run.view import RESUMABLE, RunState
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 

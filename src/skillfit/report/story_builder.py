@@ -27,8 +27,8 @@ from skillfit.report.story import (
     StageProgress,
 )
 from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook
-from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, in_use, read_requests
-from skillfit.run.directory import RunDirectory, RunView, state_of
+from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, read_requests
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     AblationFinished,
     CandidateBuilt,
@@ -58,6 +58,8 @@ from skillfit.run.records import (
     slow_update_name,
     step_name,
 )
+from skillfit.run.store import in_use
+from skillfit.run.view import RunView, state_of
 from skillfit.skill import estimate_tokens
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones

@@ -1,50 +1,33 @@
 """A run on disk: one directory, one writer, and files that appear complete or not at all.
 
 `RunDirectory.open` starts or resumes a run and is its only writer. `RunDirectory.read` gives a
-`RunView` to everybody else, also while the run is being written. `list_runs` lists the runs in a
-folder, each by its card; a run that cannot be read does not hide the others.
+`RunView` to everybody else, also while the run is being written.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
 
 import pydantic_core
 
 from skillfit.atomic_write import replace_file
 from skillfit.errors import InputError
-from skillfit.models.providers.handoff import pending
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.card import KINDS, CardKeeper, RunCard, fold, recorded_card, with_cost
-from skillfit.run.control import LOCK, RunLock, in_use, read_requests
-from skillfit.run.events import (
-    Event,
-    EventLog,
-    RunFinished,
-    RunStarted,
-    SlowUpdateFinished,
-    StepFinished,
-)
+from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
 from skillfit.run.files import RunFiles
 from skillfit.run.identity import Identity, IdentityChange, RecordedIdentity
 from skillfit.run.journal import Journal
-from skillfit.run.records import RecordedConfig, RunSummary
-from skillfit.run.store import Redact, RunNotWritable, damaged, disk_full
+from skillfit.run.store import JOURNAL, LOCK, Redact, RunLock, RunNotWritable, damaged, disk_full
+from skillfit.run.view import CardKeeper, RunView
 
-E = TypeVar("E", bound=Event)
-
-JOURNAL = "journal.sqlite"
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
 _DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
 _FAILED_PART = "failed_part"  # the fact that holds its kind
@@ -143,14 +126,7 @@ class RunDirectory:
     @staticmethod
     def read(path: Path | str) -> RunView:
         """The run in `path` for readers. Nothing is written; another process may be writing."""
-        path = Path(path).absolute()
-        if not (path / JOURNAL).is_file():
-            raise InputError(
-                f"{path} is not a run directory: it has no {JOURNAL}.",
-                hint="Give the directory named with --run.",
-            )
-        journal = Journal.open_readonly(path / JOURNAL)
-        return RunView(path, journal, EventLog(path / JOURNAL, readonly=True, beside=journal))
+        return RunView.open(path)
 
     def write_text(self, name: str, text: str) -> None:
         """Write the file `name` (a relative path) completely or not at all. A file that would not
@@ -207,51 +183,6 @@ class RunDirectory:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """A run seen by a reader.
-
-    Threads may share a view: statements run one after the other, and `close` waits for the one in
-    progress; afterwards reading raises `RunClosed`. Threads that should not wait for each other
-    open a view each.
-    """
-
-    path: Path
-    journal: Journal
-    events: EventLog
-
-    @property
-    def run_id(self) -> str:
-        return self.journal.fact("run", str) or ""
-
-    @property
-    def started(self) -> RunStarted | None:
-        return self._last(RunStarted)
-
-    @property
-    def finished(self) -> RunFinished | None:
-        """None while the run is in progress, or when it was stopped before its end."""
-        return self._last(RunFinished)
-
-    @property
-    def config(self) -> RecordedConfig:
-        return started.config if (started := self.started) else RecordedConfig({})
-
-    @property
-    def summary(self) -> RunSummary | None:
-        """None while the run has not finished."""
-        return finished.summary if (finished := self.finished) else None
-
-    def _last(self, kind: type[E]) -> E | None:
-        last = self.events.last(kind)
-        return last.event if last and isinstance(last.event, kind) else None
-
-    def close(self) -> None:
-        """May be called more than once, and from any thread."""
-        self.journal.close()
-        self.events.close()
 
 
 def _changed_run(path: Path, changes: Sequence[IdentityChange]) -> InputError:
@@ -323,101 +254,3 @@ def _explained(path: Path) -> Iterator[None]:
                 hint="Give a directory on another disk with --run.",
             ) from error
         raise
-
-
-RunState = Literal["running", "waiting", "review", "stopped", "finished"]
-"""What a run is doing now. waiting: handoff prompts need answers; review: edits need a person's
-approval; stopped: before its end, it can be resumed.
-"""
-
-_DEPTH = 4  # folders below the given one
-
-
-@dataclass(frozen=True, slots=True)
-class ListedRun:
-    """A run of a list."""
-
-    path: Path
-    state: RunState
-    card: RunCard
-
-
-@dataclass(frozen=True, slots=True)
-class RunListing:
-    """Started runs, the one changed last at the end, and what could not be read."""
-
-    runs: tuple[ListedRun, ...]
-    problems: tuple[InputError, ...]
-
-
-def list_runs(folder: Path) -> RunListing:
-    """The started runs in a folder and its subfolders."""
-    runs: list[ListedRun] = []
-    problems: list[InputError] = []
-    for path in find_runs(folder):
-        try:
-            listed = read_listed(path)
-        except InputError as error:
-            problems.append(error)
-            continue
-        if listed.card.started:
-            runs.append(listed)
-    runs.sort(key=lambda listed: (listed.card.updated_at, listed.path))
-    return RunListing(tuple(runs), tuple(problems))
-
-
-def find_runs(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Directories with a journal. Folders inside a run are not searched."""
-    if not folder.is_dir():
-        return
-    below: list[Path] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name == JOURNAL and entry.is_file():
-                yield folder
-                return
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                below.append(Path(entry.path))
-    if depth:
-        for path in sorted(below):
-            yield from find_runs(path, depth - 1)
-
-
-def read_listed(path: Path) -> ListedRun:
-    """One run of a list, without reading the events that its card has already."""
-    running = in_use(path)
-    with closing(RunDirectory.read(path)) as view:
-        card = current_card(view, running=running)
-    to_review = bool(card.to_review) and not _reviewed(path, card)
-    state = state_of(path, running=running, finished=card.finished, to_review=to_review)
-    return ListedRun(path.absolute(), state, card)
-
-
-def _reviewed(path: Path, card: RunCard) -> bool:
-    """Whether a person has decided about every edit. The run follows when it is resumed."""
-    decided = {request.target for request in read_requests(path)}
-    return decided.issuperset(card.to_review)
-
-
-def current_card(view: RunView, *, running: bool = False) -> RunCard:
-    """The card of a run, with the events that its writer has not folded in. While a run is
-    running, its writer keeps the cost up to date.
-    """
-    card = recorded_card(view.journal)
-    if view.events.newest() > card.seq:
-        for stored in view.events.read(card.seq, KINDS):
-            card = fold(card, stored)
-        if not running:
-            card = with_cost(card, view.journal)
-    return card
-
-
-def state_of(path: Path, *, running: bool, finished: bool, to_review: bool) -> RunState:
-    """What a run is doing now. `to_review`: whether a person has still to decide on an edit."""
-    if running:
-        return "running"
-    if finished:
-        return "finished"
-    if pending(path / "handoff"):
-        return "waiting"
-    return "review" if to_review else "stopped"

@@ -28,9 +28,9 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import shorten
-from skillfit.run.card import RESUMABLE
-from skillfit.run.control import SteeringRequest, in_use, request_steering
-from skillfit.run.directory import JOURNAL, read_listed
+from skillfit.run.control import SteeringRequest, request_steering
+from skillfit.run.store import JOURNAL, in_use
+from skillfit.run.view import RESUMABLE, read_listed
 from skillfit.skill.document import DOCUMENT_NAMES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory

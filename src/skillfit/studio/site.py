@@ -28,8 +28,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from skillfit.errors import InputError, SkillfitError
 from skillfit.report import RunFollower, RunStory
 from skillfit.report.html_report import PageData, make_environment
-from skillfit.run.control import LOCK, STEERING, in_use
-from skillfit.run.directory import JOURNAL, ListedRun, find_runs, read_listed
+from skillfit.run.control import STEERING
+from skillfit.run.store import JOURNAL, LOCK, in_use
+from skillfit.run.view import ListedRun, find_runs, read_listed
 from skillfit.studio.commands import Folders, Starter
 
 _MESSAGES = 100  # kept until the page that shows them is loaded

@@ -23,8 +23,7 @@ from skillfit.errors import InputError, SkillfitError
 from skillfit.extensions import JsonValue
 from skillfit.plain_text import shorten
 from skillfit.report.html_report import PageData
-from skillfit.run.control import in_use
-from skillfit.run.directory import JOURNAL
+from skillfit.run.store import JOURNAL, in_use
 from skillfit.studio.commands import (
     PATH_KEYS,
     CommandResult,

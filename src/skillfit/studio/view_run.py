@@ -65,9 +65,10 @@ from skillfit.report.story import (
     TypeSummary,
 )
 from skillfit.report.story_evidence import by_effect
-from skillfit.run.control import EDIT_ACTIONS, RAISABLE, in_use, stop_run
+from skillfit.run.control import EDIT_ACTIONS, RAISABLE, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
+from skillfit.run.store import in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 from skillfit.studio.commands import (
     Folders,

@@ -18,8 +18,7 @@ from skillfit.report.charts import compare_chart, sparkline
 from skillfit.report.html_report import PageData, flat_settings
 from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
-from skillfit.run.card import RunCard, ShipGain
-from skillfit.run.directory import RunState
+from skillfit.run.view import RunCard, RunState, ShipGain
 from skillfit.skill import Hunk, diff_hunks
 from skillfit.studio.site import (
     ListPage,

@@ -18,9 +18,10 @@ from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
-from skillfit.run.directory import JOURNAL, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.identity import ReplacedParts, RunIdentity, TaskIdentity
 from skillfit.run.records import RolloutPlan
+from skillfit.run.store import JOURNAL
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of

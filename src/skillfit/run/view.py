@@ -1,22 +1,35 @@
-"""The card of a run: the few facts that a list of runs shows.
+"""A run for readers: the view of one run, its card, and lists of runs.
 
-The writer of a run keeps its card in the journal and updates it as events happen. A list of a
-thousand runs then reads a thousand small cards instead of all their events. A card says up to
-which event it goes, so a reader can add what a killed process, or an older version without cards,
-left out: `fold` is the same for writer and reader.
+`RunView` reads the journal and the events of a run, also while another process writes them.
+
+The card of a run holds the few facts that a list shows. The writer of a run keeps it in the journal
+and updates it as events happen (`CardKeeper`). A list of a thousand runs then reads a thousand
+small cards instead of all their events. A card says up to which event it goes, so a reader can add
+what a killed process, or an older version without cards, left out: `fold` is the same for writer
+and reader.
+
+`list_runs` lists the runs in a folder, each by its card. A run that cannot be read does not hide
+the others.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
+from skillfit.errors import InputError
+from skillfit.models.providers.handoff import pending
+from skillfit.run.control import read_requests
 from skillfit.run.events import (
     AblationFinished,
     EvaluationFinished,
     Event,
+    EventLog,
     GateDecided,
     RunFinished,
     RunStarted,
@@ -27,14 +40,17 @@ from skillfit.run.events import (
 from skillfit.run.journal import Journal
 from skillfit.run.records import (
     Recorded,
+    RecordedConfig,
     RunFinishReason,
     RunSummary,
     ShipSummary,
     ShipVerdict,
 )
-from skillfit.run.store import damaged, dump, load
+from skillfit.run.store import JOURNAL, damaged, dump, in_use, load
 
-FACT = "card"
+E = TypeVar("E", bound=Event)
+
+CARD_FACT = "card"
 # How a run ended; empty until then.
 CardResult = RunFinishReason | Literal["ablation", ""]
 RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
@@ -47,7 +63,65 @@ KINDS: tuple[type[Event], ...] = (
     AblationFinished,
     RunFinished,
 )
+_DEPTH = 4  # folders below the given one that `list_runs` searches
 _REFRESH = 2.0  # seconds after which a running run's cost is written again
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run seen by a reader.
+
+    Threads may share a view: statements run one after the other, and `close` waits for the one in
+    progress; afterwards reading raises `RunClosed`. Threads that should not wait for each other
+    open a view each.
+    """
+
+    path: Path
+    journal: Journal
+    events: EventLog
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunView:
+        """The run in `path`. Nothing is written; another process may be writing."""
+        path = Path(path).absolute()
+        if not (path / JOURNAL).is_file():
+            raise InputError(
+                f"{path} is not a run directory: it has no {JOURNAL}.",
+                hint="Give the directory named with --run.",
+            )
+        journal = Journal.open_readonly(path / JOURNAL)
+        return cls(path, journal, EventLog(path / JOURNAL, readonly=True, beside=journal))
+
+    @property
+    def run_id(self) -> str:
+        return self.journal.fact("run", str) or ""
+
+    @property
+    def started(self) -> RunStarted | None:
+        return self._last(RunStarted)
+
+    @property
+    def finished(self) -> RunFinished | None:
+        """None while the run is in progress, or when it was stopped before its end."""
+        return self._last(RunFinished)
+
+    @property
+    def config(self) -> RecordedConfig:
+        return started.config if (started := self.started) else RecordedConfig({})
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """None while the run has not finished."""
+        return finished.summary if (finished := self.finished) else None
+
+    def _last(self, kind: type[E]) -> E | None:
+        last = self.events.last(kind)
+        return last.event if last and isinstance(last.event, kind) else None
+
+    def close(self) -> None:
+        """May be called more than once, and from any thread."""
+        self.journal.close()
+        self.events.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +316,7 @@ def with_cost(card: RunCard, journal: Journal) -> RunCard:
 
 def recorded_card(journal: Journal) -> RunCard:
     """The card as its writer left it; an empty one where there is none."""
-    kept = journal.fact(FACT, str)
+    kept = journal.fact(CARD_FACT, str)
     if kept is None:
         return RunCard()
     try:
@@ -280,4 +354,100 @@ class CardKeeper:
         self._card = with_cost(self._card, self._journal)
         if self._card != self._written and (self._card.started or self._written.started):
             self._written = self._card
-            self._journal.set_fact(FACT, dump(RunCard, self._card).decode())
+            self._journal.set_fact(CARD_FACT, dump(RunCard, self._card).decode())
+
+
+RunState = Literal["running", "waiting", "review", "stopped", "finished"]
+"""What a run is doing now. waiting: handoff prompts need answers; review: edits need a person's
+approval; stopped: before its end, it can be resumed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """A run of a list."""
+
+    path: Path
+    state: RunState
+    card: RunCard
+
+
+@dataclass(frozen=True, slots=True)
+class RunListing:
+    """Started runs, the one changed last at the end, and what could not be read."""
+
+    runs: tuple[ListedRun, ...]
+    problems: tuple[InputError, ...]
+
+
+def list_runs(folder: Path) -> RunListing:
+    """The started runs in a folder and its subfolders."""
+    runs: list[ListedRun] = []
+    problems: list[InputError] = []
+    for path in find_runs(folder):
+        try:
+            listed = read_listed(path)
+        except InputError as error:
+            problems.append(error)
+            continue
+        if listed.card.started:
+            runs.append(listed)
+    runs.sort(key=lambda listed: (listed.card.updated_at, listed.path))
+    return RunListing(tuple(runs), tuple(problems))
+
+
+def find_runs(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """Directories with a journal. Folders inside a run are not searched."""
+    if not folder.is_dir():
+        return
+    below: list[Path] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == JOURNAL and entry.is_file():
+                yield folder
+                return
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                below.append(Path(entry.path))
+    if depth:
+        for path in sorted(below):
+            yield from find_runs(path, depth - 1)
+
+
+def read_listed(path: Path) -> ListedRun:
+    """One run of a list, without reading the events that its card has already."""
+    running = in_use(path)
+    with closing(RunView.open(path)) as view:
+        card = current_card(view, running=running)
+    to_review = bool(card.to_review) and not _reviewed(path, card)
+    state = state_of(path, running=running, finished=card.finished, to_review=to_review)
+    return ListedRun(path.absolute(), state, card)
+
+
+def _reviewed(path: Path, card: RunCard) -> bool:
+    """Whether a person has decided about every edit. The run follows when it is resumed."""
+    decided = {request.target for request in read_requests(path)}
+    return decided.issuperset(card.to_review)
+
+
+def current_card(view: RunView, *, running: bool = False) -> RunCard:
+    """The card of a run, with the events that its writer has not folded in. While a run is
+    running, its writer keeps the cost up to date.
+    """
+    card = recorded_card(view.journal)
+    if view.events.newest() > card.seq:
+        for stored in view.events.read(card.seq, KINDS):
+            card = fold(card, stored)
+        if not running:
+            card = with_cost(card, view.journal)
+    return card
+
+
+def state_of(path: Path, *, running: bool, finished: bool, to_review: bool) -> RunState:
+    """What a run is doing now. `to_review`: whether a person has still to decide on an edit."""
+    if running:
+        return "running"
+    if finished:
+        return "finished"
+    if pending(path / "handoff"):
+        return "waiting"
+    return "review" if to_review else "stopped"

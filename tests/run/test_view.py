@@ -16,8 +16,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
-from skillfit.run.card import ScorePair, ScorePoint, ShipGain
-from skillfit.run.directory import RunDirectory, current_card, find_runs, list_runs, read_listed
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     EvaluationFinished,
     RunFinished,
@@ -28,6 +27,15 @@ from skillfit.run.events import (
 from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import RecordedConfig, RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
+from skillfit.run.view import (
+    ScorePair,
+    ScorePoint,
+    ShipGain,
+    current_card,
+    find_runs,
+    list_runs,
+    read_listed,
+)
 from tests.support.records import run_started, ship_tested
 
 IDENTITY = RecordedIdentity({"seed": 1})
@@ -159,7 +167,7 @@ def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path
         from pathlib import Path
         from skillfit.run.directory import RunDirectory
         from skillfit.run.identity import RecordedIdentity
-        from tests.run.test_listing import measured, started
+        from tests.run.test_view import measured, started
         run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         run.events.emit(started(run.run_id))
         run._card.save = lambda: None  # the kill comes before the card is written
