@@ -230,7 +230,7 @@ def test_an_op_may_be_written_in_other_ways() -> None:
 
 def test_a_result_has_a_plain_form() -> None:
     result = apply_edits(Skill.from_text(BODY), [Edit("delete", "nowhere", id="e1")]).results[0]
-    assert result.as_dict() == {
+    assert result.as_row() == {
         "op": "delete",
         "target": "nowhere",
         "content": "",

@@ -29,6 +29,7 @@ from skillfit.config.yaml_source import (
 )
 from skillfit.errors import InputError
 from skillfit.extensions import find_source, is_source
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import names_cli_program
 
@@ -184,7 +185,7 @@ def _refuse_secrets(settings: PlacedSettings) -> None:
             )
 
 
-def _resolve_paths(data: dict[str, Any], settings: PlacedSettings) -> None:
+def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
     for key, resolve in _PATH_SETTINGS.items():
         title, _, name = key.rpartition(".")

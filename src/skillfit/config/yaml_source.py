@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.plain_text import shorten
 from skillfit.skill.document import read_regular_file
@@ -55,7 +56,7 @@ class PlacedSettings:
     `origin` is named for keys without a recorded place.
     """
 
-    data: dict[str, Any]
+    data: JsonObject
     places: dict[str, SettingPlace] = field(default_factory=dict)
     origin: SettingPlace | None = None
 
@@ -230,7 +231,7 @@ def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator
         yield from _key_lines(value_node, path, f"{key}.")
 
 
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> JsonObject:
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)

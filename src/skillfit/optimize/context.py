@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from skillfit.models.json_text import JsonObject
+from skillfit.extensions import JsonValue
 from skillfit.optimize.optimizer import Patch, union
 from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Arm, Outcome
@@ -354,6 +354,6 @@ def _edit_text(edit: Edit) -> str:
     return _json_text({"op": edit.op, "target": edit.target, "content": edit.content})
 
 
-def _json_text(fields: JsonObject) -> str:
+def _json_text(fields: Mapping[str, JsonValue]) -> str:
     """The fields that are not empty."""
     return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)

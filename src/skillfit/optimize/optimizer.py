@@ -19,7 +19,6 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from skillfit.config.schema import GradientSection, OptimizerSection, UpdateMode
 from skillfit.models import ask
 from skillfit.models.failures import is_unusable
-from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Request
 from skillfit.run.events import Discarded, Event
 from skillfit.run.records import (
@@ -77,12 +76,12 @@ class Proposal:
 
     def listed(self, number: int) -> str:
         """The line a model reads, and names by its number."""
-        shown = json.dumps(payload_dict(self.payload), ensure_ascii=False)
+        shown = _payload_json(self.payload)
         return f"[{number}] {self.source}, {self.support} items: {shown}"
 
     def content_key(self) -> str:
         """Equal for proposals that would do the same thing; case and spacing aside."""
-        text = json.dumps(payload_dict(self.payload), sort_keys=True, ensure_ascii=False)
+        text = _payload_json(self.payload, sort_keys=True)
         return " ".join(text.casefold().split())
 
 
@@ -132,11 +131,12 @@ def _check_origin(source: str, items: Sequence[str]) -> None:
         raise TypeError(f"items is a tuple of item ids, not one text: {items!r}")
 
 
-def payload_dict(payload: Payload) -> JsonObject:
+def _payload_json(payload: Payload, *, sort_keys: bool = False) -> str:
     """What a model is shown of a proposal, and what it would send back."""
+    fields = asdict(payload)
     if isinstance(payload, Edit):
-        return {"op": payload.op, "target": payload.target, "content": payload.content}
-    return asdict(payload)
+        fields = {"op": payload.op, "target": payload.target, "content": payload.content}
+    return json.dumps(fields, sort_keys=sort_keys, ensure_ascii=False)
 
 
 def edits_of(proposals: Iterable[Proposal]) -> list[Edit]:

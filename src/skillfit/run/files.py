@@ -157,7 +157,7 @@ class RunFiles:
             name = _RESULT_FILES[self._update_mode]
             self._directory.write_json(f"{folder}/{name}", event.rewrite)
         else:
-            report = [result.as_dict() for result in event.report]
+            report = [result.as_row() for result in event.report]
             self._directory.write_json(f"{folder}/edit_apply_report.json", report)
 
     @_on.register

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, NotRequired, TypedDict
 
 from skillfit.skill.document import Skill
 from skillfit.skill.regions import (
@@ -64,13 +64,37 @@ class Edit:
             word = f"unknown_{word}"
         return cls(word, target, content)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The edit as JSON data; `id` and `label` only where they are set."""
-        fields = asdict(self)
-        for name in ("id", "label"):
-            if not fields[name]:
-                del fields[name]
+    def as_json(self) -> EditFields:
+        """The edit as it is written; `id` and `label` only where they are set."""
+        fields = EditFields(
+            op=self.op,
+            target=self.target,
+            content=self.content,
+            support_count=self.support_count,
+            source_type=self.source_type,
+        )
+        if self.id:
+            fields["id"] = self.id
+        if self.label:
+            fields["label"] = self.label
         return fields
+
+
+class EditFields(TypedDict):
+    op: str
+    target: str
+    content: str
+    support_count: int
+    source_type: str
+    id: NotRequired[str]
+    label: NotRequired[str]
+
+
+class EditReportRow(EditFields):
+    """A row of edit_apply_report.json."""
+
+    status: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +109,9 @@ class EditResult:
     def applied(self) -> bool:
         return self.status.startswith("applied_")
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_row(self) -> EditReportRow:
         """One row of the edit report."""
-        return {**self.edit.as_dict(), "status": self.status, "reason": self.reason}
+        return {**self.edit.as_json(), "status": self.status, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)

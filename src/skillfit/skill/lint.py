@@ -37,7 +37,7 @@ _CLAIMS_PROTECTION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LintProblem:
     """One finding. Lines count from 1 in the whole document."""
 
     path: str
@@ -47,7 +47,7 @@ class Problem:
     rule: str
 
 
-def lint(path: str | Path) -> list[Problem]:
+def lint(path: str | Path) -> list[LintProblem]:
     """The problems of a skill folder, a SKILL.md or another markdown file, sorted by line.
 
     The rules of the Agent Skills format apply to folders and to files called SKILL.md.
@@ -57,7 +57,7 @@ def lint(path: str | Path) -> list[Problem]:
         document = find_document(path) if path.is_dir() else path
         skill = Skill.load(path)
     except InputError as error:
-        return [Problem(str(path), 1, "error", str(error), "readable")]
+        return [LintProblem(str(path), 1, "error", str(error), "readable")]
     problems = document_problems(skill)
     if document.name in DOCUMENT_NAMES:
         problems += _format_problems(skill, document.resolve().parent.name)
@@ -66,7 +66,7 @@ def lint(path: str | Path) -> list[Problem]:
     return sorted(located, key=lambda problem: problem.line)
 
 
-def document_problems(skill: Skill) -> list[Problem]:
+def document_problems(skill: Skill) -> list[LintProblem]:
     """The problems that any markdown skill can have: unreadable frontmatter, markers, size.
 
     Errors here mean that skillfit cannot tell the frontmatter from the text to be trained.
@@ -87,15 +87,15 @@ def refuse_unreadable(skill: Skill, path: str = "") -> None:
             )
 
 
-def _error(line: int, message: str, rule: str) -> Problem:
-    return Problem("", line, "error", message, rule)
+def _error(line: int, message: str, rule: str) -> LintProblem:
+    return LintProblem("", line, "error", message, rule)
 
 
-def _warning(line: int, message: str, rule: str) -> Problem:
-    return Problem("", line, "warning", message, rule)
+def _warning(line: int, message: str, rule: str) -> LintProblem:
+    return LintProblem("", line, "warning", message, rule)
 
 
-def _unreadable_frontmatter(skill: Skill) -> Iterator[Problem]:
+def _unreadable_frontmatter(skill: Skill) -> Iterator[LintProblem]:
     if skill.unclosed_frontmatter:
         yield _error(
             1, "the frontmatter is never closed: its last line must be `---`", "frontmatter"
@@ -117,7 +117,7 @@ def _unreadable_frontmatter(skill: Skill) -> Iterator[Problem]:
         yield _error(1, "the frontmatter is not a YAML mapping", "yaml")
 
 
-def _format_problems(skill: Skill, folder: str) -> Iterator[Problem]:
+def _format_problems(skill: Skill, folder: str) -> Iterator[LintProblem]:
     """The format's rules for the frontmatter of a SKILL.md."""
     if skill.bom:
         yield _error(
@@ -142,7 +142,7 @@ def _format_problems(skill: Skill, folder: str) -> Iterator[Problem]:
     yield from _name(skill, lines.get("name", 1), folder)
 
 
-def _stricter_yaml(skill: Skill, node: yaml.MappingNode) -> Iterator[Problem]:
+def _stricter_yaml(skill: Skill, node: yaml.MappingNode) -> Iterator[LintProblem]:
     """What YAML allows and the format's own parser does not."""
     names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
     for name, count in names.items():
@@ -157,7 +157,7 @@ def _stricter_yaml(skill: Skill, node: yaml.MappingNode) -> Iterator[Problem]:
             yield _error(number, "`---` inside the frontmatter ends it for some agents", "yaml")
 
 
-def _fields(skill: Skill, lines: dict[str, int]) -> Iterator[Problem]:
+def _fields(skill: Skill, lines: dict[str, int]) -> Iterator[LintProblem]:
     """Required fields, their types and their lengths."""
     for name, limit in _LIMITS.items():
         value = skill.frontmatter.get(name)
@@ -173,7 +173,7 @@ def _fields(skill: Skill, lines: dict[str, int]) -> Iterator[Problem]:
             yield _error(line, message, name)
 
 
-def _name(skill: Skill, line: int, folder: str) -> Iterator[Problem]:
+def _name(skill: Skill, line: int, folder: str) -> Iterator[LintProblem]:
     given = skill.frontmatter.get("name")
     if not isinstance(given, str) or not given.strip():
         return
@@ -189,7 +189,7 @@ def _name(skill: Skill, line: int, folder: str) -> Iterator[Problem]:
         yield _error(line, message, "name")
 
 
-def _markers(skill: Skill) -> Iterator[Problem]:
+def _markers(skill: Skill) -> Iterator[LintProblem]:
     seen: set[str] = set()
     for region in scan(skill.body):
         line = _line(skill, region.start)
@@ -209,7 +209,7 @@ def _markers(skill: Skill) -> Iterator[Problem]:
             yield _warning(_line(skill, match.start()), message, "marker")
 
 
-def _size(skill: Skill) -> Iterator[Problem]:
+def _size(skill: Skill) -> Iterator[LintProblem]:
     lines, tokens = len(skill.body.splitlines()), estimate_tokens(skill.body)
     first = _line(skill, 0)
     if not skill.body.strip():
@@ -222,7 +222,7 @@ def _size(skill: Skill) -> Iterator[Problem]:
         yield _warning(first, message, "body")
 
 
-def _missing_files(skill: Skill, folder: Path) -> Iterator[Problem]:
+def _missing_files(skill: Skill, folder: Path) -> Iterator[LintProblem]:
     """Links and file names in the body that point to nothing."""
     for match in [*_LINK.finditer(skill.body), *_MENTION.finditer(skill.body)]:
         name = unquote(match[1])

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, SupportsFloat
 
 from skillfit.errors import InputError, TaskFailure, did_you_mean
 from skillfit.extensions import PartDescription
-from skillfit.models.json_text import without_surrogates
+from skillfit.models.json_text import JsonObject, without_surrogates
 from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
@@ -36,7 +36,7 @@ class RowAt:
     offset: int
     length: int
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> JsonObject:
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return dict(json.loads(file.read(self.length)))
@@ -69,7 +69,7 @@ class Item:
         object.__setattr__(self, "_content", content)
         return content
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The item as a user's code gets it: the whole row under canonical names. `answers` is
         always a list.
         """
@@ -447,12 +447,12 @@ class _Candidates:
     others: tuple[str, ...]
 
 
-def canonical(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+def canonical(row: Mapping[str, Any], fields: Mapping[str, str]) -> JsonObject:
     """The row under canonical names. Columns that belong to no field keep their name. A field whose
     column is empty (null or "") is left out.
     """
     candidates = _candidates(tuple(row), tuple(fields.items()))
-    content: dict[str, Any] = {}
+    content: JsonObject = {}
     used: list[str] = []
     for name, columns in candidates.fields:
         for column in columns:

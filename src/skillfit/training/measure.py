@@ -100,7 +100,7 @@ async def evaluate(
     """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
     paid for again. A command that evaluates several times hands each call its one `spending`.
     """
-    items = items_of(inputs.task, split)
+    items = items_of_split(inputs.task, split)
     with RunDirectory.open(path, _evaluation_identity(inputs)) as run:
         async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:
             found = await gather(
@@ -131,7 +131,7 @@ def _evaluation_identity(inputs: Inputs) -> EvaluationIdentity:
     )
 
 
-def items_of(task: Task, split: str) -> tuple[Item, ...]:
+def items_of_split(task: Task, split: str) -> tuple[Item, ...]:
     """The items of a split, or of all splits; a split without items is an error."""
     if split == "all":
         return task.items

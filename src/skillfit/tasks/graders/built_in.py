@@ -147,10 +147,8 @@ def _json_field(text: str, name: str) -> str | None:
     if record is None:
         return None
     value = record.get(name) if name else record
-    return value if value is None or isinstance(value, str) else as_json(value)
-
-
-def as_json(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value
     return json.dumps(value, ensure_ascii=False)
 
 

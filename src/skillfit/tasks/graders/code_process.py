@@ -36,9 +36,9 @@ import operator
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout, suppress
-from typing import Any, TextIO
+from typing import Any, TextIO, TypedDict
 
 _LONGEST_MESSAGE = 64 << 20  # bytes
 _ENDED = "the program ended before the tests did"
@@ -93,10 +93,10 @@ _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 _VALUE_TYPES = {kind.__name__: make for kind, (_, make) in _VALUES.items()}
 # JSON between the two processes, one of which runs untrusted code.
-Message = dict[str, Any]  # a request or a reply
-Packed = dict[str, Any]  # a value inside one
+Received = dict[str, Any]  # a message of the other process
+Packed = dict[str, Any]  # a value inside a message
 
-_CONTAINERS: dict[str, Any] = {
+_CONTAINERS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (list, set, bytearray, collections.deque, tuple, frozenset, dict)
 }
@@ -114,6 +114,21 @@ _REVEALING = (
     types.CoroutineType,
     types.AsyncGeneratorType,
 )
+
+
+class AskMessage(TypedDict):
+    ask: str  # the operation
+    args: list[Any]  # packed
+    named: dict[str, Any]  # packed
+
+
+class ReplyMessage(TypedDict, total=False):
+    """With either `value` or `error`."""
+
+    changed: list[Any]  # contents of the changeable containers of the call, packed
+    printed: str
+    value: Any  # packed
+    error: Any  # packed
 
 
 class OtherEnded(Exception):
@@ -149,8 +164,8 @@ class Link:
         shared_before, self._shared = self._shared, list(self._shared)
         try:
             packed = {name: self.pack(value) for name, value in named.items()}
-            request = {"ask": operation, "args": [self.pack(value) for value in arguments]}
-            self._send({**request, "named": packed})
+            values = [self.pack(value) for value in arguments]
+            self._send({"ask": operation, "args": values, "named": packed})
             while "ask" in (message := self._receive()):
                 self._serve(message)
             for number, contents in enumerate(message["changed"]):
@@ -166,7 +181,7 @@ class Link:
         while True:
             self._serve(self._receive())
 
-    def _serve(self, message: Message) -> None:
+    def _serve(self, message: Received) -> None:
         shared_before, self._shared = self._shared, list(self._shared)
         printed = io.StringIO()
         changed: list[Any] = []
@@ -180,7 +195,7 @@ class Link:
                     value = self._act(message["ask"], arguments, named)
             finally:
                 changed = [self._contents(container) for container in shared]
-            reply = {"value": self.pack(value)}
+            reply: ReplyMessage = {"value": self.pack(value)}
         except OtherEnded:
             raise
         except BaseException as error:  # noqa: BLE001  # it is raised in the other process
@@ -189,7 +204,7 @@ class Link:
             self._shared = shared_before
         self._send({"changed": changed, "printed": printed.getvalue(), **reply})
 
-    def _act(self, operation: str, arguments: list[Any], named: dict[str, Any]) -> Any:
+    def _act(self, operation: str, arguments: list[Any], named: Mapping[str, object]) -> Any:
         if operation == "call":
             return arguments[0](*arguments[1:], **named)
         if operation == "getattr":
@@ -210,7 +225,7 @@ class Link:
             return asyncio.run(arguments[0])
         return _OPERATIONS[operation](*arguments)
 
-    def _refuse_objects_not_given(self, message: Message) -> None:
+    def _refuse_objects_not_given(self, message: Received) -> None:
         """The answer may use objects that a test has passed to it, and their public attributes. It
         may not name any other function or object of the checking process.
         """
@@ -224,14 +239,14 @@ class Link:
             if revealing or not str(arguments[1]).isidentifier() or arguments[1].startswith("_"):
                 raise AttributeError(f"{arguments[1]} is not available to the answer")
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: AskMessage | ReplyMessage) -> None:
         try:
             self._out.write(json.dumps(message).encode() + b"\n")
             self._out.flush()
         except BrokenPipeError:
             raise OtherEnded(_ENDED) from None
 
-    def _receive(self) -> Message:
+    def _receive(self) -> Received:
         line = self._in.readline(_LONGEST_MESSAGE)
         if not line.endswith(b"\n"):
             raise OtherEnded(_ENDED)
@@ -509,7 +524,7 @@ class _RemoteStdin(io.TextIOBase):
         return "".join(iter(self.readline, ""))
 
 
-def run_answer() -> dict[str, Any]:
+def run_answer() -> dict[str, object]:
     """Run answer.py; the names it defines. Ending early with sys.exit is no error."""
     module = types.ModuleType("answer")
     sys.modules["answer"] = module
