@@ -52,6 +52,19 @@ def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
     assert "No runs" in shell("ls").out
 
 
+def test_every_view_has_the_same_bill_after_a_later_check(shell: Shell, config: Path) -> None:
+    trained = shell("train", config, *SMALL, "--run", "runs/one", "--json").json
+    assert shell("check", config, *SMALL, "--run", "runs/one", "--json").code == 0
+    story = Run.open("runs/one").story
+    assert story.total.calls > trained["usage"]["calls"]
+    (listed,) = shell("ls", "runs", "--json").json
+    shown = shell("show", "runs/one", "--json").json
+    assert listed["usage"]["calls"] == shown["usage"]["calls"] == story.total.calls
+    assert f"{story.total.calls:,} calls" in shell("show", "runs/one").out
+    assert shell("report", "runs/one", "--format", "md").code == 0
+    assert f"{story.total.calls:,} calls" in Path("runs/one/report.md").read_text()
+
+
 def test_ls_says_when_there_is_no_such_folder(shell: Shell) -> None:
     refused = shell("ls", "nope")
     assert refused.code == 2 and "nope is not a folder" in refused.err

@@ -189,7 +189,7 @@ class ResultLine:
         run, summary = Path(story.path), story.summary
         if summary is None:
             return cls("unfinished", run)
-        scores, used = SummaryScores.of(summary), summary.usage
+        scores, used = SummaryScores.of(summary), story.total
         return cls(
             summary.finish_reason,
             run,
