@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import skillfit
-from skillfit.benchmarks.benchmark import find_benchmark
+from skillfit.benchmarks.benchmark import benchmark_names, find_benchmark
 from skillfit.benchmarks.prepare import get, make
 from skillfit.config.schema import EnvSection
 from skillfit.extensions import BENCHMARKS
@@ -94,6 +94,19 @@ def test_its_data_can_be_prepared_and_its_options_act(capitals: Path, tmp_path: 
     with FileServer({"/capitals.jsonl": text.encode()}) as server:
         result = get("capitals", mirror=server.url)
     assert result.counts == {"items": 9} and result.licence == "CC0"
+
+
+def test_a_package_may_register_its_benchmark_under_another_name(
+    capitals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "towns-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: towns\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[skillfit.tasks]\ntowns = capitals.capitals:capitals\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_benchmark("towns").name == find_benchmark("capitals").name == "capitals"
+    assert {"towns", "searchqa", "alfworld"} <= set(benchmark_names())
+    assert "reasoning_gym" not in benchmark_names()
 
 
 def test_the_page_lists_every_benchmark_and_its_splits() -> None:

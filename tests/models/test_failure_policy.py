@@ -185,7 +185,7 @@ def raised_kinds(path: Path) -> Iterator[str]:
             continue
         name = ast.unparse(call.func)
         arguments = [word.value for word in call.keywords if word.arg == "kind"]
-        if name in ("TaskFailure", "make_failure"):
+        if name in ("TaskFailure", "make_failure", "classify_service"):
             arguments += call.args[:1]
         elif name not in ("AgentFailure", "call_user_code"):
             continue
@@ -200,6 +200,19 @@ def test_every_kind_that_the_package_raises_has_a_policy():
     kinds |= set(get_args(FailureKind)) | {WorkerLost.kind, SandboxNotStarted.kind}
     assert {"evaluate", "grader", "limit", "sandbox", "worker"} <= kinds
     assert kinds - set(POLICIES) == set()
+
+
+def test_other_modules_ask_the_policy_and_not_the_class_of_a_failure():
+    package = Path(skillfit.__file__).parent
+    classes = {error.__name__ for error in all_errors()} - {"ModelError"}
+    asked = [
+        f"{path.relative_to(package)}:{call.lineno}"
+        for path in package.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "isinstance"
+        if classes & {ast.unparse(part) for part in ast.walk(call)}
+    ]
+    assert asked == []
 
 
 def test_no_failure_is_both_fatal_and_repeated_or_lost():

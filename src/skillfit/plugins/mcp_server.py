@@ -145,13 +145,14 @@ class RunStanding:
     stopped_by: str = ""  # output of a process that ended before the run did
 
 
-@dataclass(frozen=True, slots=True)
-class RunNews:
-    """What happened in a run since the last call. `events` are lines as a tracker gets them,
-    without their long texts.
-    """
+BriefEvent = dict[str, JsonValue]  # the line that a tracker gets, without its long texts
 
-    events: list[JsonObject]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunUpdate(RunStanding):
+    """The state of a run, and what happened since the last call."""
+
+    events: list[BriefEvent]
     rollouts: int  # counted, not listed
     last: int  # number of the last event
 
@@ -353,7 +354,7 @@ class Tools:
 
     async def follow(
         self, run: str, after: int = 0, wait: float = 20.0, limit: int = 40
-    ) -> JsonObject:
+    ) -> RunUpdate:
         """Events of a run behind number `after`, oldest first, and its state. Waits up to
         `wait` seconds for new ones. Call again with `after` set to the `last` that was returned.
         Rollouts are counted, not listed.
@@ -363,7 +364,7 @@ class Tools:
         while True:
             news, standing = _news(path, after, limit), self._standing(path)
             if news.events or standing.state != "running" or time.monotonic() >= until:
-                return {**asdict(standing), **asdict(news)}
+                return RunUpdate(**asdict(standing), **asdict(news))
             await asyncio.sleep(_POLL)
 
     async def show(self, run: str) -> ShownRun:
@@ -476,10 +477,17 @@ def _unconfirmed(arguments: Sequence[str], what: str) -> Unconfirmed:
     )
 
 
-def _news(path: Path, after: int, limit: int) -> RunNews:
+@dataclass(frozen=True, slots=True)
+class _News:
+    events: list[BriefEvent]
+    rollouts: int
+    last: int
+
+
+def _news(path: Path, after: int, limit: int) -> _News:
     if not (path / JOURNAL).is_file():
-        return RunNews([], 0, after)
-    events: list[JsonObject] = []
+        return _News([], 0, after)
+    events: list[BriefEvent] = []
     rollouts, last = 0, after
     with open_details(path) as details:
         for stored in details.events(after):
@@ -490,10 +498,10 @@ def _news(path: Path, after: int, limit: int) -> RunNews:
             else:
                 break
             last = stored.seq
-    return RunNews(events, rollouts, last)
+    return _News(events, rollouts, last)
 
 
-def _brief_fields(line: Mapping[str, JsonValue]) -> JsonObject:
+def _brief_fields(line: Mapping[str, JsonValue]) -> BriefEvent:
     """Without long texts: skills and patches are read with `show`."""
     return {name: _brief(value) for name, value in line.items() if name not in _OMITTED}
 

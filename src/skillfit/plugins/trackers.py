@@ -83,7 +83,7 @@ def _divided(spec: str) -> tuple[str, str]:
     return name, where
 
 
-def _tracker(found: Any, name: str, where: str, run: Path) -> Tracker:
+def _tracker(found: object, name: str, where: str, run: Path) -> Tracker:
     """What is called with events: `found` itself, or what the class or function makes."""
     if isinstance(found, type) or (callable(found) and takes(found, where, run)):
         found = call_factory("tracker", found, (where, run), name)
