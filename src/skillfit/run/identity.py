@@ -79,6 +79,7 @@ def models_identity(models: ModelSection) -> dict[str, SettingsJson | None]:
 
 
 def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
+    """The settings of a model that decide what it answers."""
     if spec is None:
         return None
     kept: IdentityJson = spec.model_dump(mode="json", exclude=set(CHANGEABLE_OF_A_MODEL))
