@@ -1,6 +1,13 @@
 """The list of settings, each documented."""
 
 from skillfit.config import describe_keys, load_config
+from skillfit.config.schema import (
+    AgentSection,
+    EnvSection,
+    EvaluationSection,
+    SplitSection,
+    TaskSection,
+)
 
 
 def test_every_key_is_described_once_with_type_and_default() -> None:
@@ -33,3 +40,16 @@ def test_a_default_config_dump_has_exactly_the_described_keys() -> None:
             if section == "model" and isinstance(item, dict) and name != "prices":
                 leaves |= {f"{key}.{setting}" for setting in item}
     assert leaves == {described.key for described in describe_keys()}
+
+
+def test_the_keys_of_env_are_those_of_its_parts_tasks_first_and_splits_last() -> None:
+    parts = (TaskSection, AgentSection, SplitSection)
+    assert list(EnvSection.model_fields) == [name for part in parts for name in part.model_fields]
+
+
+def test_the_metric_decides_what_a_score_is_worth() -> None:
+    values = [
+        EvaluationSection(gate_metric=metric, gate_mixed_weight=0.25).value(1.0, 0.2)
+        for metric in ("hard", "soft", "mixed")
+    ]
+    assert values == [1.0, 0.2, 0.8]
