@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from skillfit.config import describe_keys
-from skillfit.config.schema import CHANGEABLE, CHANGEABLE_OF_A_MODEL, CHANGEABLE_OF_A_PROGRAM
 from skillfit.errors import Exit
+from skillfit.run.identity import CHANGEABLE, CHANGEABLE_OF_A_MODEL, CHANGEABLE_OF_A_PROGRAM
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

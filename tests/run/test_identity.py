@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.config import identity, load_config
+from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.run.directory import RunDirectory
-from skillfit.run.identity import RecordedIdentity
+from skillfit.run.identity import RecordedIdentity, settings_identity
 
-SETTINGS = identity(load_config({}))
+SETTINGS = settings_identity(load_config({}))
 PARTS = {
     "gate": {"python": "MyGate", "source": "1111"},
     "proposer": {"python": "MyProposer", "source": "1111"},
@@ -65,7 +65,9 @@ OLDER = json.loads((Path(__file__).parent / "older_identity.json").read_text())
 
 def identity_now(*overrides: str) -> RecordedIdentity:
     """The identity of the same run under this version."""
-    return RecordedIdentity({**OLDER, "config": identity(load_config(OLDER["config"], overrides))})
+    return RecordedIdentity(
+        {**OLDER, "config": settings_identity(load_config(OLDER["config"], overrides))}
+    )
 
 
 async def test_a_run_of_an_older_version_resumes_with_settings_that_were_added_since(
@@ -93,3 +95,41 @@ async def test_any_setting_may_be_unknown_to_the_version_that_started_the_run(
     with RunDirectory.open(tmp_path / "run", RecordedIdentity(older)) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
     RunDirectory.open(tmp_path / "run", identity_now()).close()
+
+
+def test_what_only_says_how_fast_and_how_far_may_change_on_resume() -> None:
+    free = [
+        "budget.usd=9",
+        "executor=ray",
+        "run=elsewhere",
+        "model.concurrency=2",
+        "model.prices={m: {input: 1.0}}",
+        "gradient.analyst_workers=3",
+        "env.exec_timeout=9",
+        "model.agent.timeout=5",
+        "model.agent.retries=1",
+        "model.agent.key_env=OTHER",
+    ]
+    base = {"model": {"agent": "openai/a"}}
+    assert settings_identity(load_config(base, free)) == settings_identity(load_config(base))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.seed=1",
+        "model.agent.temperature=1",
+        "model.agent=openai/b",
+        "env.grader=f1",
+        "recipe=paper",
+    ],
+)
+def test_what_says_what_the_run_does_may_not(override: str) -> None:
+    base = {"model": {"agent": "openai/a"}}
+    assert settings_identity(load_config(base, [override])) != settings_identity(load_config(base))
+
+
+def test_an_identity_leaves_the_config_as_it_was() -> None:
+    config = Config()
+    settings_identity(config)
+    assert config == Config()

@@ -2,8 +2,7 @@
 
 The sections of the loop (`train`, `gradient`, `optimizer`, `evaluation`) and their keys have the
 names that users of SkillOpt know. The docstrings of the fields are the reference in docs/ and in
-`skillfit docs`; `describe_keys` lists them. `identity` is the part of the settings that must stay
-the same for a run to be resumed.
+`skillfit docs`; `describe_keys` lists them.
 
 Recipes are named sets of settings. They fill in what the user does not set. `default` is the values
 of this schema.
@@ -23,8 +22,8 @@ from pydantic_core import PydanticUndefined
 
 from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import ROLES
-from skillfit.models.registry import ModelSpec, names_cli_program
+from skillfit.models.protocol import CONCURRENCY
+from skillfit.models.registry import ModelSpec
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
@@ -49,7 +48,7 @@ class ModelSection(Section):
     """The model that improves the skill. Not needed with `optimizer.proposer: examples`."""
     judge: ModelSpec | None = None
     """The model that grades answers. Needed only by graders that ask a model."""
-    concurrency: int = Field(default=32, gt=0)
+    concurrency: int = Field(default=CONCURRENCY, gt=0)
     """The most calls at one time, per endpoint. The limiter finds the best number below it."""
     prices: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Dollars per million tokens that override or extend the bundled table: {model: {input, cached,
@@ -373,37 +372,8 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, bool | int | str]]] = {
 }
 
 
-# What may change between two starts of one run: limits, speed and places. The contents of skill and
-# tasks are compared instead of their paths. docs/runs.md lists them.
-CHANGEABLE = frozenset(
-    {
-        "budget",
-        "executor",
-        "run",
-        "model.concurrency",
-        "model.prices",
-        "gradient.analyst_workers",
-        "env.exec_timeout",
-        "env.rollout_usd",
-        "env.sandbox",
-        "env.corpus",
-        "env.skill",
-        "env.tasks",
-        "env.folder",
-    }
-)
-# Options of command-line agents that say where and how a program runs on this machine.
-CHANGEABLE_OF_A_PROGRAM = frozenset(
-    {"file", "program", "login", "readable", "isolation", "concurrency"}
-)
 # Settings that were added with a default that does something else than versions without them.
 _EARLIER_BEHAVIOUR = {"train": {"lag": 0}}
-CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
-_MODEL_DEFAULTS = {
-    name: value
-    for name, value in ModelSpec(id="any/model").model_dump(mode="json").items()
-    if name != "id" and name not in CHANGEABLE_OF_A_MODEL
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,46 +395,6 @@ class Key:
 def describe_keys() -> Iterator[Key]:
     """Every key of the schema, in its order. The settings of a model appear once for each role."""
     yield from _describe(Config, "")
-
-
-def identity(config: Config) -> JsonObject:
-    """The part of a config that must stay the same for a run to be resumed."""
-    data: JsonObject = config.model_dump(mode="json")
-    for key in CHANGEABLE:
-        section, _, name = key.rpartition(".")
-        (data[section] if section else data).pop(name)
-    for role in ROLES:
-        spec = data["model"][role] or {}
-        for name in CHANGEABLE_OF_A_MODEL:
-            spec.pop(name, None)
-        if names_cli_program(str(spec.get("id", ""))):
-            kept = {
-                name: value
-                for name, value in spec["options"].items()
-                if name not in CHANGEABLE_OF_A_PROGRAM
-            }
-            spec["options"] = kept
-    return data
-
-
-def completed_identity(recorded: JsonObject) -> JsonObject:
-    """A recorded identity with exactly the settings that this version compares. A setting that was
-    added since the run started has its default: that is how the run was made.
-    """
-    whole = identity(Config())
-    for section, values in with_earlier_behaviour(recorded).items():
-        known = whole.get(section)
-        if isinstance(known, dict) and isinstance(values, Mapping):
-            whole[section] = {**known, **values}
-        else:
-            whole[section] = values
-    for role in ROLES:
-        if isinstance(spec := whole["model"][role], Mapping):
-            whole["model"][role] = {**_MODEL_DEFAULTS, **spec}
-    for key in CHANGEABLE:
-        section, _, name = key.rpartition(".")
-        (whole[section] if section else whole).pop(name, None)
-    return whole
 
 
 def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:

@@ -34,6 +34,7 @@ from skillfit.models.json_text import (
 from skillfit.models.limiter import START, Clock, Limiter, Limiters, WallClock, paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
+    CONCURRENCY,
     BadReply,
     CutOff,
     Message,
@@ -71,7 +72,7 @@ def connect(
     meter: Meter | None = None,
     limiters: Limiters | None = None,
     prices: Prices | None = None,
-    concurrency: int = 32,
+    concurrency: int = CONCURRENCY,
     notice: Notice | None = None,
     folder: Path | None = None,
     environ: Mapping[str, str] | None = None,

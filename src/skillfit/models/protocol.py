@@ -22,6 +22,7 @@ from skillfit.models.json_text import JsonObject
 
 Role = Literal["agent", "optimizer", "judge"]
 ROLES: tuple[Role, ...] = get_args(Role)
+CONCURRENCY = 32  # calls at one time, per endpoint, unless set otherwise
 FinishReason = Literal["stop", "length", "tool_calls", "refused", "other"]
 
 

@@ -19,7 +19,6 @@ from skillfit.plain_text import display_name, head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
 from skillfit.report.story_evidence import row_value
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -67,7 +66,7 @@ WHERE kind = 'RolloutFinished' AND json_extract(data, '$.item') = ? ORDER BY seq
 @contextmanager
 def open_details(run: Path) -> Iterator[RunDetails]:
     """The details of the run in a directory, which may still be running. Closed at the end."""
-    with closing(RunDirectory.read(run)) as view:
+    with closing(RunView.open(run)) as view:
         yield RunDetails(view)
 
 

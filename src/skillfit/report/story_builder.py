@@ -28,7 +28,6 @@ from skillfit.report.story import (
 )
 from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, read_requests
-from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     AblationFinished,
     CandidateBuilt,
@@ -403,7 +402,7 @@ class RunFollower:
         self._isolation = ""
 
     def story(self) -> RunStory:
-        with closing(RunDirectory.read(self.path)) as view:
+        with closing(RunView.open(self.path)) as view:
             run_id = view.run_id
             with view.events.snapshot():
                 self._read_events(view)

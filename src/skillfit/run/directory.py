@@ -23,7 +23,7 @@ from skillfit.errors import InputError
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
 from skillfit.run.files import RunFiles
-from skillfit.run.identity import Identity, IdentityChange, RecordedIdentity
+from skillfit.run.identity import Identity, IdentityChange, PartKind, RecordedIdentity
 from skillfit.run.journal import Journal
 from skillfit.run.store import JOURNAL, LOCK, Redact, RunLock, RunNotWritable, damaged, disk_full
 from skillfit.run.view import CardKeeper, RunView
@@ -108,7 +108,7 @@ class RunDirectory:
         self.events.resume()
         self._card.reopen(new=not self.resumed)
 
-    def expect_fix_of(self, kind: str) -> None:
+    def expect_fix_of(self, kind: PartKind) -> None:
         """A user's gate, proposer or batch sampler failed. The next start may bring its file with
         other content: these parts decide again from what is recorded.
         """

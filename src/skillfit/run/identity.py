@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pydantic_core
 
+from skillfit.config.schema import Config, ModelSection, with_earlier_behaviour
 from skillfit.extensions import JsonValue, PartDescription, is_reference
+from skillfit.models.protocol import ROLES
+from skillfit.models.registry import ModelSpec, names_cli_program
 from skillfit.plain_text import shorten
 from skillfit.run.journal import Journal
 from skillfit.run.store import Redact
@@ -25,8 +28,35 @@ IdentityJson = dict[str, JsonValue]
 SettingsJson = Mapping[str, JsonValue]
 """Settings of the config as JSON. Other versions have other settings: no closer type holds all."""
 
+# What may change between two starts of one run: limits, speed and places. The contents of skill and
+# tasks are compared instead of their paths. docs/runs.md lists them.
+CHANGEABLE = frozenset(
+    {
+        "budget",
+        "executor",
+        "run",
+        "model.concurrency",
+        "model.prices",
+        "gradient.analyst_workers",
+        "env.exec_timeout",
+        "env.rollout_usd",
+        "env.sandbox",
+        "env.corpus",
+        "env.skill",
+        "env.tasks",
+        "env.folder",
+    }
+)
+# Options of command-line agents that say where and how a program runs on this machine.
+CHANGEABLE_OF_A_PROGRAM = frozenset(
+    {"file", "program", "login", "readable", "isolation", "concurrency"}
+)
+CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
+
+PartKind = Literal["gate", "proposer", "sampler", "executor"]  # parts that a user can replace
 _FACT = "identity"
-_RECOMPUTED = ("gate", "proposer", "sampler")  # parts of which no result is recorded
+# Parts of which no result is recorded: after a fix they decide again.
+_RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
 
 
 class Identity(Protocol):
@@ -35,6 +65,30 @@ class Identity(Protocol):
     def as_json(self) -> IdentityJson:
         """As the journal keeps it. The keys are named in messages about changes."""
         ...
+
+
+def settings_identity(config: Config) -> SettingsJson:
+    """The part of a config that must stay the same for a run to be resumed."""
+    kept = _without_changeable(config.model_dump(mode="json"))
+    return {**kept, "model": models_identity(config.model)}
+
+
+def models_identity(models: ModelSection) -> dict[str, SettingsJson | None]:
+    """By role; None: the run has no such model."""
+    return {role: model_identity(models.of_role(role)) for role in ROLES}
+
+
+def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
+    """The settings of a model that decide what it answers."""
+    if spec is None:
+        return None
+    kept: IdentityJson = spec.model_dump(mode="json", exclude=set(CHANGEABLE_OF_A_MODEL))
+    options = kept["options"]
+    if names_cli_program(spec.id) and isinstance(options, dict):
+        kept["options"] = {
+            name: value for name, value in options.items() if name not in CHANGEABLE_OF_A_PROGRAM
+        }
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +261,47 @@ class RecordedIdentity:
         """As this version would have recorded it. What an older version did not record about
         replaced parts is taken to be the same.
         """
-        from skillfit.config import completed_identity  # here, because readers do not need it
-
         settings = self.values.get("config")
         if not isinstance(settings, dict):
             return self
-        completed = {**self.values, "config": completed_identity(settings)}
+        completed = {**self.values, "config": _completed_settings(settings)}
         parts, recorded = current.values.get("parts"), self.values.get("parts", {})
         if isinstance(parts, dict) and isinstance(recorded, dict):
             completed["parts"] = {**parts, **recorded}
         return RecordedIdentity(completed)
+
+
+def _completed_settings(recorded: SettingsJson) -> SettingsJson:
+    """Recorded settings with exactly the keys that this version compares. A setting that was added
+    since the run started has its default: that is how the run was made.
+    """
+    whole = dict(settings_identity(Config()))
+    for section, values in with_earlier_behaviour(dict(recorded)).items():
+        known = whole.get(section)
+        if isinstance(known, dict) and isinstance(values, dict):
+            values = {**known, **values}
+        whole[section] = values
+    if isinstance(models := whole["model"], dict):
+        unset = model_identity(ModelSpec(id="any/model")) or {}
+        whole["model"] = {
+            name: {**unset, **spec} if name in ROLES and isinstance(spec, dict) else spec
+            for name, spec in models.items()
+        }
+    return _without_changeable(whole)
+
+
+def _without_changeable(settings: SettingsJson) -> IdentityJson:
+    kept: IdentityJson = {}
+    for section, values in settings.items():
+        if isinstance(values, dict):
+            kept[section] = {
+                name: value
+                for name, value in values.items()
+                if f"{section}.{name}" not in CHANGEABLE
+            }
+        else:
+            kept[section] = values
+    return {section: values for section, values in kept.items() if section not in CHANGEABLE}
 
 
 def _source(parts: JsonValue, kind: str) -> str | None:

@@ -14,14 +14,14 @@ from typing import Any
 from skillfit.agents import AGENTS, Agent, CallableAgent, load_agent
 from skillfit.agents.agent import corpus_fingerprint
 from skillfit.agents.cli_agent import described_program
-from skillfit.config import Config, identity
+from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
-from skillfit.run.directory import RunDirectory
-from skillfit.run.identity import ReplacedParts, RunIdentity, TaskIdentity
+from skillfit.run.identity import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
 from skillfit.run.records import RolloutPlan
 from skillfit.run.store import JOURNAL
+from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
@@ -85,7 +85,7 @@ class Inputs:
     def identity(self) -> RunIdentity:
         corpus = self.config.env.corpus
         return RunIdentity(
-            config=identity(self.config),
+            config=settings_identity(self.config),
             skill=self.skill.hash,
             task=_task_identity(self.task),
             parts=_replaced_parts(self),
@@ -197,7 +197,7 @@ def keep_recorded_plan(inputs: Inputs, path: Path) -> Inputs:
     rollouts = inputs.config.budget.rollouts
     if rollouts is None or not (path / JOURNAL).is_file():
         return inputs
-    with closing(RunDirectory.read(path)) as view:
+    with closing(RunView.open(path)) as view:
         started = view.started
     if started is None or started.config.settings.budget.rollouts != rollouts:
         return inputs

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from skillfit.config import identity
 from skillfit.errors import InputError
 from skillfit.gate import Arm, Candidate
 from skillfit.gate.pool import Pool, is_harmless
@@ -34,7 +33,12 @@ from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished, RunStarted
-from skillfit.run.identity import AblationIdentity, EvaluationIdentity
+from skillfit.run.identity import (
+    AblationIdentity,
+    EvaluationIdentity,
+    model_identity,
+    models_identity,
+)
 from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without
@@ -118,13 +122,17 @@ async def evaluate(
 
 
 def _evaluation_identity(inputs: Inputs) -> EvaluationIdentity:
-    config, task = identity(inputs.config), inputs.task
-    names = ("agent", "prompt", "max_turns", "max_rollout_tokens")
+    config, env, task = inputs.config, inputs.config.env, inputs.task
     return EvaluationIdentity(
-        agent_model=config["model"]["agent"],
-        judge_model=config["model"]["judge"],
-        env={name: config["env"][name] for name in names},
-        seed=inputs.config.train.seed,
+        agent_model=model_identity(config.model.agent),
+        judge_model=model_identity(config.model.judge),
+        env={
+            "agent": env.agent,
+            "prompt": env.prompt,
+            "max_turns": env.max_turns,
+            "max_rollout_tokens": env.max_rollout_tokens,
+        },
+        seed=config.train.seed,
         agent=inputs.agent.describe() if inputs.agent else None,
         grader=task.grader.describe() if task.grader else None,
         evaluator=task.evaluator.describe() if task.evaluator else None,
@@ -186,8 +194,8 @@ async def ablate(
         )
     items = (*inputs.task.train, *inputs.task.selection)
     total = rollouts or default_rollouts(len(parts))
-    settings = identity(inputs.config)
-    with RunDirectory.open(path, AblationIdentity(settings["model"], inputs.skill.hash, by)) as run:
+    models = models_identity(inputs.config.model)
+    with RunDirectory.open(path, AblationIdentity(models, inputs.skill.hash, by)) as run:
         async with open_rollouts(inputs, run, listeners, control) as engine:
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))

@@ -42,7 +42,7 @@ from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
 from skillfit.gate.base import NotMeasured
 from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
 from skillfit.rollout import Executor, Outcome
-from skillfit.run.identity import ReplacedParts
+from skillfit.run.identity import PartKind, ReplacedParts
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
 from skillfit.training.plan import BatchSampler, Plan, selection_passes
@@ -222,7 +222,7 @@ class RunParts:
         return self._find("executor", self.given.executor, name, EXECUTORS, "executor")
 
     def _find(
-        self, kind: str, given: Any, name: str, built_in: Mapping[str, str], setting: str
+        self, kind: PartKind, given: Any, name: str, built_in: Mapping[str, str], setting: str
     ) -> tuple[Any, str]:
         """What was given from Python or is named in the config, and its name for messages."""
         if given is not None:
@@ -258,9 +258,9 @@ class PartFailed(InputError):
     is saved: the run can be resumed after the part is fixed.
     """
 
-    def __init__(self, kind: str, message: str, *, hint: str) -> None:
+    def __init__(self, kind: PartKind, message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
-        self.kind = kind  # gate, proposer, sampler or executor
+        self.kind = kind
 
     def in_run(self, run: Path, *, from_python: bool) -> PartFailed:
         """The same with how to continue. `from_python`: the part was not named in the config."""
@@ -272,7 +272,11 @@ class PartFailed(InputError):
 
 
 def guarded(
-    kind: str, part: Any, protocol: type, source: str, checks: Mapping[str, Problem] | None = None
+    kind: PartKind,
+    part: Any,
+    protocol: type,
+    source: str,
+    checks: Mapping[str, Problem] | None = None,
 ) -> Any:
     """The part, guarded if it is a user's. `source` is what the user wrote, for messages. `checks`
     has more checks of results, by method; types are checked for all.
@@ -285,7 +289,7 @@ def guarded(
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    kind: str  # gate, proposer, sampler or executor
+    kind: PartKind
     source: str  # what the user wrote
     file: str  # empty: the part's class was written in a notebook
 
