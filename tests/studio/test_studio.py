@@ -7,12 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import httpx
 import pytest
+from jinja2 import Environment, meta
 
 from skillfit.errors import InputError
+from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.story_builder import read_story
 from skillfit.run.control import read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
@@ -733,3 +736,22 @@ def test_the_address_that_is_announced_can_be_reached_at_once(tmp_path: Path) ->
 
     with pytest.raises(Reached):
         serve_studio(tmp_path, announce=knock)
+
+
+def _names_in(environment: Environment, template: str) -> set[str]:
+    """The names that a template and the templates it includes take from outside."""
+    assert environment.loader is not None
+    tree = environment.parse(environment.loader.get_source(environment, template)[0])
+    names = meta.find_undeclared_variables(tree)
+    for included in meta.find_referenced_templates(tree):
+        names |= _names_in(environment, included) if included else set()
+    return names
+
+
+TEMPLATES = {page.template: page for page in PageData.__subclasses__()}
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
+def test_a_template_uses_everything_that_its_page_gives_it(template: str) -> None:
+    given = {one.name for one in fields(TEMPLATES[template])}
+    assert given <= _names_in(make_environment("skillfit.studio", "skillfit.report"), template)

@@ -1,6 +1,6 @@
 """The one outside view of a run, as plain data: `RunStory` and the records it consists of.
 Terminal, report, studio, Python API and MCP server all read it. `story_builder.py` makes it from
-events.
+events. What there may be very much of (steps, items, rollouts) is left to `run_details.py`.
 """
 
 from __future__ import annotations
