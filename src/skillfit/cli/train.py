@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from skillfit.models.json_text import JsonObject
     from skillfit.run.control import Control
     from skillfit.run.records import RolloutPlan
-    from skillfit.training.assemble import Listener
     from skillfit.training.estimate import (
         BudgetOption,
         EstimateRow,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     )
     from skillfit.training.inputs import Inputs
     from skillfit.training.plan import Plan
-    from skillfit.training.preflight import PreflightReport
     from skillfit.training.start import TrainingResult
 
 
@@ -302,28 +300,18 @@ def check_command(
     """
     from skillfit.api import default_run
     from skillfit.cli.terminal import CountingTerminal
+    from skillfit.training.start import check_run
 
     inputs = config_inputs(config, overrides)
     path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
-    report = attend(path, terminal, lambda control: _run_checks(inputs, path, terminal, control))
+    report = attend(
+        path,
+        terminal,
+        lambda control: check_run(inputs, path, listeners=[terminal], control=control),
+    )
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
     show(report, rich_table(("", f"verdict: {report.verdict}", ""), rows), as_json)
     raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
-
-
-async def _run_checks(
-    inputs: Inputs, path: Path, listener: Listener, control: Control
-) -> PreflightReport:
-    from skillfit.run.directory import RunDirectory
-    from skillfit.training.assemble import assemble
-    from skillfit.training.inputs import keep_recorded_plan
-    from skillfit.training.preflight import probe, run_preflight
-
-    inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity(), keep_end=True) as opened:
-        async with assemble(inputs, opened, [listener], control) as parts:
-            await probe(parts, again=True)
-            return await run_preflight(parts)
 
 
 def estimate_command(

@@ -1,4 +1,6 @@
-"""Start a run or resume it: open the directory, check, train, finish, and end in any case."""
+"""Start a run or resume it: open the directory, check, train, finish, and end in any case. Or only
+check it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from skillfit.training.assemble import Assembled, Listener, assemble
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
 from skillfit.training.inputs import Inputs, keep_recorded_plan
 from skillfit.training.loop import train
-from skillfit.training.preflight import budget_check, probe, run_preflight
+from skillfit.training.preflight import PreflightReport, budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
 from skillfit.training.user_parts import PartFailed
 
@@ -80,6 +82,19 @@ async def start(
                 EXIT_OF[ended.finish_reason],
                 ended.summary,
             )
+
+
+async def check_run(
+    inputs: Inputs, path: Path, *, listeners: Sequence[Listener] = (), control: Control
+) -> PreflightReport:
+    """The preflight alone (`skillfit check`). Its rollouts are recorded in the run directory, so
+    that a run started there later does not pay for them again.
+    """
+    inputs = keep_recorded_plan(inputs, path)
+    with RunDirectory.open(path, inputs.identity(), keep_end=True) as run:
+        async with assemble(inputs, run, listeners, control) as ready:
+            await probe(ready, again=True)
+            return await run_preflight(ready)
 
 
 async def _train(ready: Assembled, force: bool) -> RunFinished:
