@@ -364,7 +364,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Calls and tokens of one stage, as records and summary.json show them."""
+    """A `Usage` of one stage as SkillOpt's records show it."""
 
     calls: int
     prompt_tokens: int
@@ -373,6 +373,22 @@ class TokenCounts:
     @classmethod
     def of(cls, usage: Usage) -> TokenCounts:
         return cls(usage.calls, usage.input, usage.output)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """A `Usage` as summary.json shows it, of a run, a stage or a role."""
+
+    calls: int = 0
+    tokens: int = 0
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    usd: float | None = 0.0  # None: a price is unknown
+
+    @classmethod
+    def of(cls, usage: Usage) -> UsageTotals:
+        return cls(usage.calls, usage.tokens, usage.input, usage.cached, usage.output, usage.usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,22 +562,6 @@ class ShipSummary:
     interval: tuple[float, float]
     gap: float | None = None  # with a second grader: gain under the training grader minus this one
     repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
-
-
-@dataclass(frozen=True, slots=True)
-class UsageTotals:
-    """Calls, tokens and dollars of a run, of a stage or of a role."""
-
-    calls: int = 0
-    tokens: int = 0
-    input: int = 0
-    cached: int = 0
-    output: int = 0
-    usd: float | None = 0.0  # None: a price is unknown
-
-    @classmethod
-    def of(cls, usage: Usage) -> UsageTotals:
-        return cls(usage.calls, usage.tokens, usage.input, usage.cached, usage.output, usage.usd)
 
 
 @dataclass(frozen=True, slots=True)
