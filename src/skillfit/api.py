@@ -51,8 +51,8 @@ from skillfit.training.start import start
 from skillfit.training.user_parts import (
     ExecutorLike,
     GateFactory,
+    GivenParts,
     ProposerLike,
-    Replaced,
     SamplerLike,
 )
 
@@ -428,7 +428,7 @@ def prepare(
         task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
         grader=grader,
-        replaced=Replaced(
+        replaced=GivenParts(
             gate=None if isinstance(gate, str) else gate,
             proposer=None if isinstance(proposer, str) else proposer,
             sampler=None if isinstance(sampler, str) else sampler,

@@ -34,6 +34,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.journal import Journal
 from skillfit.run.records import (
+    CurrentAndBest,
     EditEffect,
     Evidence,
     FailureNote,
@@ -43,7 +44,6 @@ from skillfit.run.records import (
     RecordedConfig,
     RunSummary,
     ScoreEstimate,
-    Standings,
     StepRecord,
     TypeScore,
     UsageTotals,
@@ -64,7 +64,7 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"gate_metric": "hard"},
     "budget": {"usd": 5.0},
 }
-NOWHERE = Standings(
+NOWHERE = CurrentAndBest(
     current_score=0.5, current_origin="", best_score=0.5, best_step=0, best_origin=""
 )
 

@@ -32,6 +32,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import (
+    CurrentAndBest,
     EditEffect,
     Evidence,
     MetaSkillRecord,
@@ -43,7 +44,6 @@ from skillfit.run.records import (
     RunSummary,
     SelectionDecision,
     SlowUpdateRecord,
-    Standings,
     StepMemory,
     StepRecord,
     TypeScore,
@@ -55,8 +55,8 @@ ROOT = Path(__file__).parents[2]
 APPEND = Edit("append", content="- a rule")
 
 
-def standings(score: float, step: int) -> Standings:
-    return Standings(
+def standings(score: float, step: int) -> CurrentAndBest:
+    return CurrentAndBest(
         current_score=score,
         current_origin=f"step_{step:04d}",
         best_score=step / 10,

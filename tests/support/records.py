@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from skillfit.run.events import RunStarted, ShipTested
-from skillfit.run.records import Evidence, RecordedConfig, RunSummary, Standings, StepRecord
+from skillfit.run.records import CurrentAndBest, Evidence, RecordedConfig, RunSummary, StepRecord
 
 
-def standings(**fields: Any) -> Standings:
+def standings(**fields: Any) -> CurrentAndBest:
     given = {
         "current_score": 0.0,
         "current_origin": "initial",
@@ -16,7 +16,7 @@ def standings(**fields: Any) -> Standings:
         "best_step": 0,
         "best_origin": "initial",
     }
-    return Standings(**{**given, **fields})
+    return CurrentAndBest(**{**given, **fields})
 
 
 def step_record(step: int = 1, **fields: Any) -> StepRecord:

@@ -247,13 +247,13 @@ class ToolsAgent(ModelAgent):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         with workspace_for(item, self.corpus) as workspace:
             skill.save(workspace.work / "skill")
-            session = _Session(self, workspace, choose_isolation(self.sandbox))
+            session = ToolSession(self, workspace, choose_isolation(self.sandbox))
             attempt = await self._loop(session, skill, item, context)
             workspace.leave_only_work()
             return attempt
 
     async def _loop(
-        self, session: _Session, skill: Skill, item: Item, context: AttemptContext
+        self, session: ToolSession, skill: Skill, item: Item, context: AttemptContext
     ) -> Attempt:
         messages = (
             system_message(self._template(), skill),
@@ -295,7 +295,7 @@ class ToolsAgent(ModelAgent):
 
 
 @dataclass
-class _Session:
+class ToolSession:
     """The tools of one attempt, and what happened so far."""
 
     agent: ToolsAgent

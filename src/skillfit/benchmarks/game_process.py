@@ -56,7 +56,7 @@ def main() -> None:
         print(json.dumps(failure), file=answers, flush=True)
 
 
-class _Game:
+class TextworldGame:
     """A game of the textworld package."""
 
     def __init__(self, environment: Any) -> None:
@@ -64,7 +64,7 @@ class _Game:
         self._state = environment.reset()
         self._done = False
 
-    def act(self, command: str) -> _Game:
+    def act(self, command: str) -> TextworldGame:
         self._state, _, self._done = self._environment.step(command)
         return self
 
@@ -80,18 +80,18 @@ class _Game:
         }
 
 
-def _open(request: Game) -> _Game:
+def _open(request: Game) -> TextworldGame:
     import textworld
 
     wanted = textworld.EnvInfos(
         feedback=True, admissible_commands=True, won=True, score=True, max_score=True
     )
     if request["kind"] == "alfworld":
-        return _Game(_alfworld(Path(request["game"]), wanted))
+        return TextworldGame(_alfworld(Path(request["game"]), wanted))
     path = Path(request["game"])
     if not path.is_file():
         _generate(path, request["challenge"], request["settings"], request["seed"])
-    return _Game(textworld.start(str(path), wanted))
+    return TextworldGame(textworld.start(str(path), wanted))
 
 
 def _alfworld(game: Path, wanted: Any) -> Any:

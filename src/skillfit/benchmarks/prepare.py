@@ -53,7 +53,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FileToDownload:
     """A file to download."""
 
     url: str
@@ -62,7 +62,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class DownloadedFile:
     """A file in the download folder and its checksum."""
 
     path: Path
@@ -84,7 +84,7 @@ class Downloader:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def fetch(self, benchmark: Benchmark) -> list[Fetched]:
+    def fetch(self, benchmark: Benchmark) -> list[DownloadedFile]:
         """All files of the benchmark, archives unpacked beside them."""
         fetched = []
         for download in benchmark.downloads:
@@ -97,16 +97,18 @@ class Downloader:
         """The published lists of ids, as a folder with train/, val/ and test/."""
         for split in ("train", "val", "test"):
             path = f"../splits/{split}/items.json"
-            self._fetch(benchmark, Wanted(f"{splits.url}/{split}/items.json", path))
+            self._fetch(benchmark, FileToDownload(f"{splits.url}/{split}/items.json", path))
         return self._folder.parent / "splits"
 
-    def _wanted(self, benchmark: Benchmark, download: HubFiles | PublishedFile) -> list[Wanted]:
+    def _wanted(
+        self, benchmark: Benchmark, download: HubFiles | PublishedFile
+    ) -> list[FileToDownload]:
         if isinstance(download, PublishedFile):
             name = urlsplit(download.url).path.rpartition("/")[2]
-            return [Wanted(download.url, name, download.sha256)]
+            return [FileToDownload(download.url, name, download.sha256)]
         return self._hub_files(benchmark, download)
 
-    def _hub_files(self, benchmark: Benchmark, download: HubFiles) -> list[Wanted]:
+    def _hub_files(self, benchmark: Benchmark, download: HubFiles) -> list[FileToDownload]:
         """The Hub's listing names size and, for big files, the SHA-256 of each file."""
         listing = f"{HUB}/api/datasets/{download.repo}/tree/{download.revision}?recursive=true"
         entries = self._get(benchmark, listing).json()
@@ -125,11 +127,13 @@ class Downloader:
             )
         root = f"{HUB}/datasets/{download.repo}/resolve/{download.revision}"
         return [
-            Wanted(f"{root}/{quote(path)}", path, (files[path].get("lfs") or {}).get("oid", ""))
+            FileToDownload(
+                f"{root}/{quote(path)}", path, (files[path].get("lfs") or {}).get("oid", "")
+            )
             for path in sorted(matching)
         ]
 
-    def _fetch(self, benchmark: Benchmark, wanted: Wanted) -> Fetched:
+    def _fetch(self, benchmark: Benchmark, wanted: FileToDownload) -> DownloadedFile:
         target = self._folder / wanted.path
         if not target.is_file():
             self._report(f"Downloading {wanted.url}")
@@ -140,9 +144,9 @@ class Downloader:
                 f"{target}: the SHA-256 is {found}, but the publisher says {wanted.sha256}.",
                 hint="Delete the file and run the command again.",
             )
-        return Fetched(target, wanted.url, found, bool(wanted.sha256))
+        return DownloadedFile(target, wanted.url, found, bool(wanted.sha256))
 
-    def _download(self, benchmark: Benchmark, wanted: Wanted, target: Path) -> None:
+    def _download(self, benchmark: Benchmark, wanted: FileToDownload, target: Path) -> None:
         try:
             address, headers = self._request(wanted.url)
             with self._client.stream("GET", address, headers=headers) as response:
@@ -289,7 +293,7 @@ def make(name: str, source: Path, *, splits: Path | None = None) -> Prepared:
     if source.is_dir():
         for path in files:
             unpack(path)
-    fetched = [Fetched(path, "", sha256_of(path), False) for path in files]
+    fetched = [DownloadedFile(path, "", sha256_of(path), False) for path in files]
     return _prepare(benchmark, source.resolve(), splits, fetched, str(source.resolve()))
 
 
@@ -305,7 +309,11 @@ def _files(source: Path) -> list[Path]:
 
 
 def _prepare(
-    benchmark: Benchmark, source: Path, splits: Path | None, fetched: list[Fetched], origin: str
+    benchmark: Benchmark,
+    source: Path,
+    splits: Path | None,
+    fetched: list[DownloadedFile],
+    origin: str,
 ) -> Prepared:
     folder = prepared(benchmark.name)
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from skillfit.benchmarks.benchmark import ItemRow, find_in_data
 from skillfit.errors import InputError
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.tasks.graders.built_in import Choice, Given, TextGrader, extracted, verdict
+from skillfit.tasks.graders.built_in import Choice, GraderContext, TextGrader, extracted, verdict
 from skillfit.tasks.item import Attempt, Item, Score
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import LoadContext, SourceItems
@@ -53,12 +53,12 @@ class MatchOrJudge(TextGrader, name="match_or_judge"):
     use_judge: bool = True
     _judge: Model | None = PrivateAttr(default=None)
 
-    def model_post_init(self, given: Given | None) -> None:
+    def model_post_init(self, given: GraderContext | None) -> None:
         self._judge = given.judge if given is not None else None
 
     @classmethod
     def create(cls, judge: Model | None, **settings: Any) -> MatchOrJudge:
-        return cls.model_validate(settings, context=Given(judge, Path()))
+        return cls.model_validate(settings, context=GraderContext(judge, Path()))
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         settled = await super().grade(item, attempt)

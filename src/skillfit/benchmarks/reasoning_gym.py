@@ -71,7 +71,7 @@ def _dataset(name: str, settings: Mapping[str, JsonValue]) -> Any:
         raise InputError(f"env.tasks: reasoning_gym:{name}: {error}.") from error
 
 
-class _Entry(TypedDict):
+class Problem(TypedDict):
     """A problem of the package; it has more keys, which only its verifier reads."""
 
     question: str
@@ -82,7 +82,7 @@ class _EntryRow(ItemRow):
     index: int  # in the data set
 
 
-def _row(name: str, at: int, entry: _Entry) -> _EntryRow:
+def _row(name: str, at: int, entry: Problem) -> _EntryRow:
     row: _EntryRow = {"id": f"{name}-{at}", "input": str(entry["question"]), "index": at}
     answer = entry.get("answer")
     return row if answer is None else {**row, "answers": [str(answer)]}

@@ -338,7 +338,7 @@ _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, a
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class VerifyRecord:
     """What a run measured of its best skill."""
 
     config: RecordedConfig
@@ -346,7 +346,7 @@ class Record:
     means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
 
     @classmethod
-    def of_run(cls, path: Path) -> Record:
+    def of_run(cls, path: Path) -> VerifyRecord:
         from skillfit.api import Run
 
         run = Run.open(path)
@@ -359,7 +359,7 @@ class Record:
         return cls(run.story.config, run.best_skill.text, means)
 
     @classmethod
-    def read(cls, path: Path) -> Record:
+    def read(cls, path: Path) -> VerifyRecord:
         from skillfit.run.records import RecordedConfig
 
         try:
@@ -378,7 +378,7 @@ class Record:
         data = {"config": portable.config.root, "skill": self.skill, "means": self.means}
         write_whole(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
 
-    def with_paths(self, folder: Path, convert: Callable[[str, Path], str]) -> Record:
+    def with_paths(self, folder: Path, convert: Callable[[str, Path], str]) -> VerifyRecord:
         """The record with the paths of skill, tasks and corpus converted."""
         env = {
             key: convert(value, folder.resolve()) if key in _PATHS and value else value
@@ -488,7 +488,7 @@ def verify_command(
     """
     from skillfit.skill import Skill
 
-    record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
+    record = VerifyRecord.of_run(recorded) if recorded.is_dir() else VerifyRecord.read(recorded)
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
@@ -517,7 +517,7 @@ class Verification:
     regression: bool  # a drop that a second measurement confirmed
 
 
-def _verify(record: Record, inputs: Inputs, skill: Skill, repeats: int) -> Verification:
+def _verify(record: VerifyRecord, inputs: Inputs, skill: Skill, repeats: int) -> Verification:
     """Measure once. Only when the score seems to have dropped, measure again."""
     from skillfit.run.budget import Spending
 
@@ -532,7 +532,12 @@ def _verify(record: Record, inputs: Inputs, skill: Skill, repeats: int) -> Verif
 
 
 def _measure_again(
-    record: Record, inputs: Inputs, skill: Skill, repeats: int, series: str, spending: Spending
+    record: VerifyRecord,
+    inputs: Inputs,
+    skill: Skill,
+    repeats: int,
+    series: str,
+    spending: Spending,
 ) -> RecordComparison:
     """Compare new rollouts with the record, in a run directory that is deleted afterwards."""
     from tempfile import TemporaryDirectory

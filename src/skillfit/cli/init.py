@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from skillfit.run.control import Control
     from skillfit.run.journal import Journal
     from skillfit.skill import Skill
-    from skillfit.tasks.recognise import EnvSettings, RecognisedTasks
+    from skillfit.tasks.recognise import RecognisedEnv, RecognisedTasks
 
 _SKILL = """\
 ---
@@ -111,7 +111,7 @@ def init(
         files[skill / "SKILL.md"] = _SKILL.format(name="my-skill", title="My skill")
     else:
         _check_skill(skill)
-    env: EnvSettings = {"skill": _relative(skill, folder)}
+    env: RecognisedEnv = {"skill": _relative(skill, folder)}
     if tasks is None or found is None:
         files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS)
         env |= {"tasks": "./tasks.jsonl", "grader": _setting(grader) if grader else "exact"}
@@ -186,7 +186,7 @@ def _setting(text: str) -> str | JsonObject:
     return setting
 
 
-def _config(agent: str, optimizer: str, env: EnvSettings, found: RecognisedTasks | None) -> str:
+def _config(agent: str, optimizer: str, env: RecognisedEnv, found: RecognisedTasks | None) -> str:
     import yaml
 
     models = {"agent": _setting(agent), "optimizer": _setting(optimizer)}
@@ -317,14 +317,14 @@ def draft(
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class TaskWriter:
     """The model that writes the tasks, and the prices that its config gives."""
 
     spec: ModelSpec
     prices: Mapping[str, Mapping[str, float]]
 
 
-def _writer(model: str, config: Path | None) -> _Writer:
+def _writer(model: str, config: Path | None) -> TaskWriter:
     from pydantic import ValidationError
 
     from skillfit.config import load_config
@@ -333,7 +333,7 @@ def _writer(model: str, config: Path | None) -> _Writer:
     settings = load_config(config, warn=warn).model if config else None
     if model:
         try:
-            return _Writer(
+            return TaskWriter(
                 ModelSpec.model_validate(_setting(model)), settings.prices if settings else {}
             )
         except ValidationError as error:
@@ -346,14 +346,14 @@ def _writer(model: str, config: Path | None) -> _Writer:
             hint="Give one: --model openai/gpt-5, or --model handoff to answer the prompt yourself "
             "or with any chat window. `skillfit models` lists what works here.",
         )
-    return _Writer(settings.optimizer, settings.prices)
+    return TaskWriter(settings.optimizer, settings.prices)
 
 
 @dataclass(frozen=True, slots=True)
 class _DraftOrder:
     """What the model is asked for."""
 
-    writer: _Writer
+    writer: TaskWriter
     skill: Skill
     count: int
     about: str
@@ -652,7 +652,7 @@ def _grader(drafts: Drafts, decisions: Sequence[_Decision]) -> GraderSetting:
     return asyncio.run(fitting_grader(drafts.check, tasks))
 
 
-def _draft_summary(result: _DraftResult, skill: Path, writer: _Writer, folder: Path) -> str:
+def _draft_summary(result: _DraftResult, skill: Path, writer: TaskWriter, folder: Path) -> str:
     tasks, grader, cost = str(result.tasks), result.grader, result.spent.usd
     lines = [
         f"Wrote {quantity(result.written, 'task')} to {tasks}"

@@ -331,7 +331,7 @@ def estimate_command(
 
 
 @dataclass(frozen=True, slots=True)
-class _Estimate:
+class PlannedCost:
     """What a planned run would take, and what its budget does to it."""
 
     plan: Plan
@@ -341,7 +341,7 @@ class _Estimate:
     options: Sequence[BudgetOption]  # without budget.rollouts: what other numbers would buy
 
 
-def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
+def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
     from skillfit.gate.ship import MOST_REPEATS
     from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
@@ -350,7 +350,7 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
     plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
     planned = estimate_plan(config, task, skill, plan, cost, repeats, abilities)
-    return _Estimate(
+    return PlannedCost(
         plan=plan,
         total=planned.within(budget),
         reached=planned.reached(budget),
@@ -395,7 +395,7 @@ class EstimateJson(TypedDict):
     options: Sequence[OptionJson]
 
 
-def _estimate_json(found: _Estimate) -> EstimateJson:
+def _estimate_json(found: PlannedCost) -> EstimateJson:
     return EstimateJson(
         steps=found.plan.total_steps,
         rollouts=_range_json(found.total.rollouts),
@@ -412,7 +412,7 @@ def _estimate_json(found: _Estimate) -> EstimateJson:
     )
 
 
-def _estimate_text(found: _Estimate, inputs: Inputs) -> RenderableType:
+def _estimate_text(found: PlannedCost, inputs: Inputs) -> RenderableType:
     from rich.console import Group
 
     rollouts = _span(found.total.rollouts)

@@ -145,7 +145,7 @@ def _divide(overrides: PlacedSettings, ours: set[str]) -> tuple[PlacedSettings, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class SkillOptValue:
     """A value in the file, and its key as the file has it."""
 
     value: Any
@@ -184,7 +184,7 @@ class _Translation:
         self._turns()
         self._rest()
 
-    def get(self, *names: str) -> _Given | None:
+    def get(self, *names: str) -> SkillOptValue | None:
         """The first of the names with a value that is not empty. All of them count as used."""
         self.used.update(names)
         for name in names:
@@ -292,14 +292,14 @@ class _Translation:
             value = given.value
             if name in self.table.path_options:
                 paths = value if isinstance(value, list) else [value]
-                found = [self._find_path(_Given(path, given.key)) for path in paths]
+                found = [self._find_path(SkillOptValue(path, given.key)) for path in paths]
                 if not all(found):
                     self.say(given.key, f"= {value} does not exist and is ignored.")
                     continue
                 value = [str(path) for path in found] if isinstance(value, list) else str(found[0])
             self.put(f"env.task_args.{name}", value, given.key)
 
-    def _find_path(self, given: _Given | None) -> Path | None:
+    def _find_path(self, given: SkillOptValue | None) -> Path | None:
         """An existing path. There, paths start where the command was run, which was mostly the
         repository, some folders above the config.
         """
@@ -385,7 +385,7 @@ class _Translation:
                 continue  # SkillOpt's default limit cuts the replies of analysts short
             self.move(f"model.{role}.{setting}", own, shared, words=self.table.values.get(setting))
 
-    def _model_name(self, theirs: str, provider: str) -> _Given | None:
+    def _model_name(self, theirs: str, provider: str) -> SkillOptValue | None:
         """The model of a role. MiniMax and Copilot have their own settings for it there."""
         name = self.get(f"{theirs}_model")
         if name is not None and provider == "minimax/":
@@ -439,11 +439,11 @@ def _says_nothing(value: Any) -> bool:
     return value in (None, "", [], 0)
 
 
-def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
+def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, SkillOptValue]]:
     for section, value in data.items():
         if isinstance(value, Mapping) and section in SECTIONS:
             for name, item in value.items():
                 key = f"{section}.{name}"
-                yield table().flat(key), _Given(item, key)
+                yield table().flat(key), SkillOptValue(item, key)
         else:
-            yield table().flat(section), _Given(value, section)
+            yield table().flat(section), SkillOptValue(value, section)

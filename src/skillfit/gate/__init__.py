@@ -13,6 +13,7 @@ from skillfit.gate.ship import ShipResult, ship_test
 from skillfit.gate.verdict import (
     Arm,
     Candidate,
+    CandidateComparison,
     EditEffect,
     Evidence,
     Gate,
@@ -22,7 +23,6 @@ from skillfit.gate.verdict import (
     Observation,
     Ruling,
     ScoreEstimate,
-    Standing,
     Verdict,
 )
 
@@ -30,6 +30,7 @@ __all__ = [
     "Arm",
     "BaseGate",
     "Candidate",
+    "CandidateComparison",
     "Diagnosis",
     "EditEffect",
     "Evidence",
@@ -47,7 +48,6 @@ __all__ = [
     "ScoreEstimate",
     "ScreeningGate",
     "ShipResult",
-    "Standing",
     "StrictGate",
     "TextFilter",
     "Verdict",

@@ -23,6 +23,7 @@ from skillfit.gate.samples import (
 from skillfit.gate.verdict import (
     Arm,
     Candidate,
+    CandidateComparison,
     Decision,
     EditEffect,
     Evidence,
@@ -32,7 +33,6 @@ from skillfit.gate.verdict import (
     Measure,
     Observation,
     Ruling,
-    Standing,
     Verdict,
 )
 from skillfit.rollout.outcome import Tally
@@ -271,9 +271,11 @@ def _wrong_result(gate: BaseGate, method: str, result: object, expected: str) ->
     return TypeError(f"{type(gate).__name__}.{method} returned {result!r}; it returns {expected}")
 
 
-def _standing(candidate: Candidate, new: Samples, old: Samples, decision: Decision) -> Standing:
+def _standing(
+    candidate: Candidate, new: Samples, old: Samples, decision: Decision
+) -> CandidateComparison:
     differences = list(new.against(old).values())
-    return Standing(
+    return CandidateComparison(
         label=candidate.label,
         skill_hash=candidate.skill.hash,
         items=len(differences),

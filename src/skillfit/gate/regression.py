@@ -252,7 +252,7 @@ def _fit(
     state = _start(columns, groups, family, start)
     if start is None:
         _start_level(state, trials, family)
-    model = _Model(chunks, trials, column_kinds, family, len(groups))
+    model = TrialMatrix(chunks, trials, column_kinds, family, len(groups))
     if scales is not None:
         state.scales = scales
     for _ in range(SCALE_ROUNDS if trials and scales is None else 0):
@@ -332,7 +332,7 @@ def _start_level(state: _State, trials: Sequence[Trials], family: Family) -> Non
     state.theta[0] = np.log(mean / (1 - mean)) if family == "logistic" else mean
 
 
-class _Model:
+class TrialMatrix:
     """The trials, ready for Newton steps."""
 
     def __init__(

@@ -16,13 +16,13 @@ from skillfit.config.schema import Config
 from skillfit.rollout.outcome import Arm, Outcome, Tally
 from skillfit.run.control import EditAction
 from skillfit.run.records import (
+    CandidateComparison,
     Decision,
     EditEffect,
     EditStatus,
     Evidence,
     GateAction,
     ScoreEstimate,
-    Standing,
 )
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
@@ -30,6 +30,7 @@ from skillfit.tasks.item import Item
 __all__ = [
     "Arm",
     "Candidate",
+    "CandidateComparison",
     "Decision",
     "EditEffect",
     "EditStatus",
@@ -42,7 +43,6 @@ __all__ = [
     "Observation",
     "Ruling",
     "ScoreEstimate",
-    "Standing",
     "Verdict",
 ]
 
@@ -124,7 +124,7 @@ class Verdict:
     candidate_tally: Tally | None  # of the candidate's own rollouts; None: not measured alone
     score: ScoreEstimate  # of the winner
     effects: tuple[EditEffect, ...] = ()  # screening: the whole pool, dropped edits included
-    standings: tuple[Standing, ...] = ()  # strict
+    standings: tuple[CandidateComparison, ...] = ()  # strict
 
     @property
     def accepted(self) -> bool:

@@ -156,7 +156,7 @@ class Client:
         """
         request = self._with_defaults(request)
         bound = self.prices.upper_bound(self.id, request, request.max_tokens or 0)
-        call = _Call(request, bound)
+        call = ModelCall(request, bound)
         while True:
             try:
                 reply = await self._attempt(call)
@@ -179,7 +179,7 @@ class Client:
             reasoning_effort=request.reasoning_effort or spec.reasoning_effort,
         )
 
-    async def _attempt(self, call: _Call) -> Reply:
+    async def _attempt(self, call: ModelCall) -> Reply:
         """Wait until the request may be sent, and send it once."""
         waiting = self._meter.waiting if self._meter else nullcontext
         if call.wait:
@@ -189,7 +189,7 @@ class Client:
         async with self.limiter.slot(waiting):
             return await self._metered(call)
 
-    async def _metered(self, call: _Call) -> Reply:
+    async def _metered(self, call: ModelCall) -> Reply:
         """Reserve budget for one attempt, send it, check the reply, and settle what it cost."""
         reservation = await self._meter.reserve(self.role, call.bound) if self._meter else None
         used = call.bound  # the cost of an interrupted attempt is unknown: count the maximum
@@ -232,7 +232,7 @@ class Client:
             case "at_most":
                 return bound
 
-    def _prepare_retry(self, call: _Call) -> None:
+    def _prepare_retry(self, call: ModelCall) -> None:
         """Set how long to wait before the next attempt. Raises the failure if there is none."""
         error = call.failure
         assert error is not None
@@ -297,7 +297,7 @@ async def with_retries(call: Callable[[], Awaitable[T]], clock: Clock | None = N
             await (clock or WallClock()).sleep(_doubled_wait(failures))
 
 
-class _Call:
+class ModelCall:
     """One call with all its attempts."""
 
     def __init__(self, request: Request, bound: Usage) -> None:

@@ -306,7 +306,7 @@ class _ChatMessage(WireModel):
         return self.content or ""
 
 
-class _Choice(WireModel):
+class ReplyChoice(WireModel):
     message: _ChatMessage | None = None
     finish_reason: str | None = None
 
@@ -351,7 +351,7 @@ class OpenAiUsage(WireModel):
 
 
 class _ChatCompletion(WireModel):
-    choices: list[_Choice] = Field(min_length=1)
+    choices: list[ReplyChoice] = Field(min_length=1)
     usage: OpenAiUsage | None = None
     model: Any = None
 

@@ -20,9 +20,9 @@ from skillfit.config.schema import ControlMode, Scheduler
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
-    Call,
     LearningRateReply,
     Optimizer,
+    OptimizerCall,
     Patch,
     PatchReply,
     Proposal,
@@ -91,7 +91,7 @@ class _Merge:
             return patches[0]
         user = f"{self._known}\n\n{sections(proposals=_listed(patches))}"
         tokens = self._optimizer.patch_tokens()
-        call = Call("merge", self._step, name, self._system(side), user, tokens)
+        call = OptimizerCall("merge", self._step, name, self._system(side), user, tokens)
         reply = await self._optimizer.try_ask(PATCH_REPLY[self._mode], call, otherwise=_INSTEAD)
         if reply is None:
             return _union(patches, side)
@@ -254,7 +254,7 @@ async def decide_edit_budget(
     available = len(patch.proposals)
     system = render("learning_rate", available=available)
     user = _prompt(optimizer, skill, patch, context, system, memory=context.memory)
-    call = Call("lr_autonomous", context.step, "learning rate", system, user)
+    call = OptimizerCall("lr_autonomous", context.step, "learning rate", system, user)
     reply = await optimizer.try_ask(
         LearningRateReply, call, otherwise="no edit is applied in this step"
     )
@@ -278,7 +278,7 @@ async def _rank(
     otherwise = f"the {budget} proposals with the most support are used instead"
     system = render("rank", edit_budget=budget)
     prompt = _prompt(optimizer, skill, patch, context, system)
-    call = Call("rank", context.step, "ranking", system, prompt)
+    call = OptimizerCall("rank", context.step, "ranking", system, prompt)
     reply = await optimizer.try_ask(RankReply, call, otherwise=otherwise)
     if reply is not None:
         named = dict.fromkeys(reply.selected_indices)
@@ -372,7 +372,9 @@ async def _rewrite(
     )
     user = sections(current_skill=skill, previous_steps=context.memory, suggestions=listed)
     tokens, effort = settings.rewrite_max_completion_tokens, settings.rewrite_reasoning_effort
-    call = Call("rewrite", context.step, "rewritten skill", render("rewrite"), user, tokens, effort)
+    call = OptimizerCall(
+        "rewrite", context.step, "rewritten skill", render("rewrite"), user, tokens, effort
+    )
     reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)
     if reply is None:
         return Update(None, changed=False)

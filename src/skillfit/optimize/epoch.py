@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from skillfit.config.schema import PairPolicy
 from skillfit.optimize.context import ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
-    Call,
     MetaSkillReply,
     NotesReply,
     Optimizer,
+    OptimizerCall,
     Patch,
     SlowUpdateReply,
     render,
@@ -185,7 +185,7 @@ def _look_back(
     *,
     epoch: int,
     step: int,
-) -> Call:
+) -> OptimizerCall:
     """The question of a stage: what is `known` (both skills and the earlier lesson), the kind of
     every pair, and as many trajectories of the pairs that teach something as have room.
     """
@@ -203,7 +203,7 @@ def _look_back(
     shown = render_cases(cases, current, room, trace=optimizer.gradient.trace_to_optimizer)
     kinds = "\n".join(f"{pair.item.id}: {pair.kind}" for pair in pairs)
     user = f"{known}\n\n{sections(items=kinds, trajectories=shown)}"
-    return Call(stage, step, f"epoch {epoch}", system, user)
+    return OptimizerCall(stage, step, f"epoch {epoch}", system, user)
 
 
 _STAY = "the notes stay as they are"
@@ -224,7 +224,7 @@ async def consolidate(
     if not threshold or len(notes) <= threshold:
         return None
     user = sections(notes="\n".join(f"- {note}" for note in notes))
-    call = Call(
+    call = OptimizerCall(
         "appendix_consolidate", step, "notes", render("consolidate", count=len(notes)), user
     )
     reply = await optimizer.try_ask(NotesReply, call, otherwise=_STAY)

@@ -355,7 +355,7 @@ _SMALLEST_ROOM = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OptimizerCall:
     """One question to the optimizer's model. Step and name tell equal questions apart."""
 
     stage: str
@@ -396,7 +396,7 @@ class Optimizer:
         used = sum(estimate_tokens(part) for part in fixed)
         return max(_SMALLEST_ROOM, window - window // 10 - self.reply_tokens(reply) - used)
 
-    async def ask(self, returns: type[R], call: Call) -> R:
+    async def ask(self, returns: type[R], call: OptimizerCall) -> R:
         """The reply as a value of this type. Raises `ModelError` when there is no usable one."""
         request = Request(
             messages=(Message("system", call.system), Message("user", call.user)),
@@ -408,7 +408,7 @@ class Optimizer:
         async with self.workers:
             return await ask(self.model, request, returns)
 
-    async def try_ask(self, returns: type[R], call: Call, *, otherwise: str) -> R | None:
+    async def try_ask(self, returns: type[R], call: OptimizerCall, *, otherwise: str) -> R | None:
         """As `ask`, but None when the reply cannot be used; an event says what happens instead."""
         try:
             return await self.ask(returns, call)

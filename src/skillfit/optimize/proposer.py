@@ -48,10 +48,10 @@ from skillfit.optimize.context import (
 from skillfit.optimize.optimizer import (
     ANALYST_REPLY,
     AnalystReply,
-    Call,
     DiagnosisReply,
     FailureNoteReply,
     Optimizer,
+    OptimizerCall,
     Patch,
     PatchReply,
     Proposal,
@@ -356,7 +356,7 @@ def _call(
     stage: str,
     *,
     shrink: int = 1,
-) -> Call:
+) -> OptimizerCall:
     settings = optimizer.settings
     system = render(
         "analyst",
@@ -384,7 +384,7 @@ def _call(
         pending=context.pending_ids,
     )
     user = f"{known}\n\n{sections(trajectories=shown)}"
-    return Call(stage, context.step, group.name, system, user, reply_tokens)
+    return OptimizerCall(stage, context.step, group.name, system, user, reply_tokens)
 
 
 def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
@@ -492,7 +492,7 @@ async def _diagnostic_instruction(
     room = optimizer.room(system, known)
     shown = render_cases(cases, skill, room, trace=optimizer.gradient.trace_to_optimizer)
     user = f"{known}\n\n{sections(trajectories=shown)}"
-    call = Call("diagnose", step, "instruction", system, user)
+    call = OptimizerCall("diagnose", step, "instruction", system, user)
     reply = await optimizer.try_ask(
         DiagnosisReply, call, otherwise="this step continues without a diagnosis"
     )

@@ -143,7 +143,7 @@ class ReportPage(PageData):
     gate_pages: Sequence[Sequence[GateSummary]]
     rejections: Sequence[Rejection]
     rejections_cut: int
-    settings: Settings
+    settings: ShownSettings
     commands: Sequence[str]
     trajectories: Mapping[str, Trajectory]
     script: Markup
@@ -382,7 +382,7 @@ def _origin(edit: EditSummary | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class EditWorth:
     """What a text changes in the mean score, with its 80 % interval."""
 
     mean: float
@@ -390,13 +390,13 @@ class Worth:
     high: float
 
 
-def worth_of(edit: EditSummary | None) -> Worth | None:
+def worth_of(edit: EditSummary | None) -> EditWorth | None:
     """What the text is worth. An edit that deletes text has the opposite effect of that text."""
     if edit is None or edit.mean is None:
         return None
     if edit.edit.op == "delete":
-        return Worth(-edit.mean, -edit.high, -edit.low)
-    return Worth(edit.mean, edit.low, edit.high)
+        return EditWorth(-edit.mean, -edit.high, -edit.low)
+    return EditWorth(edit.mean, edit.low, edit.high)
 
 
 def _split(text: str) -> Sequence[str]:
@@ -432,14 +432,14 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ShownSettings:
     """The settings of a run: those that differ from the defaults, and the others."""
 
     changed: tuple[Setting, ...]
     default: tuple[Setting, ...]
 
 
-def settings_of_config(config: RecordedConfig) -> Settings:
+def settings_of_config(config: RecordedConfig) -> ShownSettings:
     usual = {
         setting.key: setting.value for setting in flat_settings(Config().model_dump(mode="json"))
     }
@@ -453,7 +453,7 @@ def settings_of_config(config: RecordedConfig) -> Settings:
         shown = Setting(setting.key, setting.value.replace(home, "~").strip('"'))
         same = usual.get(setting.key) == setting.value
         (default if same else changed).append(shown)
-    return Settings(tuple(changed), tuple(default))
+    return ShownSettings(tuple(changed), tuple(default))
 
 
 def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> list[Setting]:

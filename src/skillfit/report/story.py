@@ -20,12 +20,12 @@ from skillfit.run.records import (
     EFFECT,
     LEAK_CHECK,
     SKIPPED,
+    CandidateComparison,
     EditStatus,
     RecordedConfig,
     RunFinishReason,
     RunSummary,
     StageName,
-    Standing,
     StepAction,
 )
 from skillfit.run.view import RESUMABLE, RunState
@@ -78,7 +78,7 @@ class GateSummary:
     lower: int = 0
     rollouts: int = 0
     coverage: float = 0.0
-    candidates: tuple[Standing, ...] = ()
+    candidates: tuple[CandidateComparison, ...] = ()
     entered: tuple[str, ...] = ()  # screening: ids of the edits that joined the pool
     promoted: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()

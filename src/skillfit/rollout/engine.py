@@ -125,7 +125,7 @@ class _Planned:
         return f"given_up/{self.phase}/{self.step}/{self.key}"
 
 
-class _Pending(asyncio.Future[Outcome]):
+class QueuedRollout(asyncio.Future[Outcome]):
     """The outcome of a queued rollout. To its callers it is like the rollout's task, which exists
     only once the rollout runs: cancelling it ends the work first.
     """
@@ -227,7 +227,7 @@ class Rollouts:
         self._meter = meter
         self._count_rollout = count_rollout
         self._max_in_flight = max_in_flight
-        self._queue: deque[_Pending] = deque()
+        self._queue: deque[QueuedRollout] = deque()
         self._in_flight = 0
         self._advance_planned = False
         self._stopped_by: SkillfitError | None = None
@@ -255,7 +255,7 @@ class Rollouts:
         loop = asyncio.get_running_loop()
         for at in self._starting_order(requests):
             plan = _Planned(requests[at], phase, step, series, instruction, batch)
-            pending[at] = queued = _Pending(plan, loop)
+            pending[at] = queued = QueuedRollout(plan, loop)
             queued.add_done_callback(mark_retrieved)
             self._queue.append(queued)
         self._advance_soon()
@@ -325,7 +325,7 @@ class Rollouts:
         self._in_flight -= 1
         self._advance_soon()
 
-    def _replay(self, pending: _Pending) -> bool:
+    def _replay(self, pending: QueuedRollout) -> bool:
         """Read the outcome if the journal has it. A batch with failures needs a task: the failures
         are recorded with its last rollout.
         """

@@ -22,7 +22,7 @@ from typing import Protocol
 from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Meter, Reservation, Usage
-from skillfit.run.budget import Left
+from skillfit.run.budget import Remaining
 from skillfit.tasks.item import Reported
 
 # A program that has a limit stops after the model call that passes it, not before.
@@ -33,7 +33,7 @@ _NEAR_THE_CAP = 4  # reservations: with less left than this many, rollouts run o
 class CappedMeter(Meter, Protocol):
     """A budget that can say what is left."""
 
-    def left(self) -> Left: ...
+    def left(self) -> Remaining: ...
 
 
 @dataclass(slots=True)

@@ -58,7 +58,7 @@ class BudgetReached(SkillfitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remaining:
     """What is neither spent nor reserved nor kept for later. None: no cap."""
 
     usd: float | None
@@ -271,11 +271,11 @@ class Budget:
         sums = self._spending.spent
         return Usage(calls=sums.calls, input=sums.tokens, usd=sums.usd)
 
-    def left(self) -> Left:
+    def left(self) -> Remaining:
         """What the caps in dollars and tokens still allow."""
         left = {limit.cap: limit.left() for limit in self._limits()}
         tokens = left.get("tokens")
-        return Left(usd=left.get("usd"), tokens=None if tokens is None else int(tokens))
+        return Remaining(usd=left.get("usd"), tokens=None if tokens is None else int(tokens))
 
     def seconds_left(self) -> float | None:
         """Time until the cap in minutes is reached, None without one."""

@@ -22,6 +22,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.control import Action
 from skillfit.run.records import (
+    CandidateComparison,
     CheckResult,
     Decision,
     EditEffect,
@@ -47,7 +48,6 @@ from skillfit.run.records import (
     SlowUpdateAction,
     SlowUpdateRecord,
     StageName,
-    Standing,
     StepAction,
     StepMemory,
     StepRecord,
@@ -302,7 +302,7 @@ class GateDecided(Event):
     reason: str
     evidence: Evidence
     score: ScoreEstimate | None = None  # of the incumbent after the step
-    candidates: list[Standing] = field(default_factory=list)  # strict
+    candidates: list[CandidateComparison] = field(default_factory=list)  # strict
     effects: list[EditEffect] = field(default_factory=list)  # screening: the pool afterwards
 
 

@@ -167,7 +167,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CandidateComparison:
     """One candidate's line in a verdict's table."""
 
     label: str
@@ -427,7 +427,7 @@ class StepMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standings:
+class CurrentAndBest:
     """Where a run stands: the incumbent and the best skill."""
 
     current_score: float
@@ -447,7 +447,7 @@ class StepRecord:
     action: Recorded[StepAction]
     lr_control_mode: str
     gate_metric: str
-    standings: Standings
+    standings: CurrentAndBest
     skill_len: int
     timing: dict[str, float]  # seconds per stage: rollout_s, reflect_s, …
     tokens: dict[str, TokenCounts]
@@ -508,7 +508,7 @@ class SlowUpdateRecord:
     """slow_result.json: what the look back at an epoch wrote, and what became of it."""
 
     action: Recorded[SlowUpdateAction]
-    standings: Standings
+    standings: CurrentAndBest
     reasoning: str = ""
     slow_update_content: str = ""
     prev_hash: str = ""

@@ -43,7 +43,7 @@ _END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # to the supervis
 _GIVE_UP_AFTER = 5.0  # seconds for processes that cannot be killed (they run as another user)
 
 
-class _Settings:
+class LauncherSettings:
     """The settings on the command line."""
 
     def __init__(self, arguments: list[str]) -> None:
@@ -68,13 +68,13 @@ class _Settings:
 
 def main(arguments: list[str]) -> NoReturn:
     end = arguments.index("--")
-    settings, command = _Settings(arguments[:end]), arguments[end + 1 :]
+    settings, command = LauncherSettings(arguments[:end]), arguments[end + 1 :]
     if settings.parent:
         _supervise(settings, command)
     _become(settings, command)
 
 
-def _become(settings: _Settings, command: list[str]) -> NoReturn:
+def _become(settings: LauncherSettings, command: list[str]) -> NoReturn:
     """Restrict this process and replace it by the program."""
     status = settings.status
     try:
@@ -124,7 +124,7 @@ def _limit_processes(most: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
-def _supervise(settings: _Settings, command: list[str]) -> NoReturn:
+def _supervise(settings: LauncherSettings, command: list[str]) -> NoReturn:
     """Run the program in a child; end all its descendants when it ends or when skillfit is gone.
 
     The signals are blocked and waited for, not handled: a handler could miss one that arrives just

@@ -28,7 +28,7 @@ from skillfit.report import RunStory, open_details
 from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
 from skillfit.report.html_report import (
     PageData,
-    Settings,
+    ShownSettings,
     SkillLine,
     html_report,
     settings_of_config,
@@ -128,7 +128,7 @@ class RunPage(PageData):
     commands: Sequence[str]
     starting: bool
     start_failure: str
-    settings: Settings
+    settings: ShownSettings
 
 
 def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:

@@ -86,7 +86,7 @@ class ExampleRow:
     files: tuple[str, ...] = ()
 
 
-class EnvSettings(TypedDict, total=False):
+class RecognisedEnv(TypedDict, total=False):
     """Settings of `env` in a config file."""
 
     skill: str
@@ -109,9 +109,9 @@ class RecognisedTasks:
     problems: tuple[str, ...] = ()
 
     @property
-    def env(self) -> EnvSettings:
+    def env(self) -> RecognisedEnv:
         """The settings of `env` that describe this file."""
-        settings: EnvSettings = {"tasks": str(self.path)}
+        settings: RecognisedEnv = {"tasks": str(self.path)}
         if self.fields:
             settings["fields"] = dict(self.fields)
         if self.format != "evals.json" or self.grader.setting != "checklist":

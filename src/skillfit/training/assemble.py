@@ -27,7 +27,7 @@ from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import planned_lag
-from skillfit.training.ship_rollouts import BothGraders, Closing
+from skillfit.training.ship_rollouts import BothGraders, FinishComponents
 from skillfit.training.state import Components
 from skillfit.training.steering import RecordedRequests
 from skillfit.training.step_log import CountedModel, SelectionRollouts
@@ -42,7 +42,7 @@ class Assembled:
     """A run that is ready to start."""
 
     components: Components
-    closing: Closing
+    closing: FinishComponents
     run: RunDirectory
     probes: Mapping[Role, Model]  # the connected models, for the preflight's small calls
 
@@ -102,7 +102,7 @@ async def assemble(
             requests=RecordedRequests(run.journal, run.path),
         )
         ship_engine = engines[1] if inputs.ship_task else None
-        closing = Closing(
+        closing = FinishComponents(
             run.journal,
             models.budget,
             inputs.ship_task,

@@ -46,7 +46,7 @@ from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.measure import Measured
 from skillfit.training.plan import ship_repeats
-from skillfit.training.ship_rollouts import Closing, ComparedTallies, ShipRollouts
+from skillfit.training.ship_rollouts import ComparedTallies, FinishComponents, ShipRollouts
 from skillfit.training.state import Components, TrainingState
 from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import emit_score
@@ -81,7 +81,7 @@ class Ending:
 
 async def finish(
     run: Components,
-    closing: Closing,
+    closing: FinishComponents,
     state: TrainingState,
     most_repeats: int | None,
     cut_short: BudgetReached | None = None,
@@ -122,7 +122,7 @@ async def finish(
 
 async def _diagnosed(
     run: Components,
-    closing: Closing,
+    closing: FinishComponents,
     state: TrainingState,
     ending: Ending,
     cut_short: BudgetReached | None,
@@ -143,7 +143,7 @@ async def _diagnosed(
 
 def end_by_budget(
     run: Components,
-    closing: Closing,
+    closing: FinishComponents,
     state: TrainingState,
     ending: Ending,
     reached: BudgetReached,
@@ -168,7 +168,7 @@ def unfinished(
 
 def conclude(
     run: Components,
-    closing: Closing,
+    closing: FinishComponents,
     state: TrainingState,
     ending: Ending,
     finish_reason: RunFinishReason,
@@ -409,7 +409,7 @@ def _facts(
 
 def summarise(
     run: Components,
-    closing: Closing,
+    closing: FinishComponents,
     state: TrainingState,
     ending: Ending,
     finish_reason: RunFinishReason,

@@ -27,7 +27,7 @@ from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
 from skillfit.tasks.task import task_from_python
 from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
-from skillfit.training.user_parts import Abilities, Replaced, RunParts, gate_settings
+from skillfit.training.user_parts import Abilities, GivenParts, RunParts, gate_settings
 
 
 class DeferredModel:
@@ -68,7 +68,7 @@ class Inputs:
     deferred: Mapping[Role, DeferredModel] = field(default_factory=dict)
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
-    replaced: Replaced = field(default_factory=Replaced)  # parts given from the API
+    replaced: GivenParts = field(default_factory=GivenParts)  # parts given from the API
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     @property
@@ -148,7 +148,7 @@ def read_inputs(
     task: Task | Iterable[Item | Mapping[str, Any]] | None = None,
     agent: Agent | None = None,
     grader: GraderLike | None = None,
-    replaced: Replaced | None = None,
+    replaced: GivenParts | None = None,
     training: bool = True,
 ) -> Inputs:
     """Load skill and tasks. Wrong paths, bad rows, unknown parts and missing models are errors
@@ -170,7 +170,7 @@ def read_inputs(
     else:
         caps = _caps(config)
         loaded = task_from_python(task, env, caps=caps, grader=grader, judge=judge)
-    parts = RunParts(config, replaced or Replaced())
+    parts = RunParts(config, replaced or GivenParts())
     rollout_plan, available = None, SplitSizes.of(loaded)
     if training and config.budget.rollouts is not None:
         pools = parts.pools_edits(loaded.selection, gate_settings(config, loaded))

@@ -22,7 +22,7 @@ from skillfit.training.plan import PlannedStep, rollouts_per_judgement
 from skillfit.training.stages import (
     Judging,
     Learned,
-    Updated,
+    StepUpdate,
     aggregate,
     begin_judging,
     context_of,
@@ -124,7 +124,9 @@ async def take_step(
         run.optimizer, texts, skill, learned.selection, own_edits, context, log, pools_edits=pools
     )
     if updated.skipped and planned.step <= lag:
-        updated = Updated(None, "skip_lag")  # the first steps of a run with a lag have no edits yet
+        updated = StepUpdate(
+            None, "skip_lag"
+        )  # the first steps of a run with a lag have no edits yet
     candidate = updated.candidate
     selection_rollouts = rollouts_per_judgement(len(run.task.selection), pools)
     judging = begin_judging(gate, planned.name, candidate, selection_rollouts, log)  # 6

@@ -199,7 +199,7 @@ async def ablate(
         async with open_rollouts(inputs, run, listeners, control) as engine:
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
-            work = _Ablation(inputs, engine, run, parts, items)
+            work = AblationRollouts(inputs, engine, run, parts, items)
             await work.roll_out(total)
             found = work.measured()
             if check and found.shorter is not None:
@@ -208,7 +208,7 @@ async def ablate(
             return found
 
 
-class _Ablation:
+class AblationRollouts:
     """One ablation: rollouts in rounds over the items, then the fit."""
 
     def __init__(

@@ -30,7 +30,7 @@ from skillfit.training.user_parts import Abilities
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class FinishComponents:
     """What only the end of a run needs."""
 
     journal: Journal

@@ -250,7 +250,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Updated:
+class StepUpdate:
     """The candidate of a step, or why there is none."""
 
     candidate: Candidate | None
@@ -268,14 +268,14 @@ async def update(
     log: StepLog,
     *,
     pools_edits: bool,
-) -> Updated:
+) -> StepUpdate:
     """The candidate that the selected proposals and skillfit's own edits make of the incumbent.
 
     `pools_edits`: what the gate says of itself.
     """
     proposals = selection.proposals if selection else ()
     if not proposals and not own_edits:
-        return Updated(None, "skip_no_patches" if selection is None else "skip_no_change")
+        return StepUpdate(None, "skip_no_patches" if selection is None else "skip_no_change")
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
             added = [Proposal(edit, "diagnosis") for edit in own_edits]
@@ -296,31 +296,31 @@ def _patched(
     change: Update,
     step: int,
     pools_edits: bool,
-) -> Updated:
+) -> StepUpdate:
     """A gate without a pool gets the edits that apply together. A gate with one gets all of them:
     it finds out by itself what applies together with what.
     """
     wanted = [*(proposal.edit for proposal in proposals), *own_edits]
     items = [*(proposal.items for proposal in proposals), *(() for _ in own_edits)]
     if not pools_edits and not change.changed:
-        return Updated(None, "skip_no_change")
+        return StepUpdate(None, "skip_no_change")
     edits: list[Edit] = []
     sources: list[tuple[str, ...]] = []
     for edit, written_from, result in zip(wanted, items, change.report, strict=True):
         if edit is not None and (result.applied or pools_edits):
             edits.append(edit)
             sources.append(tuple(written_from))
-    return Updated(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
+    return StepUpdate(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
 
 
-def _rewritten(texts: TextFilter, skill: Skill, change: Update, step: int) -> Updated:
+def _rewritten(texts: TextFilter, skill: Skill, change: Update, step: int) -> StepUpdate:
     if change.skill is None:
-        return Updated(None, "skip_no_rewrite")
+        return StepUpdate(None, "skip_no_rewrite")
     if not change.changed:
-        return Updated(None, "skip_no_change")
+        return StepUpdate(None, "skip_no_change")
     if not texts.passes(_new_lines(skill, change.skill), step):
-        return Updated(None, "skip_leak")
-    return Updated(Candidate(change.skill, step=step, label="rewrite"))
+        return StepUpdate(None, "skip_leak")
+    return StepUpdate(Candidate(change.skill, step=step, label="rewrite"))
 
 
 def note_edits(texts: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:

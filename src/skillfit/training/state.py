@@ -17,7 +17,7 @@ from skillfit.optimize.proposer import Proposer
 from skillfit.rollout import Rollouts
 from skillfit.rollout.outcome import Tally
 from skillfit.run.budget import Budget
-from skillfit.run.records import CheckResult, Standings, StepMemory, StepRecord
+from skillfit.run.records import CheckResult, CurrentAndBest, StepMemory, StepRecord
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.task import Task
 from skillfit.training.plan import Plan
@@ -107,8 +107,8 @@ class TrainingState:
         return render_memory(self.memory)
 
     @property
-    def standings(self) -> Standings:
-        return Standings(
+    def standings(self) -> CurrentAndBest:
+        return CurrentAndBest(
             current_score=self.score,
             current_origin=self.origin,
             best_score=self.best_score,

@@ -26,7 +26,7 @@ from skillfit.run.records import (
 )
 from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
 from skillfit.training.plan import PlannedStep
-from skillfit.training.stages import Learned, Updated
+from skillfit.training.stages import Learned, StepUpdate
 from skillfit.training.state import TrainingState
 from skillfit.training.step_log import Emit, StepLog
 
@@ -59,7 +59,7 @@ class StepResult:
     planned: PlannedStep
     training: Sequence[Observation]  # the training rollouts
     learned: Learned
-    updated: Updated
+    updated: StepUpdate
     verdict: Verdict | None  # None: there was nothing to decide
     notes: Notes = field(default_factory=Notes)
 
@@ -309,7 +309,7 @@ def _with_proposals(
     return record
 
 
-def _with_candidate(record: StepRecord, updated: Updated) -> StepRecord:
+def _with_candidate(record: StepRecord, updated: StepUpdate) -> StepRecord:
     """Stage 5: what became of the selected edits, and the candidate they made."""
     whole = updated.update
     if whole is None:

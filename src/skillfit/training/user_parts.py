@@ -91,7 +91,7 @@ BUILT_IN_ABILITIES = Abilities(pools_edits=True, asks_optimizer=True)  # screeni
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class GivenParts:
     """Parts given from Python. None: the config names the part."""
 
     gate: GateFactory | None = None
@@ -105,7 +105,7 @@ class RunParts:
     """Finds and builds the replaceable parts of one run."""
 
     config: Config
-    given: Replaced = Replaced()
+    given: GivenParts = GivenParts()
 
     def gate(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> Gate:
         make, source = self._find_gate()

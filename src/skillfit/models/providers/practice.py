@@ -205,7 +205,7 @@ FORMAT_RULE = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class PracticeCase:
     item: str
     task: str
     expected: str
@@ -306,7 +306,7 @@ def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> JsonObject:
     }
 
 
-def _rules(cases: list[_Case], skill: str) -> list[str]:
+def _rules(cases: list[PracticeCase], skill: str) -> list[str]:
     """For each label, the words that its failed tasks share and those of other labels do not have.
     Most needed first.
     """
@@ -338,7 +338,7 @@ def _rules(cases: list[_Case], skill: str) -> list[str]:
     return rules
 
 
-def _by_label(cases: list[_Case]) -> dict[str, list[str]]:
+def _by_label(cases: list[PracticeCase]) -> dict[str, list[str]]:
     grouped: dict[str, list[str]] = {}
     for case in cases:
         grouped.setdefault(case.expected, []).append(case.item)
@@ -398,14 +398,16 @@ def _rewritten(prompt: str) -> str:
     )
 
 
-def _cases(text: str) -> list[_Case]:
+def _cases(text: str) -> list[PracticeCase]:
     cases = []
     for match in _ITEM.finditer(text):
         rest = match["rest"]
         task, expected, answers = _TASK.search(rest), _EXPECTED.search(rest), _ANSWER.findall(rest)
         if task and expected and answers and "Result: failed" in rest:
             cases.append(
-                _Case(match["id"], task["task"], expected["label"].strip(), answers[-1].strip())
+                PracticeCase(
+                    match["id"], task["task"], expected["label"].strip(), answers[-1].strip()
+                )
             )
     return cases
 

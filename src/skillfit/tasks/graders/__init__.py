@@ -21,7 +21,7 @@ from skillfit.tasks.graders.built_in import (
     Composed,
     Contains,
     Exact,
-    Given,
+    GraderContext,
     JsonFields,
     Normalized,
     Numeric,
@@ -72,7 +72,7 @@ def build_grader(
         known = [*BUILT_IN, *_COMPOSITIONS, *others]
         hint = did_you_mean(unknown, known) or f"Known: {', '.join(known)}; one at the top."
         raise InputError(f"env.grader: {unknown!r} is not a grader.", hint=hint)
-    given = Given(judge, base)
+    given = GraderContext(judge, base)
     if named[0] in _COMPOSITIONS:
         return _composed(named[0], setting, given)
     found = find_extension("grader", named[0], BUILT_IN, setting="env.grader")
@@ -134,7 +134,7 @@ def _leaves(grader: Grader) -> list[BuiltIn]:
     return [grader] if isinstance(grader, BuiltIn) else []
 
 
-def _composed(how: str, setting: Mapping[str, Any], given: Given) -> Grader:
+def _composed(how: str, setting: Mapping[str, Any], given: GraderContext) -> Grader:
     parts = setting[how]
     if not isinstance(parts, list) or not parts:
         raise InputError(f"env.grader.{how}: expected a list of graders.")
@@ -152,7 +152,7 @@ def _composed(how: str, setting: Mapping[str, Any], given: Given) -> Grader:
     )
 
 
-def _built_in(kind: type[BuiltIn], settings: Any, given: Given) -> BuiltIn:
+def _built_in(kind: type[BuiltIn], settings: Any, given: GraderContext) -> BuiltIn:
     if not isinstance(settings, Mapping):
         bare_value = bool(kind.short) and settings is not None
         settings = {kind.short: settings} if bare_value else settings or {}

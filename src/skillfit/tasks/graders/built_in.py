@@ -196,7 +196,7 @@ _LONG = 10_000  # characters; longer answers are graded in a thread
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GraderContext:
     """What a grader gets besides its settings."""
 
     judge: Model | None

@@ -135,7 +135,7 @@ class OtherEnded(Exception):
     """The other process is gone."""
 
 
-class Theirs:
+class RemoteReference:
     """Names an object of the other process in a request."""
 
     def __init__(self, number: int) -> None:
@@ -266,7 +266,7 @@ class Link:
             return {"int": int.__repr__(value)}
         if isinstance(value, float):
             return {"float": float.__repr__(value)}
-        if isinstance(value, Theirs):
+        if isinstance(value, RemoteReference):
             return {"yours": value.number}
         if id(value) in self._theirs:
             return {"yours": self._theirs[id(value)]}
@@ -396,7 +396,7 @@ class Link:
             return StandIn(self, number)
 
         def function(*arguments: Any, **named: Any) -> Any:
-            return self.ask("call", Theirs(number), *arguments, **named)
+            return self.ask("call", RemoteReference(number), *arguments, **named)
 
         function.__name__ = function.__qualname__ = str(packed["name"])
         function.__doc__ = packed["doc"]
@@ -406,7 +406,7 @@ class Link:
         return function
 
     async def _await(self, number: int) -> Any:
-        return self.ask("await", Theirs(number))
+        return self.ask("await", RemoteReference(number))
 
 
 class StandIn:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, PrivateAttr, create_model
 from skillfit.errors import InputError
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.tasks.graders.built_in import BuiltIn, Given, listed
+from skillfit.tasks.graders.built_in import BuiltIn, GraderContext, listed
 from skillfit.tasks.item import Attempt, Item, Score
 
 _JUDGE = """\
@@ -62,7 +62,7 @@ class JudgeGrader(BuiltIn):
 
     _judge: Model = PrivateAttr()
 
-    def model_post_init(self, given: Given) -> None:
+    def model_post_init(self, given: GraderContext) -> None:
         if given.judge is None:
             raise InputError(
                 f"The grader {self.name!r} needs a judge model.", hint="Set model.judge."

@@ -32,7 +32,7 @@ from skillfit.sandbox.isolation import (
     run_untrusted,
 )
 from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted, scratch_folder
-from skillfit.tasks.graders.built_in import BuiltIn, Given, listed
+from skillfit.tasks.graders.built_in import BuiltIn, GraderContext, listed
 from skillfit.tasks.item import Attempt, Grader, Item, Score, as_score, stable_hash
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -237,7 +237,7 @@ class Python(BuiltIn, name="python", short="path"):
     _grader: Grader = PrivateAttr()
     _source: str = PrivateAttr()
 
-    def model_post_init(self, given: Given) -> None:
+    def model_post_init(self, given: GraderContext) -> None:
         self._grader = as_grader(load_object(self.path, given.base), self.path)
         self._source = stable_hash(
             (given.base / self.path.rpartition(":")[0]).read_text(encoding="utf-8")
