@@ -41,6 +41,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+def _named_grader(value: GraderSetting | None) -> GraderSetting | None:
+    if isinstance(value, Mapping) and not value:
+        raise ValueError(
+            "an empty mapping names no grader; write a name, such as exact, or {name: settings}"
+        )
+    return value
+
+
 class ModelSection(Section):
     agent: ModelSpec | None = None
     """The model of the agent that uses the skill."""
@@ -198,6 +206,8 @@ class EvaluationSection(Section):
     leak_check: bool = True
     """Block edits that carry hidden items' text or answers, or the grader's rules."""
 
+    _check_grader = field_validator("ship_grader")(_named_grader)
+
     def value(self, hard: float, soft: float) -> float:
         """The score that decides: hard and soft under `gate_metric`."""
         return metric_score(self.gate_metric, hard, soft, self.gate_mixed_weight)
@@ -228,6 +238,8 @@ class TaskSection(Section):
     """
     fields: dict[str, str] = Field(default_factory=dict)
     """Which columns of your tasks are used: {input: question, answers: gold}."""
+
+    _check_grader = field_validator("grader")(_named_grader)
 
 
 class AgentSection(Section):
