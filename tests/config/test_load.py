@@ -173,9 +173,36 @@ def test_a_key_inside_a_grader_changes_that_grader(tmp_path: Path) -> None:
     assert other.env.grader == {"exact": {"ignore_case": True, "strip": False}}
 
 
+def test_a_grader_replaces_the_one_of_the_benchmark() -> None:
+    assert load_config({"env": {"tasks": "searchqa"}}).env.grader == {
+        "normalized": {"extract": ["tag", "last_line"]}
+    }
+    config = load_config({"env": {"tasks": "searchqa", "grader": {"f1": {}}}})
+    assert config.env.grader == {"f1": {}}
+    override = ["env.grader.normalized.extract=[tag]"]
+    config = load_config({"env": {"tasks": "searchqa"}}, override)
+    assert config.env.grader == {"normalized": {"extract": ["tag"]}}
+
+
 @pytest.mark.parametrize("key", ["env.grader", "evaluation.ship_grader"])
 def test_an_empty_grader_is_refused(key: str) -> None:
     assert f"{key}: an empty mapping names no grader" in refusal({}, f"{key}={{}}")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1:1", "1:2:3:4", "a:b:c", "0:1:1", "4:4:-2", "1:1:nan", "1:1:inf", "[0,0,0]"]
+)
+def test_a_bad_split_ratio_is_refused_when_the_config_is_read(text: str) -> None:
+    message = refusal({}, f"env.split_ratio={text}")
+    assert f"env.split_ratio: {text!r} is not train:selection:test, for example 4:4:2" in message
+
+
+@pytest.mark.parametrize(
+    "key", ["budget.usd", "budget.minutes", "budget.tokens", "budget.calls", "budget.rollouts"]
+)
+def test_an_infinite_budget_is_refused(key: str) -> None:
+    message = refusal({}, f"{key}=.inf")
+    assert f"{key} = inf is not valid: it should be a finite number" in message
 
 
 def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -> None:
