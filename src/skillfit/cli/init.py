@@ -104,7 +104,7 @@ def init_command(
     data = InitJson(
         written=[str(path) for path in files],
         config=str(config),
-        grader=env["grader"],
+        grader=env.get("grader"),
         problems=list(found.problems) if found else [],
     )
     show(data, _summary(files, config, skill, found), as_json)
@@ -115,7 +115,7 @@ class InitJson(TypedDict):
 
     written: list[str]
     config: str
-    grader: GraderSetting
+    grader: GraderSetting | None  # None: the config leaves it to the tasks file
     problems: list[str]
 
 
