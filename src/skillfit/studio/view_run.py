@@ -59,7 +59,7 @@ from skillfit.report.story import (
     TypeSummary,
 )
 from skillfit.report.story_evidence import by_effect
-from skillfit.run.control import EDIT_ACTIONS, RAISABLE, stop_run
+from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
 from skillfit.run.store import in_use
@@ -621,12 +621,9 @@ def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
 
 def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
     """Refuse an amount with which the run would stop at once."""
-    try:
-        amount = float(typed)
-    except ValueError:
-        return  # `steer_run` says what a budget is
+    amount = cap_amount(cap, typed)
     asked = [
-        float(decision.text)
+        cap_amount(cap, decision.text)
         for decision in story.decisions
         if decision.action == "budget" and decision.target == cap and not decision.done
     ]
@@ -634,11 +631,10 @@ def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
     refused = f"A budget of {budget_amount(cap, amount)} is not higher than"
     if amount <= present:
         raise InputError(f"{refused} the present one ({budget_amount(cap, present)}).")
-    # The time of a story includes pauses between resumes, which no budget counts.
-    used = {"usd": story.total.usd, "calls": story.total.calls, "tokens": story.total.tokens}
-    spent = used.get(cap) or 0.0
-    if amount <= spent:
-        raise InputError(f"{refused} what the run has used ({budget_amount(cap, spent)}).")
+    for use in cap_uses(story.total, story.seconds, story.caps):
+        # The time of a story includes pauses between resumes, which no budget counts.
+        if use.name == cap != "minutes" and amount <= use.used:
+            raise InputError(f"{refused} what the run has used ({use.text}).")
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
