@@ -222,6 +222,27 @@ def test_evaluate_refuses_to_measure_without_rollouts(repeats: Any, tmp_path: Pa
     assert not (tmp_path / "runs").exists()
 
 
+def test_evaluate_needs_no_items_but_those_of_its_split() -> None:
+    tested = [{**item, "split": "test"} for item in ITEMS]
+    (found,) = skillfit.evaluate(SKILL, tested, agent=obedient, split="test")
+    assert len(found.outcomes) == len(ITEMS) and found.tally.hard == pytest.approx(1 / 6)
+    (found,) = skillfit.evaluate(SKILL, tested, agent=obedient, split="all")
+    assert len(found.outcomes) == len(ITEMS)
+    for split in ("selection", "train"):
+        with pytest.raises(InputError, match=f"The {split} split is empty"):
+            skillfit.evaluate(SKILL, tested, agent=obedient, split=split)
+    with pytest.raises(InputError, match="nothing to compare skills on"):
+        skillfit.train(skill=SKILL, task=tested, agent=obedient, optimizer="practice/optimizer")
+
+
+def test_evaluate_refuses_an_unknown_split_and_what_is_no_task() -> None:
+    with pytest.raises(InputError, match=r"no split 'foo'.*valid_unseen, all\."):
+        skillfit.evaluate(SKILL, ITEMS, agent=obedient, split="foo")
+    task: Any = 5
+    with pytest.raises(InputError, match="5 is not a task"):
+        skillfit.evaluate(SKILL, task, agent=obedient)
+
+
 def test_importing_skillfit_costs_nothing_and_train_stays_a_function() -> None:
     code = """
 import sys, skillfit

@@ -150,6 +150,18 @@ def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:
     assert Path("here.old-1").is_dir()
 
 
+def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
+    assert shell("eval", config, "env.limit=4", "--run", "measured").code == 0
+    ablate = ("ablate", config, "env.limit=4", "--rollouts", 50, "--run", "ablated")
+    assert shell(*ablate).code == 0
+    for folder, kind in (("measured", "an evaluation"), ("ablated", "an ablation")):
+        said = shell("train", config, *SMALL, "--run", folder)
+        one_sentence(said, f"{folder} holds {kind}, not a training run.", "--run")
+        assert "->" not in said.err
+    said = shell("eval", config, "env.limit=4", "--run", "ablated")
+    one_sentence(said, "holds an ablation, not an evaluation.")
+
+
 @pytest.mark.parametrize(
     "wrong", ["executor=foo", "model.agent.options={threads: canary}", "model.agent=cli/nobody"]
 )

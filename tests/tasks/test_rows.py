@@ -12,7 +12,7 @@ import pytest
 
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import Item, RowAt, load_task
+from skillfit.tasks import Item, RowAt, Task, load_task
 from skillfit.tasks.rows import items_of, read_rows
 
 
@@ -152,6 +152,24 @@ def test_an_item_whose_gold_answer_is_null_has_none(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "t.jsonl", [{"id": "a", "input": "q", "answers": None}])
     with pytest.raises(InputError, match="item a: has no answer"):
         load_task(EnvSection(tasks="t.jsonl", folder=str(tmp_path)))
+
+
+@pytest.mark.parametrize("answer", ["NaN", "-Infinity", "1e999", '["a", {"b": [Infinity]}]'])
+def test_an_answer_that_is_no_number_is_refused_with_its_line(tmp_path: Path, answer: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    first = '{"input": "a", "answer": 1.5, "note": NaN}'
+    path.write_text(f'{first}\n{{"input": "b", "answer": {answer}}}\n')
+    with pytest.raises(InputError, match=r"tasks\.jsonl:2: the answer is or contains (nan|-?inf)"):
+        items_of(read_rows(path), {})
+    path.write_text(first)
+    assert items_of(read_rows(path), {})[0].answers == ("1.5",)
+
+
+def test_an_answer_that_contains_itself_is_refused() -> None:
+    answer: list[Any] = []
+    answer.append(answer)
+    with pytest.raises(InputError, match=r"items\[0\]: nested too deeply"):
+        Task([{"id": 1, "input": "a", "answer": answer}])
 
 
 def test_rows_nested_too_deeply_are_named(tmp_path: Path) -> None:

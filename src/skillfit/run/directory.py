@@ -95,6 +95,11 @@ class RunDirectory:
                 identity.write(self.journal)
                 changes = []
             elif self._has_results():
+                if before.kind != identity.kind:
+                    raise InputError(
+                        f"{self.path} holds {before.kind}, not {identity.kind}.",
+                        hint="Give another directory with --run.",
+                    )
                 raise _changed_run(self.path, changes)
         self.resumed = before is not None and not changes
         if not self.resumed:

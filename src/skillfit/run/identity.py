@@ -237,6 +237,13 @@ class RecordedIdentity:
         values = journal.fact(_FACT, dict)
         return None if values is None else cls(values)
 
+    @property
+    def kind(self) -> str:
+        """What the command does that recorded it."""
+        if "ablate" in self.values:
+            return "an ablation"
+        return "an evaluation" if "described" in self.values else "a training run"
+
     def write(self, journal: Journal) -> None:
         journal.set_fact(_FACT, self.as_json())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from skillfit.tasks.item import (
     Split,
     canonical,
     checked_fields,
+    listed_answers,
     stable_hash,
     without_placement,
 )
@@ -219,11 +221,36 @@ def _check_content(content: Mapping[str, Any], row: Row, mapped: str | None) -> 
             hint="Name one `input`, `prompt`, `question` or `messages`, or map it: "
             "env.fields: {input: YOUR_COLUMN} (for skillfit init: --field input=YOUR_COLUMN).",
         )
+    _check_answers(content, row.where)
     if content.get("image_detail", "auto") not in _DETAILS:
         raise InputError(
             f"{row.where}: unknown image_detail {content['image_detail']!r}.",
             hint=f"Use one of {', '.join(_DETAILS)}.",
         )
+
+
+def _check_answers(content: Mapping[str, Any], where: str) -> None:
+    try:
+        number = _no_number(listed_answers(content))
+    except RecursionError as error:
+        raise InputError(f"{where}: nested too deeply.") from error
+    if number is not None:
+        raise InputError(
+            f"{where}: the answer is or contains {number}, which no answer can equal.",
+            hint="Give a finite number or a text, or leave the answer out.",
+        )
+
+
+def _no_number(value: Any) -> float | None:
+    """A NaN or an infinity in the value, at any depth."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else value
+    inside: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, (list, tuple)):
+        inside = value
+    return next((found for each in inside if (found := _no_number(each)) is not None), None)
 
 
 def _check_messages(messages: Any, where: str) -> None:

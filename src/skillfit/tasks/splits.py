@@ -62,12 +62,13 @@ class Splits:
     warnings: tuple[str, ...] = ()
 
 
-def split_named(name: Any) -> Split:
-    """The split that a user's word means."""
+def split_named(name: Any, *others: str) -> Split:
+    """The split that a user's word means. An error also lists `others`, words that the caller
+    accepts besides.
+    """
     if not isinstance(name, str) or name not in SPLIT_NAMES:
-        raise InputError(
-            f"There is no split {name!r}.", hint=f"Known splits: {', '.join(SPLIT_NAMES)}."
-        )
+        known = ", ".join((*SPLIT_NAMES, *others))
+        raise InputError(f"There is no split {name!r}.", hint=f"Known splits: {known}.")
     return SPLIT_NAMES[name]
 
 
@@ -77,10 +78,12 @@ def split_items(
     *,
     caps: Mapping[Split, int] | None = None,
     whole_rows: bool = False,
+    training: bool = True,
 ) -> Splits:
     """The items in their splits. `auto` uses the splits that the items have, and makes splits when
     they have none. `caps` limits the items of single splits; 0 = all. `whole_rows`: near-duplicates
-    are found by whole rows, see `similar_groups`.
+    are found by whole rows, see `similar_groups`. `training`: splits without train items or
+    selection items are refused.
     """
     caps = caps or {}
     warnings: list[str] = []
@@ -95,7 +98,10 @@ def split_items(
     for name in SPLITS:
         limits = [limit for limit in (settings.limit, caps.get(name, 0)) if limit]
         divided[name] = divided[name][: min(limits)] if limits else divided[name]
-    return _checked(divided, settings.allow_fit_only, warnings)
+    splits = _arranged(divided, settings.allow_fit_only, warnings)
+    if training:
+        _refuse_untrainable(splits)
+    return splits
 
 
 def _use_given(items: Sequence[Item], settings: SplitSection) -> bool:
@@ -216,33 +222,41 @@ def _duplicates(
     )
 
 
-def _checked(
+def _arranged(
     divided: Mapping[Split, list[Item]], allow_fit_only: bool, warnings: Sequence[str]
 ) -> Splits:
     train, selection, test = (tuple(divided[name]) for name in SPLITS)
     warnings = list(warnings)
     few = len(selection) < MIN_SELECTION
-    found = quantity(len(selection), "selection item")
-    counts = f"{found} (train {len(train)}, test {len(test)})"
+    counts = _counted(train, selection, test)
     if few and allow_fit_only:
         train = selection = tuple(item.in_split("train") for item in (*train, *selection))
         warnings.append(
             f"{counts}: selection uses the train items again, so the result is unverified."
         )
-    elif not selection:
-        raise InputError(
-            f"{counts}: there is nothing to compare skills on.",
-            hint="Add items, change env.split_ratio, or set env.allow_fit_only: true to train "
-            "without verification.",
-        )
-    elif few:
+    elif few and selection:
         warnings.append(
             f"{counts}: with fewer than {MIN_SELECTION} a verdict depends on one or two items. "
             "Add items, or change env.split_ratio."
         )
-    if not train:
-        raise InputError("The train split is empty.", hint="Add items or change env.split_ratio.")
     return Splits(train, selection, test, few and allow_fit_only, tuple(warnings))
+
+
+def _refuse_untrainable(splits: Splits) -> None:
+    if not splits.selection and not splits.fit_only:
+        raise InputError(
+            f"{_counted(splits.train, splits.selection, splits.test)}: there is nothing to compare "
+            "skills on.",
+            hint="Add items, change env.split_ratio, or set env.allow_fit_only: true to train "
+            "without verification.",
+        )
+    if not splits.train:
+        raise InputError("The train split is empty.", hint="Add items or change env.split_ratio.")
+
+
+def _counted(train: Sequence[Item], selection: Sequence[Item], test: Sequence[Item]) -> str:
+    found = quantity(len(selection), "selection item")
+    return f"{found} (train {len(train)}, test {len(test)})"
 
 
 THRESHOLD = 0.8

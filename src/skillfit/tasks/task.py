@@ -53,6 +53,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model
+from skillfit.plain_text import shorten
 from skillfit.sandbox.process import (
     SandboxNotStarted,
     plain_environment,
@@ -289,14 +290,18 @@ class Task:
             check_items(self.grader, self.items)
         self.split_settings = splits or SplitSection()
         self.caps = caps or {}
+        self._training = True
 
     @cached_property
     def splits(self) -> Splits:
-        """Computed on first use: evaluating all items needs no splits."""
-        whole_rows = self.evaluator is not None
+        """Computed on first use."""
         with collector_paused():
             return split_items(
-                self.items, self.split_settings, caps=self.caps, whole_rows=whole_rows
+                self.items,
+                self.split_settings,
+                caps=self.caps,
+                whole_rows=self.evaluator is not None,
+                training=self._training,
             )
 
     @property
@@ -327,6 +332,13 @@ class Task:
         """The same task with other split settings, and at most so many items of each split."""
         other = copy(self)
         other.split_settings, other.caps = settings, caps
+        vars(other).pop("splits", None)
+        return other
+
+    def for_measuring(self) -> Task:
+        """The same task, of which any split may be empty: skills are measured on one of them."""
+        other = copy(self)
+        other._training = False
         vars(other).pop("splits", None)
         return other
 
@@ -388,6 +400,11 @@ async def _grade_gold(grader: Grader, item: Item, gold: str) -> GoldProblem | No
 def _as_items(
     items: Iterable[Item | Mapping[str, Any]], fields: Mapping[str, str], base: Path
 ) -> list[Item]:
+    if not isinstance(items, Iterable):
+        raise InputError(
+            f"Task: {shorten(repr(items), 100)} is not a task.",
+            hint="Give a list of items as dicts, a Task, or the path of a tasks file.",
+        )
     listed = list(items)
     ready = [item for item in listed if isinstance(item, Item)]
     if not ready:

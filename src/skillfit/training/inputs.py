@@ -170,6 +170,8 @@ def read_inputs(
     else:
         caps = _caps(config)
         loaded = task_from_python(task, env, caps=caps, grader=grader, judge=judge)
+    if not training:
+        loaded = loaded.for_measuring()
     parts = RunParts(config, replaced or GivenParts())
     rollout_plan, available = None, SplitSizes.of(loaded)
     if training and config.budget.rollouts is not None:

@@ -145,7 +145,7 @@ def items_of_split(task: Task, split: str) -> tuple[Item, ...]:
     """The items of a split, or of all splits; a split without items is an error."""
     if split == "all":
         return task.items
-    split = split_named(split)
+    split = split_named(split, "all")
     items = {"train": task.train, "selection": task.selection, "test": task.test}[split]
     if not items:
         raise InputError(
@@ -195,6 +195,10 @@ async def ablate(
             hint="Headings, frontmatter and protected text always stay.",
         )
     items = (*inputs.task.train, *inputs.task.selection)
+    if not items:
+        raise InputError(
+            "The train and selection splits are empty.", hint="Add items or change env.split_ratio."
+        )
     total = rollouts or default_rollouts(len(parts))
     models = models_identity(inputs.config.model)
     with RunDirectory.open(path, AblationIdentity(models, inputs.skill.hash, by)) as run:
