@@ -478,6 +478,19 @@ def test_init_takes_the_columns_that_the_user_names(shell: Shell, run: Path) -> 
     assert load_config("skillfit.yaml").env.fields == {"input": "two", "answers": "three"}
 
 
+def test_init_leaves_the_grader_to_evals_that_a_skill_brings(shell: Shell, run: Path) -> None:
+    skill = skill_of(run).parent
+    evals = [
+        {"id": at, "prompt": f"Sort ticket {at}.", "expectations": [f"It names queue {at}."]}
+        for at in range(20)
+    ]
+    (skill / "evals").mkdir()
+    (skill / "evals" / "evals.json").write_text(json.dumps({"evals": evals}))
+    said = shell("init", "new", "--skill", skill, "--json")
+    assert said.code == 0 and said.json["grader"] is None
+    assert "grader" not in Path("new/skillfit.yaml").read_text()
+
+
 @pytest.mark.parametrize("name", ["w #1", "a: {b", "{x}", "'quoted'", "null", "näive \U0001f600"])
 def test_init_writes_names_so_that_they_are_read_back(name: str, shell: Shell, run: Path) -> None:
     skill = skill_of(run).parent.rename(run.parent / name)

@@ -15,7 +15,7 @@ from rich.console import Console
 from skillfit.api import Run
 from skillfit.cli.output import ResultLine, RolloutsLine, ShipLine, SplitLine
 from skillfit.cli.terminal import Terminal
-from skillfit.cli.train import attend, config_inputs
+from skillfit.cli.train import config_inputs, run_in_terminal
 from skillfit.models.protocol import Usage
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
@@ -82,7 +82,7 @@ def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
             bills.extend([spent.calls] if spent else [])
 
     inputs = config_inputs(config, [*SMALL, "budget.calls=9"])
-    attend(
+    run_in_terminal(
         path,
         Billed(Console()),
         lambda control: start(inputs, path, force_new=True, control=control),

@@ -267,6 +267,7 @@ async def test_a_model_that_does_not_exist_ends_the_run_at_the_probe(
         Response("<html>Welcome</html>", media_type="text/html"),
         JSONResponse({"choices": []}),
         JSONResponse(None),
+        Response(b"notgzip", media_type="application/json", headers={"Content-Encoding": "gzip"}),
     ],
 )
 async def test_an_address_where_no_model_answers_ends_the_run_at_the_probe(

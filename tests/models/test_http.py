@@ -23,9 +23,11 @@ from starlette.responses import RedirectResponse, Response
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import (
+    AuthFailed,
     BadReply,
     BadRequest,
     NetworkFailed,
+    NoReply,
     NotReached,
     RateLimited,
 )
@@ -320,7 +322,7 @@ async def test_an_endless_reply_is_given_up_and_counts_in_full():
     purse = Purse()
     with (
         RawServer(lambda number: endless("200 OK", b"[" * 65536)) as server,
-        pytest.raises(BadReply, match="more than 8 MB"),
+        pytest.raises(NoReply, match="more than 8 MB"),
     ):
         await to(server.url, retries=1, meter=purse).complete(say("x"))
     assert server.requests == 2
@@ -370,7 +372,41 @@ async def test_a_reply_that_comes_compressed_unasked_is_read():
 async def test_compression_cannot_be_used_to_fill_the_memory(encoding, body, problem):
     with (
         RawServer(lambda number: compressed(encoding, body)) as server,
-        pytest.raises(BadReply, match=problem),
+        pytest.raises(NoReply, match=problem),
+    ):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+EMPTY_BLOCK = b"\x00\x00\x00\xff\xff"  # a block of deflate that holds nothing, and is not the last
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (gzip.compress(b"{}", mtime=0), b"x" * 65536),
+        (gzip.compress(b"", mtime=0)[:10], EMPTY_BLOCK * 8192),
+    ],
+    ids=["after the end", "empty blocks"],
+)
+async def test_an_endless_compressed_reply_is_given_up(start, piece):
+    def answer() -> Iterator[bytes]:
+        pieces = endless("200 OK\r\nContent-Encoding: gzip", piece)
+        yield next(pieces)
+        yield b"%x\r\n%s\r\n" % (len(start), start)
+        yield from pieces
+
+    with (
+        RawServer(lambda number: answer()) as server,
+        pytest.raises(NoReply, match="more than 8 MB"),
+    ):
+        await to(server.url, retries=0, timeout=30).complete(say("x"))
+
+
+async def test_an_error_with_broken_compression_is_classified_by_its_status():
+    answer = compressed("gzip", b"notgzip").replace(b"200 OK", b"401 Unauthorized")
+    with (
+        RawServer(lambda number: answer) as server,
+        pytest.raises(AuthFailed, match=r"answered 401: .*compression is broken"),
     ):
         await to(server.url, retries=0).complete(say("x"))
 

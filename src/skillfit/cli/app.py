@@ -18,7 +18,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from skillfit import __version__
-from skillfit.cli import evaluate, init, runs, setup, train
+from skillfit.cli import draft, evaluate, init, runs, setup, train
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -52,7 +52,7 @@ for module in (init, setup, train, evaluate, runs):
     for command in module.COMMANDS:
         name = command.__name__.removesuffix("_command")
         app.command(name, **_help_texts(command))(command)
-app.add_typer(init.tasks_app, name="tasks")
+app.add_typer(draft.tasks_app, name="tasks")
 app.add_typer(setup.data_app, name="data")
 
 

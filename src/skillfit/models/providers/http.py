@@ -25,9 +25,9 @@ from skillfit.models.failures import classify, read_json
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import (
     Adapted,
-    BadReply,
     BadRequest,
     NetworkFailed,
+    NoReply,
     Notice,
     NotReached,
 )
@@ -145,7 +145,11 @@ class Endpoint:
         )
 
     async def _read(self, answer: aiohttp.ClientResponse, limit: int) -> str:
-        """The text of the answer. Too long a reply is a `BadReply`; too long an error is cut."""
+        """The text of the answer. A reply that is too long or cannot be decompressed is a
+        `NoReply`. An error is classified by its status: one that is too long is cut, and one that
+        cannot be decompressed has the reason as its text.
+        """
+        is_reply = limit == MAX_REPLY_BYTES
         try:
             data = _Body(answer.headers.get("Content-Encoding", ""), limit)
             async for chunk in answer.content.iter_any():
@@ -155,9 +159,18 @@ class Endpoint:
                     break
         except ValueError as error:
             answer.close()
-            raise BadReply(f"The answer of {self._where} cannot be read: {error}") from error
-        if data.full and limit == MAX_REPLY_BYTES:
-            raise BadReply(f"The reply of {self._where} has more than {limit >> 20} MB.")
+            if not is_reply:
+                return f"The body of this answer cannot be read: {error}"
+            raise NoReply(
+                redact(f"The answer of {self._where} cannot be read: {error}"),
+                hint="Check the base_url and any proxy on the way: replies are requested "
+                "uncompressed.",
+            ) from error
+        if data.full and is_reply:
+            raise NoReply(
+                f"The reply of {self._where} has more than {limit >> 20} MB.",
+                hint="Check the base_url.",
+            )
         return data.text(answer.charset)
 
     def _open(self) -> aiohttp.ClientSession:
@@ -192,13 +205,17 @@ class _Body:
         compressed = encoding not in ("", "identity")
         self._inflate = zlib.decompressobj(wbits=47) if compressed else None  # zlib or gzip
         self._limit = limit
+        self._received = 0  # bytes, before decompression
         self._data = bytearray()
 
     @property
     def full(self) -> bool:
-        return len(self._data) > self._limit
+        # Compressed data that expands to nothing, or that follows the end of the compressed
+        # stream, adds nothing to `_data`.
+        return max(self._received, len(self._data)) > self._limit
 
     def add(self, chunk: bytes) -> None:
+        self._received += len(chunk)
         room = self._limit + 1 - len(self._data)
         if self._inflate is None:
             self._data += chunk[:room]

@@ -1,0 +1,468 @@
+"""`skillfit tasks draft`: write the first tasks of a skill with a model; a person reviews them.
+
+Beside the tasks file a folder FILE.draft keeps the model's replies and the reviewer's decisions, so
+that the command can be stopped at any time: nothing is paid for or asked twice.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+
+import typer
+
+from skillfit.cli.init import given_setting
+from skillfit.cli.output import Json, console, show, warn
+from skillfit.errors import Exit, InputError, SkillfitError
+from skillfit.plain_text import dollars, quantity, visible
+
+if TYPE_CHECKING:
+    from skillfit.config.schema import GraderSetting
+    from skillfit.models import ModelSpec, Usage
+    from skillfit.optimize.draft_tasks import Drafts, DraftTask
+    from skillfit.run.control import Control
+    from skillfit.run.journal import Journal
+    from skillfit.skill import Skill
+
+ReviewChoice = Literal["accepted", "skipped", "unreviewed"]
+_FEW = 20  # tasks below which results say little
+_KEYS = "[a]ccept  [e]dit  [s]kip  accept the [r]est unread  [q]uit"
+tasks_app = typer.Typer(help="Write tasks for a skill.", no_args_is_help=True, add_completion=False)
+
+
+@tasks_app.callback()
+def _group() -> None:
+    """Write tasks for a skill."""
+
+
+@tasks_app.command("draft")
+def draft_command(
+    skill: Annotated[Path, typer.Argument(help="The skill: a folder or a markdown file.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The model that writes the tasks, such as openai/gpt-5; `handoff` writes prompts "
+            "as files and needs no key. Settings go in braces: {id: …, base_url: …}."
+        ),
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option(help="Take the optimizer model and its prices from this config.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The tasks file to write.")] = Path("tasks.jsonl"),
+    count: Annotated[int, typer.Option(min=1, max=200, help="How many tasks.")] = 20,
+    about: Annotated[
+        str, typer.Option(help="What the model should know: who uses the skill, and for what.")
+    ] = "",
+    besides: Annotated[
+        Path | None, typer.Option(help="A tasks file whose tasks are not written again.")
+    ] = None,
+    usd: Annotated[float, typer.Option(min=0, help="Spend at most this many dollars.")] = 1.0,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Take all tasks without a review; each row says so."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the first tasks of a skill with a model. You review each one: accept, edit or skip it.
+    Never overwrites a file. After Ctrl-C, the same command continues where it stopped.
+
+    Example: skillfit tasks draft ./my-skill --model openai/gpt-5
+    """
+    from skillfit.skill import Skill
+
+    if out.exists():
+        raise InputError(
+            f"{out} exists already; draft never overwrites a file.",
+            hint=f"Give another file with --out; to add to these tasks: --besides {out}",
+        )
+    loaded = Skill.load(skill)
+    writer = _writer(model, config)
+    present = _inputs_of(besides) if besides else []
+    folder = out.with_name(f"{out.name}.draft")
+    order = _DraftOrder(writer, loaded, count, about, present, usd)
+    with _locked(folder):
+        drafts = _ask_model(folder, order)
+        if len(drafts.tasks) < count:
+            warn(f"The model wrote only {len(drafts.tasks)} different tasks of {count}.")
+        decisions = _decide(folder, drafts, loaded, present, yes=yes, as_json=as_json)
+        written = _write(out, drafts, decisions)
+        spent = _spent(folder)
+    result = _DraftResult(
+        tasks=out,
+        written=len(written),
+        skipped=len(decisions) - len(written),
+        unreviewed=sum(decision.choice == "unreviewed" for decision in decisions),
+        grader=_grader(drafts, decisions),
+        spent=spent,
+    )
+    show(result.as_json(), _summary(result, skill, writer, folder), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWriter:
+    """The model that writes the tasks, and the prices that its config gives."""
+
+    spec: ModelSpec
+    prices: Mapping[str, Mapping[str, float]]
+
+
+def _writer(model: str, config: Path | None) -> TaskWriter:
+    from pydantic import ValidationError
+
+    from skillfit.config import load_config
+    from skillfit.models import ModelSpec
+
+    settings = load_config(config, warn=warn).model if config else None
+    if model:
+        try:
+            return TaskWriter(
+                ModelSpec.model_validate(given_setting(model)), settings.prices if settings else {}
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise InputError(f"--model: {key}: {first['msg']}.") from error
+    if settings is None or settings.optimizer is None:
+        raise InputError(
+            "No model to write the tasks.",
+            hint="Give one: --model openai/gpt-5, or --model handoff to answer the prompt yourself "
+            "or with any chat window. `skillfit models` lists what works here.",
+        )
+    return TaskWriter(settings.optimizer, settings.prices)
+
+
+@dataclass(frozen=True, slots=True)
+class _DraftOrder:
+    """What the model is asked for."""
+
+    writer: TaskWriter
+    skill: Skill
+    count: int
+    about: str
+    besides: Sequence[str]  # inputs of tasks that are not written again
+    usd: float  # the most that may be spent
+
+
+@dataclass(frozen=True, slots=True)
+class _DraftResult:
+    """What the command did."""
+
+    tasks: Path
+    written: int
+    skipped: int
+    unreviewed: int
+    grader: GraderSetting
+    spent: Usage
+
+    def as_json(self) -> DraftJson:
+        used = self.spent
+        return DraftJson(
+            tasks=str(self.tasks),
+            written=self.written,
+            skipped=self.skipped,
+            unreviewed=self.unreviewed,
+            grader=self.grader,
+            usage=UsageJson(calls=used.calls, tokens=used.tokens, usd=used.usd),
+        )
+
+
+class UsageJson(TypedDict):
+    calls: int
+    tokens: int
+    usd: float | None
+
+
+class DraftJson(TypedDict):
+    """What the command prints with --json."""
+
+    tasks: str
+    written: int
+    skipped: int
+    unreviewed: int
+    grader: GraderSetting
+    usage: UsageJson
+
+
+def _inputs_of(tasks: Path) -> list[str]:
+    """The inputs of a tasks file."""
+    from skillfit.tasks.recognise import read_items
+
+    if not tasks.exists():
+        raise InputError(f"--besides: {tasks} does not exist.")
+    return [item.input for item in read_items(tasks)]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The draft's folder, for this process alone."""
+    from skillfit.run.store import RunLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(folder)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
+    """The model's tasks, recorded in the folder."""
+    from skillfit.cli.terminal import Terminal
+    from skillfit.cli.train import run_in_terminal
+    from skillfit.run.journal import Journal
+    from skillfit.run.store import JOURNAL
+
+    with closing(Journal(folder / JOURNAL)) as journal:
+
+        async def work(control: Control) -> Drafts:
+            return await _drafted(folder, journal, order, control)
+
+        terminal = Terminal(console(stderr=True))
+        if not journal.count("call/"):
+            asked, most = quantity(order.count, "task"), dollars(order.usd)
+            terminal.say(f"Asking {order.writer.spec.id} for {asked} (at most {most}).")
+        return run_in_terminal(folder, terminal, work)
+
+
+def _spent(folder: Path) -> Usage:
+    """What the draft has cost so far, over all times the command was run."""
+    from skillfit.run.journal import Journal
+    from skillfit.run.store import JOURNAL
+
+    with closing(Journal.open_readonly(folder / JOURNAL)) as journal:
+        return journal.spent()
+
+
+async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: Control) -> Drafts:
+    import skillfit.agents  # noqa: F401  registers cli/…
+    from skillfit.config.schema import BudgetSection
+    from skillfit.models import Prices, connect
+    from skillfit.models.protocol import AnswerPending
+    from skillfit.models.providers.handoff import waiting
+    from skillfit.optimize.draft_tasks import draft_tasks
+    from skillfit.run.budget import Budget, refuse_unpriced
+    from skillfit.run.control import Interrupted
+    from skillfit.run.journal import RecordedModel
+
+    # Not validated: 0 dollars, which a config refuses, are enough for a model that is free.
+    caps, prices = BudgetSection.model_construct(usd=order.usd), Prices(order.writer.prices)
+    spec = order.writer.spec
+    refuse_unpriced(caps, [spec.id] if prices.of(spec.id) is None else [])
+    budget = Budget(caps, journal)
+    control.on_stop(lambda: budget.stop(Interrupted()))
+    client = connect(
+        spec,
+        role="optimizer",
+        run_id=folder.name,
+        meter=budget,
+        prices=prices,
+        notice=warn,
+        folder=folder / "handoff",
+    )
+    model = RecordedModel(client, journal, "optimizer")
+    try:
+        return await draft_tasks(
+            model, order.skill, count=order.count, about=order.about, besides=order.besides
+        )
+    except AnswerPending as first:
+        raise waiting(folder / "handoff") from first
+    finally:
+        budget.close()
+        await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What the reviewer decided on the draft with this id. `task` is the text after edits."""
+
+    id: str
+    choice: ReviewChoice
+    task: DraftTask
+
+
+class _ReviewStopped(SkillfitError):
+    exit_code = Exit.INTERRUPTED
+
+    def __init__(self, decided: int, total: int) -> None:
+        super().__init__(
+            f"Stopped after {decided} of {total} tasks. What you decided is saved.",
+            hint="Run the same command again to continue.",
+        )
+
+
+def _decide(
+    folder: Path,
+    drafts: Drafts,
+    skill: Skill,
+    besides: Sequence[str],
+    *,
+    yes: bool,
+    as_json: bool,
+) -> list[_Decision]:
+    """A decision on every draft: those of an earlier review, then the new ones."""
+    from skillfit.optimize.draft_tasks import problems
+
+    review = folder / "review.jsonl"
+    decided = {decision.id: decision for decision in _recorded(review)}
+    notes = dict(zip(drafts.tasks, problems(drafts.tasks, skill, besides), strict=True))
+    open_tasks = [task for task in drafts.tasks if task.id not in decided]
+    asking = sys.stdin.isatty() and not as_json
+    if open_tasks and not yes and not asking:
+        raise InputError(
+            f"{quantity(len(open_tasks), 'drafted task')} must be reviewed.",
+            hint="Run the command in a terminal, or take them unread with --yes.",
+        )
+    for task in open_tasks:
+        if yes:
+            for note in notes[task]:
+                warn(f"{task.id}: {note}")
+            decision = _Decision(task.id, "unreviewed", task)
+        else:
+            at = drafts.tasks.index(task) + 1
+            heading = f"Task {at} of {len(drafts.tasks)}"
+            try:
+                answer = _reviewed(heading, task, notes[task])
+            except (KeyboardInterrupt, EOFError, typer.Abort):
+                answer = None
+            if answer is None:
+                raise _ReviewStopped(len(decided), len(drafts.tasks))
+            decision, yes = answer, answer.choice == "unreviewed"
+        decided[task.id] = decision
+        _record(review, decision)
+    return [decided[task.id] for task in drafts.tasks]
+
+
+def _reviewed(heading: str, task: DraftTask, notes: Sequence[str]) -> _Decision | None:
+    """Ask about one task. None: quit."""
+    id_ = task.id
+    while True:
+        _present(heading, task, notes)
+        key = typer.prompt(_KEYS, default="a", show_default=False).strip().lower()[:1]
+        if key == "q":
+            return None
+        if key == "e":
+            task, notes = _edited(task), ()
+            continue
+        choices: dict[str, ReviewChoice] = {"a": "accepted", "s": "skipped", "r": "unreviewed"}
+        if key in choices:
+            return _Decision(id_, choices[key], task)
+
+
+def _present(heading: str, task: DraftTask, notes: Sequence[str]) -> None:
+    kind = f" ({visible(task.type)})" if task.type else ""
+    lines = [f"\n── {heading}{kind}", visible(task.input), f"expected: {visible(task.answer)}"]
+    if task.reasoning:
+        lines.append(f"because: {visible(task.reasoning)}")
+    lines += [f"! {note}" for note in notes]
+    console().print("\n".join(lines), markup=False, highlight=False)
+
+
+def _edited(task: DraftTask) -> DraftTask:
+    """The task after a change in the user's editor; unchanged if nothing was saved."""
+    import click
+    from pydantic import ValidationError
+
+    from skillfit.optimize.draft_tasks import DraftTask
+
+    text = json.dumps(task.model_dump(include={"input", "answer", "type"}), indent=2)
+    try:
+        changed = click.edit(text, extension=".json")
+        return DraftTask.model_validate(json.loads(changed)) if changed else task
+    except click.ClickException as error:
+        warn(f"{error.format_message()} Set EDITOR to an editor.")
+    except ValidationError as error:
+        first = error.errors()[0]
+        warn(f"Not changed: {'.'.join(map(str, first['loc']))}: {first['msg']}.")
+    except ValueError as error:
+        warn(f"Not changed, because it is not JSON any more: {error}")
+    return task
+
+
+def _recorded(review: Path) -> Iterator[_Decision]:
+    """Earlier decisions. A last line that was cut off is ignored."""
+    from skillfit.optimize.draft_tasks import DraftTask
+
+    if not review.is_file():
+        return
+    for line in review.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+            yield _Decision(
+                record["id"], record["choice"], DraftTask.model_validate(record["task"])
+            )
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def _record(review: Path, decision: _Decision) -> None:
+    record = {
+        "id": decision.id,
+        "choice": decision.choice,
+        "task": decision.task.model_dump(),
+    }
+    with review.open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps(record, ensure_ascii=False)}\n")
+
+
+def _kept(decisions: Sequence[_Decision]) -> list[_Decision]:
+    return [decision for decision in decisions if decision.choice != "skipped"]
+
+
+def _write(out: Path, drafts: Drafts, decisions: Sequence[_Decision]) -> list[_Decision]:
+    """Write the tasks file. Two drafts that were edited into the same task are one."""
+    from skillfit.atomic_write import write_whole
+
+    kept = list({decision.task.id: decision for decision in _kept(decisions)}.values())
+    if not kept:
+        raise InputError(
+            "No task was accepted, so nothing was written.",
+            hint="Say with --about what the tasks should be like, and give another --out.",
+        )
+    rows = [
+        decision.task.row(drafts.check, reviewed=decision.choice == "accepted") for decision in kept
+    ]
+    write_whole(out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+    return kept
+
+
+def _grader(drafts: Drafts, decisions: Sequence[_Decision]) -> GraderSetting:
+    import asyncio
+
+    from skillfit.optimize.draft_tasks import fitting_grader
+
+    tasks = [decision.task for decision in _kept(decisions)]
+    return asyncio.run(fitting_grader(drafts.check, tasks))
+
+
+def _summary(result: _DraftResult, skill: Path, writer: TaskWriter, folder: Path) -> str:
+    tasks, grader, cost = str(result.tasks), result.grader, result.spent.usd
+    lines = [
+        f"Wrote {quantity(result.written, 'task')} to {tasks}"
+        + (f" ({dollars(cost)})." if cost else ".")
+    ]
+    if result.unreviewed:
+        lines.append(
+            f"{result.unreviewed} of them were not reviewed: read them, correct the answers, and "
+            "remove `reviewed` from the rows that are right."
+        )
+    if result.written < _FEW:
+        more = shlex.join(
+            [
+                *("skillfit", "tasks", "draft", str(skill), "--model", writer.spec.id),
+                *("--besides", tasks, "--out", "more.jsonl"),
+            ]
+        )
+        lines.append(f"Twenty are a start, sixty give clear results. More of them:\n  {more}")
+    setting = grader if isinstance(grader, str) else json.dumps(grader)
+    start = shlex.join(
+        ["skillfit", "init", "--skill", str(skill), "--tasks", tasks, "--grader", setting]
+    )
+    lines += ["Next:", f"  {start}", "  skillfit check skillfit.yaml"]
+    lines.append(f"{folder} keeps the replies and your decisions; it can be deleted.")
+    return "\n".join(lines)
