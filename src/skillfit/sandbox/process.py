@@ -117,7 +117,7 @@ def remove_abandoned() -> None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                continue  # its owner lives
+                continue  # its process still runs
             else:
                 kill_marked(f"{path.name}/")
                 remove_tree(path)
