@@ -117,8 +117,8 @@ async def finish(
         skills = {"baseline": run.initial, "best": ending.handed_back, "final": final}
         ending = replace(ending, tests=await _tests(run.engine, task.test, skills, log))
     before, after = _values(evaluation, state, ending)
-    if after > before:  # otherwise there is no gain that a rule could explain
-        _audit(task, before, after, log)
+    proven = ending.handed_back.hash == ending.found.hash
+    _audit(task, before, after if proven else before, log)
     return await _diagnosed(run, closing, state, ending, cut_short)
 
 
@@ -328,7 +328,7 @@ def _values(
 
 
 def _audit(task: Task, before: float, after: float, log: StepLog) -> None:
-    """Warn about a score that a one-line rule reaches too."""
+    """Warn about a score that a one-line rule reaches too. `after`: of the skill handed back."""
     check = audit(shortcuts(task.train, task.selection), before, after)
     if check.verdict != "go":
         log.emit(Warned(what="shortcut", message=check.message))
