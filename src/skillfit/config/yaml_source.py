@@ -1,6 +1,6 @@
 """Where settings come from: YAML files with `_base_`, mappings, and `key=value` overrides.
 
-Every key remembers the place that set it, so that errors can name a line or an override.
+The place that set a key is kept, so that errors can name a line or an override.
 """
 
 from __future__ import annotations
