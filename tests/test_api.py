@@ -196,6 +196,32 @@ def test_a_budget_nobody_understands_is_refused() -> None:
         parse_budget("five bucks")
 
 
+@pytest.mark.parametrize("budget", [["$5"], True, "$1.2.3", ("$5",), object()])
+def test_a_budget_of_another_type_is_refused(budget: Any) -> None:
+    with pytest.raises(InputError, match=r"The budget .* is not understood.*2000 calls"):
+        skillfit.train(
+            skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", budget=budget
+        )
+
+
+@pytest.mark.parametrize("skill", [None, 5, [SKILL], {"a": None}])
+def test_evaluate_refuses_what_is_no_skill(skill: Any) -> None:
+    with pytest.raises(InputError, match=r"is not a skill.*Give a path, a text"):
+        skillfit.evaluate(skill, ITEMS, agent=obedient)
+
+
+def test_evaluate_refuses_an_empty_mapping_of_skills() -> None:
+    with pytest.raises(InputError, match="no skill to measure"):
+        skillfit.evaluate({}, ITEMS, agent=obedient)
+
+
+@pytest.mark.parametrize("repeats", [0, -1, "2", 1.5])
+def test_evaluate_refuses_to_measure_without_rollouts(repeats: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one rollout"):
+        skillfit.evaluate(SKILL, ITEMS, agent=obedient, repeats=repeats)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_importing_skillfit_costs_nothing_and_train_stays_a_function() -> None:
     code = """
 import sys, skillfit

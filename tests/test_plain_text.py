@@ -11,6 +11,7 @@ from skillfit.plain_text import (
     budget_amount,
     dollars,
     duration,
+    last_part,
     mean_score,
     percent,
     points,
@@ -67,6 +68,19 @@ def test_what_is_shown_cannot_move_the_cursor_and_stays_the_same_when_shown_agai
     assert not any(ord(letter) < 32 and letter not in "\n\t\r" for letter in shown)
     assert "\r" not in shown.replace("\r\n", "")
     assert visible(shown) == shown
+
+
+@given(st.text(), st.integers(1, 40))
+def test_the_last_part_of_a_text_is_its_end_within_the_limit(text: str, limit: int) -> None:
+    end = last_part(text, limit)
+    assert len(end) <= limit
+    assert end == text or (end[0] == "…" and text.endswith(end[1:]) and len(text) > limit)
+
+
+def test_the_last_part_of_a_text_shows_that_some_is_left_out() -> None:
+    assert last_part("seven of them", 13) == "seven of them"
+    assert last_part("seven of them", 8) == "…of them"
+    assert last_part("seven of them", 6) == "…them"
 
 
 def test_error_messages_are_visible_text() -> None:

@@ -34,7 +34,7 @@ from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
-from skillfit.plain_text import display_name, visible
+from skillfit.plain_text import display_name, shorten, visible
 from skillfit.run.control import Control
 from skillfit.run.records import RunFinishReason, RunSummary
 from skillfit.run.view import read_listed
@@ -70,10 +70,11 @@ ModelLike = str | UserSettings
 AgentLike = ModelLike | Agent | Callable[..., Any]
 SkillLike = Skill | str | Path
 TaskLike = Task | str | Path | Iterable[Item | Mapping[str, Any]]
+_NUMBER = r"\d+\.?\d*|\.\d+"
 _BUDGETS = (
-    (r"\$\s*([\d.]+)", "usd"),
-    (r"([\d.]+[kM]?)\s*(tokens|calls|rollouts)", ""),
-    (r"([\d.]+)\s*min(?:utes)?", "minutes"),
+    (rf"\$\s*({_NUMBER})", "usd"),
+    (rf"((?:{_NUMBER})[kM]?)\s*(tokens|calls|rollouts)", ""),
+    (rf"({_NUMBER})\s*min(?:utes)?", "minutes"),
 )
 
 
@@ -339,6 +340,8 @@ async def evaluate_async(
         if isinstance(skill, Mapping)
         else {"skill": as_skill(skill)}
     )
+    if not skills:
+        raise InputError("There is no skill to measure.", hint="Give a skill, or {name: skill}.")
     first = next(iter(skills.values()))
     changed = {**(settings or {}), **sections}
     inputs = prepare(
@@ -439,9 +442,14 @@ def prepare(
 
 
 def as_skill(skill: SkillLike) -> Skill:
-    """A Skill as it is; a text of several lines as a document; anything else is a path."""
+    """A Skill as it is; a text of several lines as a document; another text is a path."""
     if isinstance(skill, Skill):
         return skill
+    if not isinstance(skill, str | Path):
+        raise InputError(
+            f"{shorten(repr(skill), 100)} is not a skill.",
+            hint="Give a path, a text of several lines, or a Skill.",
+        )
     return Skill.from_text(skill) if isinstance(skill, str) and "\n" in skill else Skill.load(skill)
 
 
@@ -460,13 +468,15 @@ def default_run(inputs: Inputs, kind: str = "") -> Path:
 def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
     if isinstance(budget, Mapping):
         return dict(budget)
-    if isinstance(budget, int | float):
+    if isinstance(budget, int | float) and not isinstance(budget, bool):
         return {"usd": float(budget)}
+    text = budget.strip() if isinstance(budget, str) else ""
     for pattern, name in _BUDGETS:
-        if match := re.fullmatch(pattern, budget.strip()):
+        if match := re.fullmatch(pattern, text):
             amount = float(match[1].rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(match[1][-1], 1)
             return {name: amount} if name else {match[2]: int(amount)}
     raise InputError(
-        f"The budget {budget!r} is not understood.",
-        hint="Write $5, 2000 calls, 300 rollouts, 1M tokens or 30 min.",
+        f"The budget {shorten(repr(budget), 100)} is not understood.",
+        hint="Write $5, 2000 calls, 300 rollouts, 1M tokens or 30 min; or give a number of dollars "
+        "or {usd, calls, rollouts, tokens, minutes}.",
     )

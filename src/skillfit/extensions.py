@@ -388,7 +388,7 @@ def find_source(
     if not isinstance(source, TaskSource):
         raise InputError(
             f"env.tasks: the function registered as {name!r} returned {type(source).__name__}.",
-            hint="It must return a skillfit.tasks.task.TaskSource.",
+            hint="It must return a skillfit.tasks.TaskSource.",
         )
     return source
 

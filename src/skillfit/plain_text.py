@@ -76,6 +76,11 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
+def last_part(text: str, limit: int) -> str:
+    """The end of the text within `limit` characters, with an ellipsis if some is left out."""
+    return text if len(text) <= limit else f"…{text[len(text) - limit + 1 :].lstrip()}"
+
+
 def one_line(text: str, limit: int) -> str:
     """The beginning of the text in one line of at most `limit` characters."""
     # Splitting is slow for megabytes, and most characters of a text are not spaces.

@@ -14,7 +14,7 @@ from skillfit.config import load_config
 from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, connect
-from skillfit.models.failures import is_fatal
+from skillfit.models.failures import policy
 from skillfit.models.protocol import AuthFailed
 from tests.agents.stand_in import DESCRIPTION, StandIn
 
@@ -76,7 +76,7 @@ def test_codex_complaining_about_a_missing_key_is_an_auth_failure() -> None:
     text = "Missing environment variable: `OPENAI_API_KEY`."
     failure = failure_of(load_description("codex"), 1, text, Usage(), auth_hint="")
 
-    assert failure.kind == "auth" and is_fatal("auth")
+    assert failure.kind == "auth" and policy("auth").fatal
 
 
 def test_opencode_without_ripgrep_is_an_error_at_the_start(fake: StandIn) -> None:

@@ -20,13 +20,23 @@ from skillfit.run.events import (
     Event,
     GateDecided,
     RolloutFinished,
+    SlowUpdateFinished,
     StageStarted,
     StepFinished,
     Stored,
     Warned,
 )
-from skillfit.run.records import EditEffect, Evidence, RecordedConfig, ScoreEstimate
+from skillfit.run.records import (
+    EditEffect,
+    Evidence,
+    RecordedConfig,
+    ScoreEstimate,
+    SlowUpdateAction,
+    SlowUpdateRecord,
+    slow_update_name,
+)
 from skillfit.skill import Edit
+from tests.report.recorded_runs import NOWHERE
 from tests.support.records import run_started, ship_tested, step_record
 
 STARTED = run_started(
@@ -173,6 +183,33 @@ def test_plain_lines_are_words_for_people() -> None:
         skill_hash="s0",
     )
     assert event_lines(nothing) == ["ship test: no improvement: no candidate was accepted"]
+
+
+def test_a_slow_update_that_the_gate_decided_on_has_one_line() -> None:
+    found = Evidence(difference=0.0, interval=(-0.1, 0.1), rollouts=40)
+    gate = replace(
+        decided(4, []), name=slow_update_name(2), decision="reject", evidence=found, score=None
+    )
+    [line] = [*event_lines(gate), *event_lines(slow_update("reject"))]
+    assert line.startswith("slow update 2: rejected, +0.000")
+    assert event_lines(slow_update("join_pool")) == [
+        "slow update after epoch 2: added as a pending edit"
+    ]
+    [line] = event_lines(slow_update("force_accept"))  # no gate decided
+    assert line.startswith("slow update after epoch 2: ")
+
+
+def slow_update(action: SlowUpdateAction) -> SlowUpdateFinished:
+    return SlowUpdateFinished(
+        epoch=2,
+        action=action,
+        result=SlowUpdateRecord(action=action, standings=NOWHERE),
+        pairs=[],
+        all_pairs=[],
+        candidate="",
+        skill="",
+        best_skill="",
+    )
 
 
 def test_a_gain_of_graded_scores_is_not_called_nothing_fixed() -> None:

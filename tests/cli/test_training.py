@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from skillfit.api import Run
-from skillfit.cli.output import ResultLine, RolloutsLine, ShipLine
+from skillfit.cli.output import ResultLine, RolloutsLine, ShipLine, SplitLine
 from skillfit.cli.terminal import Terminal
-from skillfit.cli.train import attend, config_inputs
+from skillfit.cli.train import config_inputs, run_in_terminal
 from skillfit.models.protocol import Usage
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
@@ -82,7 +82,7 @@ def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
             bills.extend([spent.calls] if spent else [])
 
     inputs = config_inputs(config, [*SMALL, "budget.calls=9"])
-    attend(
+    run_in_terminal(
         path,
         Billed(Console()),
         lambda control: start(inputs, path, force_new=True, control=control),
@@ -148,6 +148,15 @@ def test_unused_rollouts_of_a_budget_are_explained(tested: bool) -> None:
     assert ("there was none to test" in words) == (not tested)
     assert "rollouts used" not in replace(line, rollouts=RolloutsLine(240, 240)).as_text("")
     assert "rollouts used" not in replace(line, rollouts=RolloutsLine(171)).as_text("")
+
+
+@pytest.mark.parametrize("unproven", [True, False])
+def test_the_scores_of_both_splits_are_those_of_one_skill(unproven: bool) -> None:
+    test = SplitLine(0.5, best=0.5 if unproven else 0.7, final=0.7)
+    line = ResultLine("inconclusive", Path("r"), selection=SplitLine(0.4, 0.6), test=test)
+    said = replace(line, unproven=unproven).as_text("").splitlines()
+    whose = " (unproven skill)" if unproven else ""
+    assert said[1:3] == [f"selection: 0.400 → 0.600{whose}", f"test: 0.500 → 0.700{whose}"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -250,6 +250,24 @@ def test_errors_are_json_for_programs(shell: Shell) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (("data", "make", "foo"), "Missing option '--from'"),
+        (("train",), "Missing argument"),
+        (("eval", "a.yaml", "--repeats", "0"), "--repeats"),
+        (("nothing",), "No such command 'nothing'"),
+    ],
+)
+def test_errors_in_the_arguments_are_json_for_programs(
+    line: tuple[str, ...], error: str, shell: Shell
+) -> None:
+    said = shell(*line, "--json")
+    assert (said.code, said.json["exit_code"], said.json["finish_reason"]) == (2, 2, "usage")
+    assert error in said.json["error"] and said.json["hint"] and "Usage: " in said.err
+    assert shell(*line).out == ""
+
+
 def test_a_part_that_is_not_installed_says_so(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--track", "nobody-knows-this"), "nobody-knows-this")
 

@@ -146,6 +146,65 @@ def test_another_model_keeps_the_address_only_with_the_same_provider(
     assert (config.model.judge.id, config.model.judge.base_url) == (override, base_url)
 
 
+@pytest.mark.parametrize("key", ["env.grader", "evaluation.ship_grader"])
+@pytest.mark.parametrize("as_section", [False, True])
+def test_a_grader_replaces_the_one_below_as_a_whole(
+    tmp_path: Path, key: str, as_section: bool
+) -> None:
+    section, _, name = key.partition(".")
+    path = write(tmp_path / "c.yaml", f"{section}: {{{name}: {{exact: {{ignore_case: true}}}}}}\n")
+    regex = '{regex: {pattern: "("}}'
+    override = f"{section}={{{name}: {regex}}}" if as_section else f"{key}={regex}"
+    above = write(tmp_path / "above.yaml", f"_base_: c.yaml\n{section}: {{{name}: {regex}}}\n")
+    for config in (load_config(path, [override]), load_config(above)):
+        assert getattr(getattr(config, section), name) == {"regex": {"pattern": "("}}
+
+
+def test_a_key_inside_a_grader_changes_that_grader(tmp_path: Path) -> None:
+    grader = "env: {grader: {exact: {ignore_case: true, strip: true}}}\n"
+    path = write(tmp_path / "c.yaml", grader)
+    config = load_config(path, ["env.grader.exact.ignore_case=false"])
+    assert config.env.grader == {"exact": {"ignore_case": False, "strip": True}}
+    replaced = ["env.grader.exact.ignore_case=false", "env.grader={regex: {}}"]
+    assert load_config(path, replaced).env.grader == {"regex": {}}
+    changed = load_config(path, ["env.grader={regex: {}}", "env.grader.regex.pattern=a"])
+    assert changed.env.grader == {"regex": {"pattern": "a"}}
+    other = load_config(path, ["env={limit: 3}", "env.grader.exact.strip=false"])
+    assert other.env.grader == {"exact": {"ignore_case": True, "strip": False}}
+
+
+def test_a_grader_replaces_the_one_of_the_benchmark() -> None:
+    assert load_config({"env": {"tasks": "searchqa"}}).env.grader == {
+        "normalized": {"extract": ["tag", "last_line"]}
+    }
+    config = load_config({"env": {"tasks": "searchqa", "grader": {"f1": {}}}})
+    assert config.env.grader == {"f1": {}}
+    override = ["env.grader.normalized.extract=[tag]"]
+    config = load_config({"env": {"tasks": "searchqa"}}, override)
+    assert config.env.grader == {"normalized": {"extract": ["tag"]}}
+
+
+@pytest.mark.parametrize("key", ["env.grader", "evaluation.ship_grader"])
+def test_an_empty_grader_is_refused(key: str) -> None:
+    assert f"{key}: an empty mapping names no grader" in refusal({}, f"{key}={{}}")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1:1", "1:2:3:4", "a:b:c", "0:1:1", "4:4:-2", "1:1:nan", "1:1:inf", "[0,0,0]"]
+)
+def test_a_bad_split_ratio_is_refused_when_the_config_is_read(text: str) -> None:
+    message = refusal({}, f"env.split_ratio={text}")
+    assert f"env.split_ratio: {text!r} is not train:selection:test, for example 4:4:2" in message
+
+
+@pytest.mark.parametrize(
+    "key", ["budget.usd", "budget.minutes", "budget.tokens", "budget.calls", "budget.rollouts"]
+)
+def test_an_infinite_budget_is_refused(key: str) -> None:
+    message = refusal({}, f"{key}=.inf")
+    assert f"{key} = inf is not valid: it should be a finite number" in message
+
+
 def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.yaml",

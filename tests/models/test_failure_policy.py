@@ -19,7 +19,6 @@ from skillfit.models.failures import (
     POLICIES,
     can_be_lost,
     classify,
-    is_fatal,
     is_infrastructure,
     is_unreachable,
     is_unusable,
@@ -216,7 +215,7 @@ def test_other_modules_ask_the_policy_and_not_the_class_of_a_failure():
 
 
 def test_no_failure_is_both_fatal_and_repeated_or_lost():
-    fatal = {kind for kind in POLICIES if is_fatal(kind)}
+    fatal = {kind for kind in POLICIES if policy(kind).fatal}
     assert fatal == {"auth", "quota", "config"}
     assert not any(
         policy(kind).retry != "never" or can_be_lost(kind) or is_infrastructure(kind)
@@ -249,7 +248,7 @@ def test_failures_of_the_infrastructure_say_nothing_about_the_skill():
 
 def test_kinds_of_the_users_own_code_fail_the_rollout_and_nothing_else():
     assert policy("my_grader") == policy("agent")
-    assert policy("my_grader").retry == "never" and not is_fatal("my_grader")
+    assert policy("my_grader").retry == "never" and not policy("my_grader").fatal
 
 
 def test_a_call_is_repeated_as_often_as_the_policy_and_the_model_allow():

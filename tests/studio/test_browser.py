@@ -421,6 +421,25 @@ def test_the_pool_of_an_open_page_grows_and_ends_with_the_run(
         assert page.evaluate("window.untouched"), "the page was not loaded again"
 
 
+def test_a_click_counts_while_its_part_of_the_page_is_sent_again(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/run/pool")
+        link = page.locator(".forest tbody a").first
+        link.hover()
+        page.mouse.down()
+        page.evaluate(
+            """() => {
+              const part = document.querySelector('[data-part="pool"]');
+              showParts({ pool: part.innerHTML + '<p id="sent-again"></p>' });
+            }"""
+        )
+        expect(page.locator("#sent-again")).to_have_count(0)
+        page.mouse.up()
+        page.wait_for_url("**/edit/pool?id=*")
+
+
 def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) -> None:
     with window(chromium, site) as opened:
         page = opened.open("/?sort=name")

@@ -213,7 +213,8 @@ async def test_compositions_combine_scores() -> None:
     ("setting", "message"),
     [
         ("exactt", "'exactt' is not a grader. Did you mean 'exact'"),
-        ({"exact": {}, "f1": {}}, "is not a grader"),
+        ({"exact": {}, "f1": {}}, "names 2 graders: exact, f1"),
+        ({}, "an empty mapping names no grader"),
         ({"numeric": {"rell": 1}}, "env.grader.numeric.rell: .* Did you mean 'rel'"),
         ({"numeric": {"rel": "much"}}, "env.grader.numeric.rel"),
         ({"numeric": {"rel": -1}}, "env.grader.numeric.rel"),

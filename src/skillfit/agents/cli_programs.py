@@ -32,7 +32,7 @@ from skillfit.models.json_text import JsonObject, at_path, parse_json
 from skillfit.models.protocol import ModelError, Usage
 from skillfit.models.registry import Readiness
 from skillfit.models.wire import MAX_TOKEN_COUNT
-from skillfit.plain_text import head_and_tail
+from skillfit.plain_text import head_and_tail, last_part
 from skillfit.tasks.item import Reported, TrajectoryStep
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
@@ -463,7 +463,7 @@ def failure_of(
     description: Description, code: int | None, text: str, usage: Usage, *, auth_hint: str
 ) -> ModelError:
     """The typed failure for a program that ended with this exit code and error text."""
-    text = (text.strip() or "it printed no error")[-_SHOWN:]
+    text = last_part(text.strip(), _SHOWN) or "it printed no error"
     message = f"{description.name} gave no answer (exit code {code}): {text}"
     kind = _kind(description, text)
     if kind is None:

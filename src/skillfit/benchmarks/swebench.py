@@ -53,6 +53,7 @@ from skillfit.models.client import with_retries
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
+from skillfit.plain_text import last_part
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import (
     ProcessResult,
@@ -124,7 +125,7 @@ async def _run_docker(*arguments: str, timeout: float = _DOCKER_SECONDS) -> Proc
 
 
 def _last_output(result: ProcessResult) -> str:
-    return (result.stderr or result.stdout).strip()[-500:] or result.killed
+    return last_part((result.stderr or result.stdout).strip(), 500) or result.killed
 
 
 def _docker_settings() -> dict[str, str]:
@@ -299,7 +300,7 @@ class PatchGrader(BuiltIn, name="patch"):
             f"{len(found.unresolved)} of {len(content['FAIL_TO_PASS'])} tests for the issue fail; "
             f"{len(found.broken)} tests that passed before fail now."
         )
-        evidence = (*found.unresolved, *found.broken, result.stdout[-2000:])
+        evidence = (*found.unresolved, *found.broken, last_part(result.stdout, 2000))
         return Score(0.0, feedback=feedback, evidence=evidence)
 
     def problem(self, item: Item) -> str:
@@ -336,7 +337,7 @@ class Checkout:
         text = patch if patch.endswith("\n") else f"{patch}\n"
         result = await _git("apply", "--whitespace=nowarn", "-", cwd=self.folder, stdin=text)
         if result.code != 0:
-            raise PatchFailed(result.stderr.strip()[-500:])
+            raise PatchFailed(last_part(result.stderr.strip(), 500))
 
     def restore(self, names: list[str]) -> None:
         """Bring files back to the base state; files that do not exist there are removed."""
@@ -367,7 +368,7 @@ async def changes(base: Path, changed: Path) -> str:
         arguments = ("diff", "--no-index", "--no-prefix", "--binary", "--no-renames", "a", "b")
         result = await _git(*arguments, cwd=scratch)
     if result.code not in (0, 1):
-        raise TaskFailure("git", f"git diff failed: {result.stderr.strip()[-300:]}")
+        raise TaskFailure("git", f"git diff failed: {last_part(result.stderr.strip(), 300)}")
     return result.stdout
 
 

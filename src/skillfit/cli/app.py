@@ -90,6 +90,20 @@ def main(argv: list[str] | None = None) -> None:
         if "--json" in arguments:
             print(json.dumps(_error_json(error)))
         sys.exit(int(error.exit_code))
+    except SystemExit as end:
+        wrong = _argument_error(end)
+        if wrong is not None and "--json" in arguments:
+            print(json.dumps(_error_json(wrong)))
+        raise
+
+
+def _argument_error(end: SystemExit) -> InputError | None:
+    """The error in the arguments that typer has printed before it ended the command, if any."""
+    # Its class is in click or in typer, depending on typer's version. Only the method is the same.
+    format_message = getattr(end.__context__, "format_message", None)
+    if format_message is None:
+        return None
+    return InputError(format_message(), hint="The option --help lists the arguments.")
 
 
 class ErrorJson(TypedDict):

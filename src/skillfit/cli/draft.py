@@ -214,7 +214,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
     """The model's tasks, recorded in the folder."""
     from skillfit.cli.terminal import Terminal
-    from skillfit.cli.train import attend
+    from skillfit.cli.train import run_in_terminal
     from skillfit.run.journal import Journal
     from skillfit.run.store import JOURNAL
 
@@ -227,7 +227,7 @@ def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
         if not journal.count("call/"):
             asked, most = quantity(order.count, "task"), dollars(order.usd)
             terminal.say(f"Asking {order.writer.spec.id} for {asked} (at most {most}).")
-        return attend(folder, terminal, work)
+        return run_in_terminal(folder, terminal, work)
 
 
 def _spent(folder: Path) -> Usage:

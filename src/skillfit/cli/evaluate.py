@@ -15,7 +15,7 @@ import typer
 
 from skillfit.atomic_write import write_whole
 from skillfit.cli.output import Json, Overrides, console, rich_table, show
-from skillfit.cli.train import ConfigFile, RunOption, attend, config_inputs, inputs_of_run
+from skillfit.cli.train import ConfigFile, RunOption, config_inputs, inputs_of_run, run_in_terminal
 from skillfit.errors import Exit, InputError
 from skillfit.plain_text import (
     mean_score,
@@ -184,7 +184,7 @@ def measure(
             spending=spending,
         )
 
-    return attend(path, terminal, begin)
+    return run_in_terminal(path, terminal, begin)
 
 
 _LINE_LENGTH = 60  # characters of a line in the table
@@ -221,7 +221,7 @@ def ablate_command(
     inputs = config_inputs(config, overrides, training=False)
     path = run or default_run(inputs, "ablate")
     terminal = CountingTerminal(console(stderr=True))
-    found: Ablation = attend(
+    found: Ablation = run_in_terminal(
         path,
         terminal,
         lambda control: measure_units(

@@ -253,10 +253,17 @@ class ResultLine:
         lines = [f"{display_name(self.finish_reason)}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
         fresh = ", on fresh rollouts" if self.ship.interval else ""
-        shown = {f"selection{fresh}{metric}": self.selection, f"test{metric}": self.test}
-        for name, scores in shown.items():
-            if scores.baseline is not None and scores.best is not None:
-                lines.append(f"{name}: {mean_score(scores.baseline)} → {mean_score(scores.best)}")
+        # The selection scores are of the skill that was found, and `test.best` of the one that is
+        # handed back. Both lines show the same skill.
+        whose = " (unproven skill)" if self.unproven else ""
+        test_score = self.test.final if self.unproven else self.test.best
+        shown = {
+            f"selection{fresh}{metric}": (self.selection.baseline, self.selection.best),
+            f"test{metric}": (self.test.baseline, test_score),
+        }
+        for name, (before, after) in shown.items():
+            if before is not None and after is not None:
+                lines.append(f"{name}: {mean_score(before)} → {mean_score(after)}{whose}")
         if self.ship.gap is not None and self.ship.difference is not None:
             gain, gap = self.ship.difference, self.ship.gap
             trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"

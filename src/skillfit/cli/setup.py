@@ -38,7 +38,7 @@ def demo_command(
 
     Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
     """
-    from skillfit.cli.train import config_inputs, drive
+    from skillfit.cli.train import config_inputs, train_in_terminal
     from skillfit.report import read_story, write_report
 
     overrides = [f"model.agent.id={model}"] if model else []
@@ -52,7 +52,7 @@ def demo_command(
         message = f"The project is in {copied}: {what}."
         console(stderr=True).print(message, markup=False, soft_wrap=True)
     inputs = config_inputs(copied / "skillfit.yaml", overrides)
-    result = drive(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
+    result = train_in_terminal(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
     story = read_story(result.run)
     line = ResultLine.of_story(story)
     lines = [

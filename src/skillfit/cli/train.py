@@ -86,7 +86,7 @@ def train_command(
 
     planned = [f"budget.rollouts={rollouts}"] if rollouts else []
     inputs = config_inputs(config, [*(overrides or ()), *planned])
-    result = drive(
+    result = train_in_terminal(
         inputs,
         run or default_run(inputs),
         as_json=as_json,
@@ -110,7 +110,7 @@ def resume_command(
 
     Example: skillfit resume runs/first budget.usd=5
     """
-    result = drive(
+    result = train_in_terminal(
         inputs_of_run(run, overrides),
         run,
         as_json=as_json,
@@ -151,7 +151,7 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 
-def drive(
+def train_in_terminal(
     inputs: Inputs,
     path: Path,
     *,
@@ -161,6 +161,9 @@ def drive(
     force: bool = False,
     track: Sequence[str] = (),
 ) -> TrainingResult:
+    """Train, or resume the run at `path`, and show its progress on stderr: a live screen on a
+    terminal, else lines. `track` names the trackers that get the events of the run too.
+    """
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
     from skillfit.plugins.trackers import make_tracker
     from skillfit.training.start import start
@@ -174,7 +177,7 @@ def drive(
     trackers = [make_tracker(spec, path) for spec in track]
     how = {"force_new": force_new, "force": force}
     try:
-        return attend(
+        return run_in_terminal(
             path,
             terminal,
             lambda control: start(
@@ -187,14 +190,14 @@ def drive(
             tracker.close()
 
 
-def attend(
+def run_in_terminal(
     path: Path,
     terminal: Terminal,
     begin: Callable[[Control], Coroutine[Any, Any, T]],
     *,
     resumable: bool = False,
 ) -> T:
-    """Do a run's work under a terminal.
+    """Do the work of a run at `path` while a terminal shows its progress.
 
     The first Ctrl-C lets work in flight finish and saves it; the second one stops at once.
     `resumable`: the run can be resumed with `skillfit resume`.
@@ -206,16 +209,17 @@ def attend(
     control = Control()
     try:
         with terminal:
-            return asyncio.run(_attended(begin(control), path, terminal, control))
+            return asyncio.run(_run_until_done(begin(control), path, terminal, control))
     except Interrupted:
         if resumable:
             raise
         raise Interrupted() from None
 
 
-async def _attended(
+async def _run_until_done(
     work: Coroutine[Any, Any, T], path: Path, terminal: Terminal, control: Control
 ) -> T:
+    """Wait for the work, refresh the terminal meanwhile, and handle signals."""
     import asyncio
 
     from skillfit.run.control import Interrupted
@@ -304,7 +308,7 @@ def check_command(
 
     inputs = config_inputs(config, overrides)
     path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
-    report = attend(
+    report = run_in_terminal(
         path,
         terminal,
         lambda control: check_run(inputs, path, listeners=[terminal], control=control),

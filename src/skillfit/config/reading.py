@@ -89,7 +89,8 @@ def load_config(
         is_empty_section = value is None and key in SECTIONS
         data[key] = {} if is_empty_section else value
     _resolve_paths(data, settings)
-    filled = PlacedSettings(data).over(_recipe_defaults(data)).over(_source_defaults(data))
+    given = PlacedSettings(data, settings.places)
+    filled = given.over(_recipe_defaults(data)).over(_source_defaults(data))
     try:
         return Config.model_validate(filled.data)
     except ValidationError as error:

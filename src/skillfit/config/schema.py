@@ -36,9 +36,21 @@ UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatc
 
 
 class Section(BaseModel):
-    """A part of the config: immutable, without unknown keys, documented by field docstrings."""
+    """A part of the config: immutable, without unknown keys and infinite numbers, documented by
+    field docstrings.
+    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+def _named_grader(value: GraderSetting | None) -> GraderSetting | None:
+    if isinstance(value, Mapping) and not value:
+        raise ValueError(
+            "an empty mapping names no grader; write a name, such as exact, or {name: settings}"
+        )
+    return value
 
 
 class ModelSection(Section):
@@ -198,6 +210,8 @@ class EvaluationSection(Section):
     leak_check: bool = True
     """Block edits that carry hidden items' text or answers, or the grader's rules."""
 
+    _check_grader = field_validator("ship_grader")(_named_grader)
+
     def value(self, hard: float, soft: float) -> float:
         """The score that decides: hard and soft under `gate_metric`."""
         return metric_score(self.gate_metric, hard, soft, self.gate_mixed_weight)
@@ -228,6 +242,8 @@ class TaskSection(Section):
     """
     fields: dict[str, str] = Field(default_factory=dict)
     """Which columns of your tasks are used: {input: question, answers: gold}."""
+
+    _check_grader = field_validator("grader")(_named_grader)
 
 
 class AgentSection(Section):
@@ -296,6 +312,28 @@ class SplitSection(Section):
     """Train even when too few items are left for selection. The result is labelled unverified."""
     limit: int = Field(default=0, ge=0)
     """Items to use per split; 0 = all."""
+
+    @field_validator("split_ratio")
+    @classmethod
+    def _known_ratio(cls, value: str) -> str:
+        _parse_ratio(value)
+        return value
+
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """`split_ratio` as numbers."""
+        return _parse_ratio(self.split_ratio)
+
+
+def _parse_ratio(text: str) -> tuple[float, float, float]:
+    """`train:selection:test`, as 4:4:2 or 0.2:0.1:0.7."""
+    try:
+        parts = tuple(float(part) for part in text.split(":"))
+    except ValueError:
+        parts = ()
+    if len(parts) != 3 or not all(0 <= part < float("inf") for part in parts) or not parts[0]:
+        raise ValueError(f"{text!r} is not train:selection:test, for example 4:4:2")
+    return parts
 
 
 class EnvSection(SplitSection, AgentSection, TaskSection):

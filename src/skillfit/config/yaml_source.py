@@ -1,6 +1,6 @@
 """Where settings come from: YAML files with `_base_`, mappings, and `key=value` overrides.
 
-Every key remembers the place that set it, so that errors can name a line or an override.
+The place that set a key is kept, so that errors can name a line or an override.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _VALUE_LIMIT = 20_000
 _DEPTH_LIMIT = 50
 _LONGEST_NUMBER = 400
 
-
+# Settings that are one value also where they are a mapping, {name: settings}: they are not merged.
+_WHOLE_VALUES = ("env.grader", "evaluation.ship_grader")
 FROM_PYTHON = "the settings"  # the name of the place of settings that are in no file
 
 
@@ -68,11 +69,30 @@ class PlacedSettings:
         return cls(value, {key: place})
 
     def over(self, base: PlacedSettings) -> PlacedSettings:
-        """These settings on top of `base`: sections are merged, other values replaced."""
+        """These settings on top of `base`: sections are merged, other values replaced.
+
+        A grader replaces the one in `base`. A key inside it, as of the override
+        `env.grader.exact.ignore_case=false`, changes the one in `base`.
+        """
+        replaced = tuple(key for key in _WHOLE_VALUES if self._sets_whole(key))
+        inside = tuple(f"{key}." for key in replaced)
+        below = {key: place for key, place in base.places.items() if not key.startswith(inside)}
         return PlacedSettings(
-            _merge(base.data, self.data),
-            {**base.places, **self.places},
+            _merge(base.data, self.data, replaced),
+            {**below, **self.places},
             self.origin or base.origin,
+        )
+
+    def _sets_whole(self, key: str) -> bool:
+        """Whether the value of a key is set here, not only keys inside it."""
+        section, _, name = key.rpartition(".")
+        values = self.data.get(section)
+        if not isinstance(values, dict) or name not in values:
+            return False
+        if key in self.places:
+            return True
+        return section in self.places and not any(
+            place.startswith(f"{key}.") for place in self.places
         )
 
     def place(self, key: str) -> SettingPlace:
@@ -231,14 +251,17 @@ def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator
         yield from _key_lines(value_node, path, f"{key}.")
 
 
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> JsonObject:
+def _merge(
+    base: Mapping[str, Any], top: Mapping[str, Any], whole: Container[str], section: str = ""
+) -> JsonObject:
+    """`top` on top of `base`. `whole` are dotted keys whose values replace those of `base`."""
     merged = dict(base)
     for key, value in top.items():
-        below = merged.get(key)
+        below, dotted = merged.get(key), f"{section}{key}"
         if isinstance(below, str) and key in ROLES and isinstance(value, dict):
             below = {"id": below}  # `agent: openai/x` below, `agent: {temperature: 0}` on top
-        if isinstance(below, dict) and isinstance(value, dict):
-            merged[key] = _merge(below, value)
+        if isinstance(below, dict) and isinstance(value, dict) and dotted not in whole:
+            merged[key] = _merge(below, value, whole, f"{dotted}.")
         else:
             merged[key] = value
     return merged

@@ -1,9 +1,9 @@
 """What measured facts mean for the user: the checks before a run, and how a run ended.
 
-A check turns facts into go, warn or stop, with the reason. `diagnose` explains the end of a run and
-names a next step that works. Each cause states only what the evidence shows; causes are tried in
-the order in which a person should look: what broke, what could not be measured, what was proposed,
-what it did.
+A check turns facts into go, warn or stop, with the reason. `diagnose_run` explains the end of a run
+and names a next step that works. Each cause states only what the evidence shows. Causes are tried
+in the order in which a person should look: what broke, what could not be measured, what was
+proposed, what it did.
 """
 
 from __future__ import annotations

@@ -174,11 +174,6 @@ def why_stop(
     return ""
 
 
-def is_fatal(kind: str) -> bool:
-    """Whether the run stops, because every other call would fail the same way."""
-    return policy(kind).fatal
-
-
 def is_infrastructure(kind: str) -> bool:
     """Whether the failure says nothing about the skill or the item."""
     return policy(kind).infrastructure

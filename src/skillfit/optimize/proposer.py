@@ -8,7 +8,7 @@ the agent explain how it works.
 
 `ExampleProposer` adds solved training items that resemble the failures as worked examples, and
 needs no model. An example is an edit with op `example`, so it is budgeted, gated and measured like
-any other.
+any other. `AnalystsAndExamples` combines the two.
 
 Your own proposer is a class with the one method of `Proposer`. Name it in `optimizer.proposer`
 (file.py:name, or an entry point of group `skillfit.proposers`) or hand it to
@@ -66,7 +66,7 @@ from skillfit.run.records import FailureNote, ProposalSource
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, example_edit, examples
 from skillfit.tasks.item import Item
 
-_SIDE = 2_000  # characters of an example's input or output
+_EXAMPLE_CHARACTERS = 2_000  # of an example's input or output
 _LOOKED_AT = 4_000  # characters of a text that decide what it resembles
 _WORD = re.compile(r"\w+")
 
@@ -139,13 +139,9 @@ def author_of(proposer: Proposer) -> Author:
 
 async def finished_cases(rollouts: StepRollouts) -> list[ItemAttempts]:
     """Each item of the step with all its rollouts, in planned order."""
-    cases = []
-    for requests, outcomes in zip(rollouts.requests, await rollouts.outcomes(), strict=True):
-        for found in group_by_item(requests):
-            arms = tuple(requests[at].arm for at in found.positions)
-            tried = tuple(outcomes[at] for at in found.positions)
-            cases.append(ItemAttempts(found.item, tried, arms=arms))
-    return cases
+    await rollouts.outcomes()
+    batches = zip(rollouts.requests, rollouts.running, strict=True)
+    return [case for requests, running in batches async for case in _cases(requests, running)]
 
 
 class AnalystProposer:
@@ -546,7 +542,7 @@ class ExampleProposer:
 
 
 class AnalystsAndExamples:
-    """Both at once."""
+    """The proposals of `AnalystProposer` and `ExampleProposer` together."""
 
     needs_optimizer = True
     needs_patch_mode = True
@@ -581,8 +577,8 @@ def solved_examples(items: Sequence[Item], outcomes: Iterable[Outcome] = ()) -> 
         if answer.strip() and item.input.strip() and not item.attachments():
             found.append(
                 Example(
-                    head_and_tail(item.input.strip(), _SIDE),
-                    head_and_tail(answer.strip(), _SIDE),
+                    head_and_tail(item.input.strip(), _EXAMPLE_CHARACTERS),
+                    head_and_tail(answer.strip(), _EXAMPLE_CHARACTERS),
                     item.id,
                 )
             )

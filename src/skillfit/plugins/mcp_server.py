@@ -25,7 +25,7 @@ from skillfit import __version__
 from skillfit.errors import InputError, SkillfitError
 from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject
-from skillfit.plain_text import shorten
+from skillfit.plain_text import last_part, shorten
 from skillfit.report import RunStory, open_details, read_story
 from skillfit.report.story import (
     EditSummary,
@@ -118,7 +118,8 @@ def _as_json_tool(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitabl
         return result if isinstance(result, dict) else asdict(result)
 
     signature = inspect.signature(tool, eval_str=True)
-    answer.__signature__ = signature.replace(return_annotation=JsonObject)  # type: ignore[attr-defined]
+    returning_json = signature.replace(return_annotation=JsonObject)
+    answer.__signature__ = returning_json  # type: ignore[attr-defined]
     return answer
 
 
@@ -458,7 +459,7 @@ class Tools:
             total_steps=story.total_steps,
             seconds_left=story.seconds_left,
             prompts_waiting=story.prompts,
-            stopped_by=failure[-_LONG:] if state in ("stopped", "review") else "",
+            stopped_by=last_part(failure, _LONG) if state in ("stopped", "review") else "",
         )
 
 

@@ -17,7 +17,7 @@ from math import ceil, floor
 
 from markupsafe import Markup
 
-from skillfit.plain_text import percent, points, shorten, visible
+from skillfit.plain_text import last_part, percent, points, shorten, visible
 from skillfit.report.story import EditSummary, EffectPoint, Point, RunStory
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
@@ -263,8 +263,7 @@ def _run_names(frame: _Frame, curves: Sequence[_RunCurve], x: float) -> Iterator
     below = -100.0
     for curve in sorted(curves, key=lambda curve: (frame.y(curve.last.score), curve.number)):
         below = max(frame.y(curve.last.score), below + 15)
-        short = curve.name if len(curve.name) <= 20 else "…" + curve.name[-19:]
-        yield _text(x, below + 4, short, f"name c{curve.number}")
+        yield _text(x, below + 4, last_part(curve.name, 20), f"name c{curve.number}")
 
 
 @dataclass(frozen=True, slots=True)

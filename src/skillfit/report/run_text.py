@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import (
@@ -45,7 +46,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import DECIDED
+from skillfit.run.records import DECIDED, Decision
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
@@ -399,6 +400,8 @@ def event_lines(event: Event) -> list[str]:
         decided = event.action in DECIDED  # the line of the decision says more
         return [] if decided else [f"step {event.step}: {display_name(event.action)}"]
     if isinstance(event, SlowUpdateFinished):
+        if event.action in get_args(Decision):  # the line of the decision says more
+            return []
         return [f"slow update after epoch {event.epoch}: {display_name(event.action)}"]
     if isinstance(event, ShipTested):
         return [_shipped(event)]

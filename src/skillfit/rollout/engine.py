@@ -37,7 +37,7 @@ from skillfit.plain_text import shorten
 from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
-from skillfit.run.journal import Journal
+from skillfit.run.journal import ABANDONED, Journal
 from skillfit.run.records import StageName
 from skillfit.tasks.item import Attempt, Grader, Item, Score, ScoredAttempt
 
@@ -122,7 +122,7 @@ class _Planned:
     @property
     def loss_key(self) -> str:
         """Where a permanent failure of this rollout is recorded for the phase that asked."""
-        return f"given_up/{self.phase}/{self.step}/{self.key}"
+        return f"{ABANDONED}/{self.phase}/{self.step}/{self.key}"
 
 
 class QueuedRollout(asyncio.Future[Outcome]):

@@ -37,6 +37,8 @@ from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.store import DamagedRun, ReadAhead, Redact, Store, dump, in_pages, load
 
 T = TypeVar("T")
+
+ABANDONED = "given_up"  # begins the keys of work that failed for good
 _Row = dict[str, str | bytes | float]  # column -> value
 
 # The key of the effect that the current task runs in, so that nested effects know their parent.
@@ -427,7 +429,7 @@ class RecordedModel:
 
     async def complete(self, request: Request) -> Reply:
         key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
-        abandoned = self._journal.get(f"given_up/{key}", _Abandoned)
+        abandoned = self._journal.get(f"{ABANDONED}/{key}", _Abandoned)
         if abandoned is not None:
             raise make_failure(abandoned.kind, abandoned.message, hint=abandoned.hint)
         try:
@@ -466,4 +468,4 @@ class RecordedModel:
         """
         failed, self._failed = self._failed, {}
         for key, abandoned in failed.items():
-            await self._journal.note(f"given_up/{key}", abandoned, _Abandoned)
+            await self._journal.note(f"{ABANDONED}/{key}", abandoned, _Abandoned)

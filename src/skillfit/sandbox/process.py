@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Literal
 
 from skillfit.errors import Exit, SkillfitError
+from skillfit.plain_text import last_part
 from skillfit.sandbox.launcher import STARTED
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
@@ -116,7 +117,7 @@ def remove_abandoned() -> None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                continue  # its owner lives
+                continue  # its process still runs
             else:
                 kill_marked(f"{path.name}/")
                 remove_tree(path)
@@ -289,7 +290,7 @@ async def _wait_for_end(
 
 def _require_started(argv: Sequence[str], outputs: Mapping[str, _Output], killed: str) -> None:
     started, _, problem = outputs["status"].text().partition(STARTED.decode())
-    reason = started or problem or outputs["stderr"].text().strip()[-500:]
+    reason = started or problem or last_part(outputs["stderr"].text().strip(), 500)
     if problem or (not killed and STARTED.decode() not in outputs["status"].text()):
         raise SandboxNotStarted(
             f"{Path(argv[0]).name} could not be started: {reason or 'no reason was given'}",

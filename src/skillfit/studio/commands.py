@@ -27,7 +27,7 @@ from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.models.registry import names_cli_program
-from skillfit.plain_text import shorten
+from skillfit.plain_text import last_part, shorten
 from skillfit.run.control import SteeringRequest, request_steering
 from skillfit.run.store import JOURNAL, in_use
 from skillfit.run.view import RESUMABLE, read_listed
@@ -136,7 +136,7 @@ async def run_command(
         command=as_typed(arguments),
         exit_code=process.returncode or 0,
         data=_last_json(lines),
-        message=err.decode("utf-8", "replace").strip()[-_LONGEST:],
+        message=last_part(err.decode("utf-8", "replace").strip(), _LONGEST),
     )
 
 
@@ -194,7 +194,7 @@ def start_log(run: Path) -> str:
         return ""
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.strip().splitlines() if not line.startswith('{"')]
-    return "\n".join(lines)[-_LONGEST:]
+    return last_part("\n".join(lines), _LONGEST)
 
 
 _DEPTH = 4  # folders below a root that are searched for skills, tasks and configs

@@ -1,5 +1,9 @@
 """What every page of the studio needs: the folders, the templates, short messages, the runs under
-the folder, lists in pages, and parts of a page that are sent again when they changed.
+the folder, the items of a run in full, lists in pages, and parts of a page that are sent again when
+they changed.
+
+Events keep long texts cut, so the full text and the images of an item come from the data file of
+the run. Only data files are read: tasks that are programs or Python code are never run for a page.
 
 The pace of updates follows their cost: after each look the stream rests fifty times as long as the
 look took, so that a watched run never takes more than about 2 % of a core.
@@ -15,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -26,12 +31,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from skillfit.errors import InputError, SkillfitError
+from skillfit.models.wire import image_media_type
 from skillfit.report import RunFollower, RunStory
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import STEERING
 from skillfit.run.store import JOURNAL, LOCK, in_use
 from skillfit.run.view import ListedRun, find_runs, read_listed
 from skillfit.studio.commands import Folders, Starter
+from skillfit.tasks.item import Item
+from skillfit.tasks.rows import items_of, read_rows
 
 _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
@@ -41,6 +49,9 @@ _REST = 50  # times the duration of a look at a watched run
 _LEAST = 1.0  # seconds between two looks
 _MOST = 15.0
 _QUIET = 20.0  # seconds after which a comment keeps the connection open
+_DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
+_LARGEST_FILE = 64_000_000  # bytes
+_LARGEST_IMAGE = 20_000_000
 
 Stamp = tuple[int, ...]  # changes whenever a file of the run was written
 Look = Callable[[], Mapping[str, str]]  # the parts of a page by name, as HTML
@@ -233,6 +244,58 @@ def stamp_of(path: Path) -> Stamp:
         else:
             stamp += (found.st_mtime_ns, found.st_size)
     return tuple(stamp)
+
+
+@dataclass(frozen=True, slots=True)
+class FullItem:
+    """An item as the agent was given it."""
+
+    input: str
+    images: tuple[Path, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    media_type: str
+    data: bytes
+
+
+def full_item(folders: Folders, story: RunStory, item_id: str) -> FullItem | None:
+    """The item, or None when its file is not there, not inside the folders, or no data file."""
+    path = Path(story.data.tasks)
+    if path.suffix not in _DATA_SUFFIXES or not folders.holds(path) or not path.is_file():
+        return None
+    found = path.stat()
+    if found.st_size > _LARGEST_FILE:
+        return None
+    fields = story.config.settings.env.fields
+    try:
+        items = _items_of_file(path, found.st_mtime_ns, tuple(sorted(fields.items())))
+    except SkillfitError:  # the file changed since the run; its events are all there is
+        return None
+    item = items.get(item_id)
+    if item is None:
+        return None
+    images = tuple(image.path for image in item.images)
+    return FullItem(item.input, images, tuple(item.files))
+
+
+@lru_cache(maxsize=4)
+def _items_of_file(
+    path: Path, modified: int, fields: tuple[tuple[str, str], ...]
+) -> dict[str, Item]:
+    """`modified` makes a changed file another entry of the cache."""
+    return {item.id: item for item in items_of(read_rows(path), dict(fields))}
+
+
+def image_file(folders: Folders, path: Path) -> ImageFile | None:
+    """An image inside the folders, recognised by its first bytes; None for anything else."""
+    if not folders.holds(path) or not path.is_file() or path.stat().st_size > _LARGEST_IMAGE:
+        return None
+    data = path.read_bytes()
+    media_type = image_media_type(data)
+    return ImageFile(media_type, data) if media_type else None
 
 
 def run_url(page: str, name: str, **query: object) -> str:

@@ -1,9 +1,5 @@
-"""The pages of one run: overview, pool, step, edit, skill, items, rollouts and report; and those
-that change it: decisions about edits, stop and resume, handoff answers, apply and undo. Each change
-does what a command does, and says which.
-
-Events keep long texts cut, so the full text and the images of an item come from the data file of
-the run. Only data files are read: tasks that are programs or Python code are never run for a page.
+"""The pages of one run, and below them the actions that change it: decisions about edits, stop and
+resume, handoff answers, apply and undo. Each action does what a command does, and says which.
 """
 
 from __future__ import annotations
@@ -11,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +17,6 @@ from starlette.responses import HTMLResponse, Response
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
-from skillfit.models.wire import image_media_type
 from skillfit.plain_text import budget_amount, quantity
 from skillfit.report import RunStory, open_details
 from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
@@ -65,22 +59,29 @@ from skillfit.report.story import (
     TypeSummary,
 )
 from skillfit.report.story_evidence import by_effect
-from skillfit.run.control import EDIT_ACTIONS, RAISABLE, stop_run
+from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
 from skillfit.run.store import in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 from skillfit.studio.commands import (
-    Folders,
     answer_prompt,
     as_typed,
     run_command,
     steer_run,
     waiting_prompts,
 )
-from skillfit.studio.site import ListPage, Studio, number_in, page_of, run_url, stream_parts
-from skillfit.tasks.item import Item
-from skillfit.tasks.rows import items_of, read_rows
+from skillfit.studio.site import (
+    FullItem,
+    ListPage,
+    Studio,
+    full_item,
+    image_file,
+    number_in,
+    page_of,
+    run_url,
+    stream_parts,
+)
 
 _EDITS = 60  # of the pool on the overview
 _FIRST_EDITS = 15  # shown before the rest is opened
@@ -94,9 +95,6 @@ _OPERATIONS = {
 _GATES = 15
 _ROLLOUTS = 60  # of a page
 _ITEMS = 50  # of a page
-_DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
-_LARGEST_FILE = 64_000_000  # bytes
-_LARGEST_IMAGE = 20_000_000
 _PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
 
 
@@ -502,56 +500,62 @@ def image(studio: Studio, request: Request) -> Response:
     return Response(file.data, media_type=file.media_type)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyPage(PageData):
+    """What applying would change, and the buttons to do it and to undo it."""
+
+    template: ClassVar = "apply.html.j2"
+
+    name: str
+    story: RunStory
+    hunks: Sequence[Hunk]
+    inside: bool  # the skill lies in a folder that the studio may change
+
+
+def apply_page(studio: Studio, request: Request) -> Response:
+    story = studio.story(request)
+    page = ApplyPage(
+        name=str(request.path_params["name"]),
+        story=story,
+        hunks=diff_hunks(story.initial_skill, story.best_skill),
+        inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
+    )
+    return studio.page(request, page)
+
+
 @dataclass(frozen=True, slots=True)
-class FullItem:
-    """An item as the agent was given it."""
+class WaitingPrompt:
+    """A handoff prompt with the answer that is in its file so far."""
 
-    input: str
-    images: tuple[Path, ...] = ()
-    files: tuple[str, ...] = ()
+    id: str
+    text: str
+    answer: str
+    problem: str  # why that answer cannot be used
+
+
+def _waiting(prompt: Pending) -> WaitingPrompt:
+    text = prompt.prompt.read_text(encoding="utf-8", errors="replace")
+    answer = ""
+    if prompt.answer.is_file():
+        answer = prompt.answer.read_text(encoding="utf-8", errors="replace")
+    return WaitingPrompt(prompt.id, text, answer, prompt.problem)
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFile:
-    media_type: str
-    data: bytes
+class HandoffPage(PageData):
+    """The prompts that wait for an answer."""
+
+    template: ClassVar = "handoff.html.j2"
+
+    name: str
+    story: RunStory
+    prompts: Sequence[WaitingPrompt]
 
 
-def full_item(folders: Folders, story: RunStory, item_id: str) -> FullItem | None:
-    """The item, or None when its file is not there, not inside the folders, or no data file."""
-    path = Path(story.data.tasks)
-    if path.suffix not in _DATA_SUFFIXES or not folders.holds(path) or not path.is_file():
-        return None
-    found = path.stat()
-    if found.st_size > _LARGEST_FILE:
-        return None
-    fields = story.config.settings.env.fields
-    try:
-        items = _items_of_file(path, found.st_mtime_ns, tuple(sorted(fields.items())))
-    except SkillfitError:  # the file changed since the run; its events are all there is
-        return None
-    item = items.get(item_id)
-    if item is None:
-        return None
-    images = tuple(image.path for image in item.images)
-    return FullItem(item.input, images, tuple(item.files))
-
-
-@lru_cache(maxsize=4)
-def _items_of_file(
-    path: Path, modified: int, fields: tuple[tuple[str, str], ...]
-) -> dict[str, Item]:
-    """`modified` makes a changed file another entry of the cache."""
-    return {item.id: item for item in items_of(read_rows(path), dict(fields))}
-
-
-def image_file(folders: Folders, path: Path) -> ImageFile | None:
-    """An image inside the folders, recognised by its first bytes; None for anything else."""
-    if not folders.holds(path) or not path.is_file() or path.stat().st_size > _LARGEST_IMAGE:
-        return None
-    data = path.read_bytes()
-    media_type = image_media_type(data)
-    return ImageFile(media_type, data) if media_type else None
+def handoff_page(studio: Studio, request: Request) -> Response:
+    story = studio.story(request)
+    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
+    return studio.page(request, HandoffPage(str(request.path_params["name"]), story, prompts))
 
 
 async def act(studio: Studio, request: Request) -> Response:
@@ -617,12 +621,9 @@ def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
 
 def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
     """Refuse an amount with which the run would stop at once."""
-    try:
-        amount = float(typed)
-    except ValueError:
-        return  # `steer_run` says what a budget is
+    amount = cap_amount(cap, typed)
     asked = [
-        float(decision.text)
+        cap_amount(cap, decision.text)
         for decision in story.decisions
         if decision.action == "budget" and decision.target == cap and not decision.done
     ]
@@ -630,11 +631,10 @@ def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
     refused = f"A budget of {budget_amount(cap, amount)} is not higher than"
     if amount <= present:
         raise InputError(f"{refused} the present one ({budget_amount(cap, present)}).")
-    # The time of a story includes pauses between resumes, which no budget counts.
-    used = {"usd": story.total.usd, "calls": story.total.calls, "tokens": story.total.tokens}
-    spent = used.get(cap) or 0.0
-    if amount <= spent:
-        raise InputError(f"{refused} what the run has used ({budget_amount(cap, spent)}).")
+    for use in cap_uses(story.total, story.seconds, story.caps):
+        # The time of a story includes pauses between resumes, which no budget counts.
+        if use.name == cap != "minutes" and amount <= use.used:
+            raise InputError(f"{refused} what the run has used ({use.text}).")
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
@@ -655,61 +655,3 @@ async def _apply(studio: Studio, run: Path, do: str) -> str:
         raise InputError(result.error)
     done = "Restored the former text" if do == "undo" else "Changed the skill"
     return f"{done}: {story.data.skill}. The same as: {result.command}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyPage(PageData):
-    """What applying would change, and the buttons to do it and to undo it."""
-
-    template: ClassVar = "apply.html.j2"
-
-    name: str
-    story: RunStory
-    hunks: Sequence[Hunk]
-    inside: bool  # the skill lies in a folder that the studio may change
-
-
-def apply_page(studio: Studio, request: Request) -> Response:
-    story = studio.story(request)
-    page = ApplyPage(
-        name=str(request.path_params["name"]),
-        story=story,
-        hunks=diff_hunks(story.initial_skill, story.best_skill),
-        inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
-    )
-    return studio.page(request, page)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingPrompt:
-    """A handoff prompt with the answer that is in its file so far."""
-
-    id: str
-    text: str
-    answer: str
-    problem: str  # why that answer cannot be used
-
-
-def _waiting(prompt: Pending) -> WaitingPrompt:
-    text = prompt.prompt.read_text(encoding="utf-8", errors="replace")
-    answer = ""
-    if prompt.answer.is_file():
-        answer = prompt.answer.read_text(encoding="utf-8", errors="replace")
-    return WaitingPrompt(prompt.id, text, answer, prompt.problem)
-
-
-@dataclass(frozen=True, slots=True)
-class HandoffPage(PageData):
-    """The prompts that wait for an answer."""
-
-    template: ClassVar = "handoff.html.j2"
-
-    name: str
-    story: RunStory
-    prompts: Sequence[WaitingPrompt]
-
-
-def handoff_page(studio: Studio, request: Request) -> Response:
-    story = studio.story(request)
-    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
-    return studio.page(request, HandoffPage(str(request.path_params["name"]), story, prompts))

@@ -88,12 +88,10 @@ def split_items(
         divided = {name: [item for item in items if item.split == name] for name in SPLITS}
         warnings += _duplicates(divided, settings, whole_rows)
     elif settings.split_method == "shuffle":
-        divided = _shuffled(items, parse_ratio(settings.split_ratio), settings.split_seed)
+        divided = _shuffled(items, settings.ratio, settings.split_seed)
         warnings += _duplicates(divided, settings, whole_rows)
     else:
-        divided = make_splits(
-            items, parse_ratio(settings.split_ratio), settings.split_seed, whole_rows=whole_rows
-        )
+        divided = make_splits(items, settings.ratio, settings.split_seed, whole_rows=whole_rows)
     for name in SPLITS:
         limits = [limit for limit in (settings.limit, caps.get(name, 0)) if limit]
         divided[name] = divided[name][: min(limits)] if limits else divided[name]
@@ -115,19 +113,6 @@ def _use_given(items: Sequence[Item], settings: SplitSection) -> bool:
             hint="Give every item a split, or none.",
         )
     return True
-
-
-def parse_ratio(text: str) -> tuple[float, float, float]:
-    """`train:selection:test`, as 4:4:2 or 0.2:0.1:0.7."""
-    try:
-        parts = tuple(float(part) for part in text.split(":"))
-    except ValueError:
-        parts = ()
-    if len(parts) != 3 or not all(0 <= part < float("inf") for part in parts) or not parts[0]:
-        raise InputError(
-            f"env.split_ratio: {text!r} is not train:selection:test.", hint="For example 4:4:2."
-        )
-    return parts
 
 
 def make_splits(

@@ -53,6 +53,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model
+from skillfit.plain_text import last_part
 from skillfit.sandbox.process import (
     SandboxNotStarted,
     plain_environment,
@@ -208,7 +209,7 @@ class CommandEvaluator(Evaluator):
                 "timeout", f"{where}: still running after {self.timeout:g} s; killed."
             )
         if result.code != 0:
-            stderr = result.stderr.strip()[-500:] or "nothing on stderr"
+            stderr = last_part(result.stderr.strip(), 500) or "nothing on stderr"
             raise TaskFailure("command", f"{where}: exit code {result.code}: {stderr}")
         return _evaluated(_printed_score(result.stdout, where), source=where)
 
@@ -235,7 +236,7 @@ def _printed_score(stdout: str, where: str) -> Any:
             continue
     raise TaskFailure(
         "command",
-        f"{where}: no JSON score on stdout, but {stdout.strip()[-200:]!r}.",
+        f"{where}: no JSON score on stdout, but {last_part(stdout.strip(), 200)!r}.",
         hint='Print {"score": 0.5}.',
     )
 

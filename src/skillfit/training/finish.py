@@ -116,7 +116,9 @@ async def finish(
         final = ending.found if evaluation.ship_test else state.skill
         skills = {"baseline": run.initial, "best": ending.handed_back, "final": final}
         ending = replace(ending, tests=await _tests(run.engine, task.test, skills, log))
-    _audit(task, *_values(evaluation, state, ending), log)
+    before, after = _values(evaluation, state, ending)
+    proven = ending.handed_back.hash == ending.found.hash
+    _audit(task, before, after if proven else before, log)
     return await _diagnosed(run, closing, state, ending, cut_short)
 
 
@@ -321,12 +323,12 @@ def _values(
     """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
         return state.baseline_score, state.score if state.baseline else state.baseline_score
-    before, after = ending.scores.baseline, ending.scores.best
+    before, after = ending.scores.initial, ending.scores.found
     return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
 
 
 def _audit(task: Task, before: float, after: float, log: StepLog) -> None:
-    """Warn about a score that a one-line rule reaches too."""
+    """Warn about a score that a one-line rule reaches too. `after`: of the skill handed back."""
     check = audit(shortcuts(task.train, task.selection), before, after)
     if check.verdict != "go":
         log.emit(Warned(what="shortcut", message=check.message))
@@ -458,10 +460,10 @@ def _with_selection_scores(
     return replace(
         summary,
         metric=evaluation.gate_metric,
-        baseline_selection_hard=_hard(scores.baseline if scores else None),
-        baseline_selection_score=_score(evaluation, scores.baseline if scores else None),
-        best_selection_hard=_hard(scores.best if scores else None),
-        best_selection_score=_score(evaluation, scores.best if scores else None),
+        baseline_selection_hard=_hard(scores.initial if scores else None),
+        baseline_selection_score=_score(evaluation, scores.initial if scores else None),
+        best_selection_hard=_hard(scores.found if scores else None),
+        best_selection_score=_score(evaluation, scores.found if scores else None),
         final_selection_hard=_hard(final),
         final_selection_soft=final.soft if final else None,
     )

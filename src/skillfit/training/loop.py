@@ -1,10 +1,12 @@
 """The training loop: roll out, reflect, aggregate, select, update, judge, over steps and epochs.
 
-A deterministic function of config, seed and journaled values. It knows no files, no vendors and no
-resume: a run that is started again gets everything it already paid for from the journal at once.
+A deterministic function of config, seed and journaled values. It does not read files, call vendors
+or handle resuming: a run that is started again gets everything it already paid for from the journal
+at once.
 
-`take_step` is one step. The functions it calls are in stages.py; what they need to know arrives as
-arguments, and what they find out is returned.
+`take_step` is one step. The functions it calls are in steering.py (what a person asked for),
+stages.py and step_end.py; what they need to know arrives as arguments, and what they find out is
+returned.
 """
 
 from __future__ import annotations

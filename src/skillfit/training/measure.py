@@ -104,6 +104,8 @@ async def evaluate(
     """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
     paid for again. A command that evaluates several times hands each call its one `spending`.
     """
+    if not isinstance(repeats, int) or repeats < 1:
+        raise InputError(f"repeats is {repeats!r}, but each item needs at least one rollout.")
     items = items_of_split(inputs.task, split)
     with RunDirectory.open(path, _evaluation_identity(inputs)) as run:
         async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:

@@ -23,7 +23,7 @@ from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import BadReply, Message, Model, NoReply, Request, Role
-from skillfit.rollout import Outcome, gather, requests_for
+from skillfit.rollout import Outcome, Rollouts, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
@@ -68,8 +68,8 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_drafts(run.task.items),
             await _keys(ready),
             *_isolation(run.config),
-            *await _gold(run, ready.closing.ship_task),
-            *await _tried(run),
+            *await _gold(run.task, ready.closing.ship_task),
+            *await _tried(run.engine, run.task, run.initial, run.gate_settings),
             *_costs(run, ready.closing.rollout_plan),
         ]
     report = PreflightReport(overall(found), tuple(found))
@@ -166,9 +166,9 @@ def _isolation(config: Config) -> list[CheckResult]:
     return [CheckResult("isolation", "warn", message)]
 
 
-async def _gold(run: Components, ship_task: Task | None) -> list[CheckResult]:
+async def _gold(task: Task, ship_task: Task | None) -> list[CheckResult]:
     """Gold answers under the training grader, and under the ship grader where there is one."""
-    found = [await _proved(run.task, "gold", "The grader")]
+    found = [await _proved(task, "gold", "The grader")]
     if ship_task is not None:
         found.append(await _proved(ship_task, "ship gold", "The ship grader"))
     return found
@@ -189,21 +189,22 @@ async def _proved(task: Task, name: CheckName, grader: str) -> CheckResult:
     return gold_check(scores, name, grader)
 
 
-async def _tried(run: Components) -> list[CheckResult]:
+async def _tried(
+    engine: Rollouts, task: Task, skill: Skill, settings: GateSettings
+) -> list[CheckResult]:
     """Rollouts of some training items with the skill and without a part of it: noise, headroom,
     and whether the grader notices the difference.
     """
-    items, skill = run.task.train[:PREFLIGHT_ITEMS], run.initial
+    items = task.train[:PREFLIGHT_ITEMS]
     without, missing = _gutted(skill)
     asked = [(skill, range(PREFLIGHT_REPEATS)), (without, range(1))]
     full, gutted = await gather(
-        run.engine.run(requests_for(tried, items, repeats), phase="preflight", series="preflight")
+        engine.run(requests_for(tried, items, repeats), phase="preflight", series="preflight")
         for tried, repeats in asked
     )
     raise_if_skipped([*full, *gutted])
-    settings = run.gate_settings
     known = _samples(settings, full)
-    variants = {"empty answer": await _empty(run.task, items)}
+    variants = {"empty answer": await _empty(task, items)}
     if without.hash != skill.hash:
         variants[missing] = gutted
     worse: dict[str, Samples] = {}
@@ -216,14 +217,14 @@ async def _tried(run: Components) -> list[CheckResult]:
                 lost[name] = list(item_differences(known.means, samples.means).values())
     noise = within_item_variance({item: known.values(item) for item in known.scores})
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
-    floor = run.config.evaluation.coverage_floor
+    floor = settings.config.evaluation.coverage_floor
     constant = _constant(known, list(worse.values()))
     return [
         coverage_check(known.scored, known.planned, floor, first),
         blindness_check(known.score, lost, constant=constant),
         headroom_check(known.score),
-        power_check(len(run.task.selection), noise, known.score),
-        audit(shortcuts(run.task.train, run.task.selection), known.score, 1.0),
+        power_check(len(task.selection), noise, known.score),
+        audit(shortcuts(task.train, task.selection), known.score, 1.0),
     ]
 
 

@@ -146,8 +146,8 @@ class BothGraders:
 class ComparedTallies:
     """The initial skill and the one that was found, on comparable selection rollouts."""
 
-    baseline: Tally
-    best: Tally
+    initial: Tally
+    found: Tally
 
 
 class ShipRollouts:

@@ -3,7 +3,8 @@
 Model calls of the optimizer and rollouts of the gate belong to the stage in which they start: its
 name and step are in their events, and their usage is counted in the step's log. They find the stage
 through a context variable, as spans are found in tracing libraries, because gates and proposers
-may be users' code and need not hand it on. No decision depends on it.
+may be users' code and need not hand it on. Gates and proposers do not read it. Stage and step are
+part of the key under which a lost rollout is recorded, so they are the same on replay.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ class _GuardedPart:
         wanted = get_type_hints(expected)["return"]
         problem = ""
         if wanted is NoneType:
-            return result  # nobody reads it
+            return result  # it is not used
         if not _is_a(result, wanted):
             found = "None" if result is None else type(result).__name__
             problem = f"{found} instead of {_type_name(wanted)}"

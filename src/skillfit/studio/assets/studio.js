@@ -89,17 +89,33 @@ function keyOf(details) {
   return details.dataset.keep || details.querySelector("summary")?.textContent.trim() || "";
 }
 
+// A part that is replaced between press and release would lose the click. It waits for the release.
+let pressed = false;
+const waiting = new Map();
+
+function showParts(parts) {
+  for (const [name, html] of Object.entries(parts)) waiting.set(name, html);
+  if (pressed) return;
+  for (const [name, html] of waiting) {
+    const element = document.querySelector(`[data-part="${name}"]`);
+    if (element) replacePart(element, html);
+  }
+  waiting.clear();
+  dropStaleMessage();
+}
+
+function release() {
+  pressed = false;
+  if (waiting.size) setTimeout(showParts, 0, {});
+}
+document.addEventListener("pointerdown", () => (pressed = true), true);
+for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, release, true);
+
 function watchRun() {
   const live = document.body.dataset.live;
   if (!live) return;
   const stream = new EventSource(live);
-  stream.addEventListener("parts", (event) => {
-    for (const [name, html] of Object.entries(JSON.parse(event.data))) {
-      const element = document.querySelector(`[data-part="${name}"]`);
-      if (element) replacePart(element, html);
-    }
-    dropStaleMessage();
-  });
+  stream.addEventListener("parts", (event) => showParts(JSON.parse(event.data)));
   stream.addEventListener("problem", (event) => {
     const problem = document.querySelector("#problem");
     problem.textContent = JSON.parse(event.data);

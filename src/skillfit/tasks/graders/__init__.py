@@ -37,6 +37,7 @@ BUILT_IN: Mapping[str, type[BuiltIn]] = {
     kind.name: kind for kind in (*_COMPARE, Code, *_ASK, Python)
 }
 _COMPOSITIONS = ("all", "any", "mean")
+_EXAMPLE = "Write a name, such as exact, or {name: settings}."
 
 __all__ = [
     "BUILT_IN",
@@ -61,14 +62,21 @@ def build_grader(
         setting = {"python": setting} if ".py:" in setting else {setting: {}}
     if not isinstance(setting, Mapping):
         return as_grader(setting, name_of(setting))
+    if not setting:
+        raise InputError("env.grader: an empty mapping names no grader.", hint=_EXAMPLE)
     own = [key for key in setting if key not in BUILT_IN and key not in _COMPOSITIONS]
     others = extension_names("grader") if own else ()
     named = [key for key in setting if key not in own or key in others]
     wrong = [
         key for key in setting if key not in named and not (key == "weights" and named == ["mean"])
     ]
-    if len(named) != 1 or wrong:
-        unknown = str((wrong or named or ["nothing"])[0])
+    if not wrong and len(named) > 1:
+        raise InputError(
+            f"env.grader names {len(named)} graders: {', '.join(named)}.",
+            hint="Name one, or put them in a list under all, any or mean.",
+        )
+    if wrong:
+        unknown = str(wrong[0])
         known = [*BUILT_IN, *_COMPOSITIONS, *others]
         hint = did_you_mean(unknown, known) or f"Known: {', '.join(known)}; one at the top."
         raise InputError(f"env.grader: {unknown!r} is not a grader.", hint=hint)
