@@ -29,6 +29,23 @@ def test_a_wrong_key_gets_a_suggestion(shell: Shell, config: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["train", "check", "estimate"])
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.num_epochs=200000", ("train.num_epochs: 200,000", "steps. At most 100,000")),
+        ("train.accumulation=200000", ("train.accumulation: 200,000", "in one step")),
+        ("gradient.rollouts_per_item=200000", ("gradient.rollouts_per_item: 200,000", "in one")),
+        ("budget.rollouts=90000000", ("budget.rollouts: 90,000,000", "steps. At most 100,000")),
+    ],
+)
+def test_a_plan_that_nobody_can_mean(
+    shell: Shell, config: Path, command: str, setting: str, words: tuple[str, ...]
+) -> None:
+    one_sentence(shell(command, config, setting), *words)
+    assert not list(config.parent.glob("runs/*"))
+
+
 def test_a_config_that_is_not_there(shell: Shell) -> None:
     one_sentence(shell("train", "nowhere.yaml"), "nowhere.yaml", "No such file", "skillfit init")
     one_sentence(shell("train", "."), "Is a directory", "skillfit.yaml")

@@ -26,6 +26,7 @@ from skillfit.training.plan import (
     SplitSizes,
     earlier_plan,
     plan_rollouts,
+    refuse_endless_plan,
     selection_passes,
     ship_repeats,
 )
@@ -164,6 +165,89 @@ class TestRolloutBudget:
         few = SplitSizes(train=24, selection=12, test=0)
         pooled, strict = (plan_rollouts(Config(), few, 600, pools) for pools in (True, False))
         assert strict.steps > pooled.steps and strict.selection >= pooled.selection
+
+    @given(rollouts=st.integers(150, 5_000), look_back=st.integers(1, 60))
+    def test_the_plan_has_the_most_steps_that_fit(self, rollouts: int, look_back: int) -> None:
+        settings = {
+            "model": {"optimizer": "practice/optimizer"},
+            "optimizer": {"slow_update_samples": look_back},
+            "env": {"tasks": "tasks.jsonl"},
+        }
+        config = load_config(settings)
+        small = SplitSizes(train=20, selection=8, test=0)
+        plan = plan_rollouts(config, small, rollouts)
+        step = 20 + 4 * 8
+        looks = max(0, plan.steps + 1 - 2) * 2 * min(look_back, 20)
+        fixed = plan.total - plan.steps * step - max(0, plan.steps - 2) * 2 * min(look_back, 20)
+        assert plan.total <= rollouts < fixed + (plan.steps + 1) * step + looks
+
+    def test_a_huge_number_is_planned_at_once_and_refused(self) -> None:
+        settings = {"model": {"optimizer": "practice/optimizer"}, "env": {"tasks": "tasks.jsonl"}}
+        config = load_config({**settings, "budget": {"rollouts": 10**14}})
+        plan = plan_rollouts(config, self.SIZES, 10**14)
+        assert 10**14 - 1_000 < plan.total <= 10**14
+        with pytest.raises(InputError, match=r"budget.rollouts: 100,000,000,000,000 gives a plan"):
+            refuse_endless_plan(config, self.SIZES.train, plan)
+
+
+HUGE = 99_999_999_999
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"num_epochs": HUGE}, r"train.num_epochs: 99,999,999,999 .* 299,999,999,997 steps.*"),
+        ({"num_epochs": 10**4000}, r"train.num_epochs: more than 10\^15 .*"),
+        (
+            {"num_epochs": 33_334},
+            r".* 100,002 steps\. At most 100,000 are possible\. .*budget.usd.*",
+        ),
+        ({"num_epochs": 30_000, "rollouts_per_item": 9}, r".* 32,400,000 training rollouts\. .*"),
+        ({"accumulation": HUGE}, r"train.accumulation: 99,999,999,999 .* in one step\. .*"),
+        ({"rollouts_per_item": HUGE}, r".*gradient.rollouts_per_item: 99,999,999,999 .*"),
+    ],
+)
+def test_a_plan_that_nobody_can_mean_is_refused_before_it_is_built(
+    settings: dict[str, int], problem: str
+) -> None:
+    repeats = settings.pop("rollouts_per_item", 1)
+    config = load_config(
+        {
+            "train": settings,
+            "gradient": {"rollouts_per_item": repeats},
+            "env": {"tasks": "tasks.jsonl"},
+        }
+    )
+    with pytest.raises(InputError) as refused:
+        refuse_endless_plan(config, 100, None)
+    assert re.fullmatch(problem, str(refused.value))
+
+
+def test_a_large_plan_is_not_refused() -> None:
+    settings = {"train": {"num_epochs": 33_333}, "env": {"tasks": "tasks.jsonl"}}
+    refuse_endless_plan(load_config(settings), 80, None)
+    huge_batches = {"train": {"batch_size": HUGE}, "env": {"tasks": "tasks.jsonl"}}
+    refuse_endless_plan(load_config(huge_batches), 80, None)
+
+
+async def test_a_run_that_was_started_with_a_larger_plan_resumes(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, control = make_project("train.num_epochs=3", rows=items(8, 8, 0)), Control()
+
+    def stop(stored: Stored) -> None:
+        if isinstance(stored.event, StepFinished):
+            control.stop()
+
+    path = project.folder / "run"
+    with pytest.raises(Interrupted):
+        await start(project.inputs(), path, listeners=[stop], control=control, force=True)
+    monkeypatch.setattr("skillfit.training.plan.MOST_STEPS", 1)
+    with pytest.raises(InputError, match="At most 1 are possible"):
+        await start(project.inputs(), project.folder / "other", force=True)
+    assert not (project.folder / "other").exists()
+    result = await start(project.inputs(), path, force=True)
+    assert result.finish_reason != "infrastructure" and len(project.history()) > 1
 
 
 @pytest.mark.parametrize("gate", ["screening", "strict"])

@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skillfit.errors import InputError, SkillfitError
 from skillfit.report.html_report import ASSETS as REPORT_ASSETS
 from skillfit.report.html_report import PageData
-from skillfit.studio import view_new, view_run, view_runs
+from skillfit.studio import list_pages, new_run_pages, run_pages
 from skillfit.studio.site import Studio
 
 View = Callable[[Studio, Request], Response]  # runs in a thread
@@ -55,23 +55,23 @@ _REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>skillf
 A link works once; the next one is printed when it was used.</p></html>"""
 _STATIC = Path(__file__).parent / "assets"
 _PAGES: tuple[tuple[str, View], ...] = (
-    ("/", view_runs.index_page),
-    ("/live", view_runs.index_live),
-    ("/compare", view_runs.compare_page),
-    ("/run/{name:path}", view_run.run_page),
-    ("/live/{name:path}", view_run.run_live),
-    ("/pool/{name:path}", view_run.pool_part),
-    ("/step/{number:int}/{name:path}", view_run.step_page),
-    ("/edit/{name:path}", view_run.edit_page),
-    ("/skill/{name:path}", view_run.skill_page),
-    ("/items/{name:path}", view_run.items_page),
-    ("/item/{name:path}", view_run.item_page),
-    ("/rollout/{name:path}", view_run.rollout_page),
-    ("/image/{name:path}", view_run.image),
-    ("/report/{name:path}", view_run.report_page),
-    ("/apply/{name:path}", view_run.apply_page),
-    ("/handoff/{name:path}", view_run.handoff_page),
-    ("/starting/{name:path}", view_new.starting_page),
+    ("/", list_pages.index_page),
+    ("/live", list_pages.index_live),
+    ("/compare", list_pages.compare_page),
+    ("/run/{name:path}", run_pages.run_page),
+    ("/live/{name:path}", run_pages.run_live),
+    ("/pool/{name:path}", run_pages.pool_part),
+    ("/step/{number:int}/{name:path}", run_pages.step_page),
+    ("/edit/{name:path}", run_pages.edit_page),
+    ("/skill/{name:path}", run_pages.skill_page),
+    ("/items/{name:path}", run_pages.items_page),
+    ("/item/{name:path}", run_pages.item_page),
+    ("/rollout/{name:path}", run_pages.rollout_page),
+    ("/image/{name:path}", run_pages.image),
+    ("/report/{name:path}", run_pages.report_page),
+    ("/apply/{name:path}", run_pages.apply_page),
+    ("/handoff/{name:path}", run_pages.handoff_page),
+    ("/starting/{name:path}", new_run_pages.starting_page),
 )
 
 
@@ -92,8 +92,8 @@ def make_app(
     app = Starlette(
         routes=[
             *routes,
-            Route("/new", partial(view_new.new_page, studio), methods=["GET", "POST"]),
-            Route("/act/{name:path}", partial(view_run.act, studio), methods=["POST"]),
+            Route("/new", partial(new_run_pages.new_page, studio), methods=["GET", "POST"]),
+            Route("/act/{name:path}", partial(run_pages.act, studio), methods=["POST"]),
             Mount("/static/report", StaticFiles(directory=REPORT_ASSETS)),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],

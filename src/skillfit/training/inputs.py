@@ -26,7 +26,13 @@ from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
 from skillfit.tasks.task import task_from_python
-from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
+from skillfit.training.plan import (
+    Plan,
+    SplitSizes,
+    earlier_plan,
+    plan_rollouts,
+    refuse_endless_plan,
+)
 from skillfit.training.user_parts import Abilities, GivenParts, RunParts, gate_settings
 
 
@@ -94,8 +100,12 @@ class Inputs:
             corpus=corpus_fingerprint(Path(corpus)) if corpus else "",
         )
 
+    def refuse_endless_plan(self) -> None:
+        """Raise an error when the plan is too large to be built."""
+        refuse_endless_plan(self.config, len(self.task.train), self.rollout_plan)
+
     def plan(self) -> Plan:
-        """Which items each step rolls out."""
+        """Which items each step rolls out. It is built in memory: see `refuse_endless_plan`."""
         settings = self.config.train
         sampler = self.parts.sampler()
         if self.rollout_plan is None:
@@ -194,14 +204,18 @@ def read_inputs(
 
 def keep_recorded_plan(inputs: Inputs, path: Path) -> Inputs:
     """With `budget.rollouts`: the plan of the run in `path`, if it was started with this number. A
-    run keeps its plan, also where a later version would plan another one.
+    run keeps its plan, also where a later version would plan another one or refuse it as endless.
     """
     rollouts = inputs.config.budget.rollouts
-    if rollouts is None or not (path / JOURNAL).is_file():
+    if not (path / JOURNAL).is_file():
+        inputs.refuse_endless_plan()
         return inputs
+    if rollouts is None:
+        return inputs  # the other settings that decide the plan are part of the run's identity
     with closing(RunView.open(path)) as view:
         started = view.started
     if started is None or started.config.settings.budget.rollouts != rollouts:
+        inputs.refuse_endless_plan()
         return inputs
     plan = started.rollout_plan or earlier_plan(inputs.config, inputs.available, rollouts)
     task = _with_selection(inputs.task, plan.selection)

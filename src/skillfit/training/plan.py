@@ -199,6 +199,48 @@ def _shuffled(items: Sequence[Item], seed: int) -> tuple[Item, ...]:
     return tuple(order)
 
 
+MOST_STEPS = 100_000
+MOST_STEP_ROLLOUTS = 100_000  # training rollouts of a step, which are all started at once
+MOST_TRAINING_ROLLOUTS = 10_000_000  # of all steps
+
+
+def refuse_endless_plan(config: Config, items: int, bought: RolloutPlan | None) -> None:
+    """Raise an error for a plan that is too large to be built. `items`: the training items.
+    `bought`: the plan for `budget.rollouts`, where that is set.
+    """
+    train, gradient = config.train, config.gradient
+    size = min(train.batch_size if bought is None else bought.batch_size, max(1, items))
+    per_step = size * train.accumulation * gradient.rollouts_per_item
+    if per_step > MOST_STEP_ROLLOUTS:
+        raise InputError(
+            f"train.accumulation: {_shown(train.accumulation)} and gradient.rollouts_per_item: "
+            f"{_shown(gradient.rollouts_per_item)} with batches of {size:,} items "
+            f"(train.batch_size) give {_shown(per_step)} training rollouts in one step. At most "
+            f"{MOST_STEP_ROLLOUTS:,} are possible.",
+            hint="Use smaller values.",
+        )
+    if bought is None:
+        key, value = "train.num_epochs", train.num_epochs
+        steps = value * max(1, -(-items // (size * train.accumulation)))
+    else:
+        key, value, steps = "budget.rollouts", config.budget.rollouts or 0, bought.steps
+    for count, what, most in (
+        (steps, "steps", MOST_STEPS),
+        (steps * per_step, "training rollouts", MOST_TRAINING_ROLLOUTS),
+    ):
+        if count > most:
+            raise InputError(
+                f"{key}: {_shown(value)} gives a plan of {_shown(count)} {what}. At most "
+                f"{most:,} are possible.",
+                hint="Use a smaller value. To train until an amount is spent, set budget.usd, "
+                "budget.tokens, budget.calls or budget.minutes.",
+            )
+
+
+def _shown(number: int) -> str:
+    return f"{number:,}" if number < 10**15 else "more than 10^15"
+
+
 PREFLIGHT_ITEMS = 10  # training items that the check tries
 PREFLIGHT_REPEATS = 2  # with the skill; and once without a part of it
 ENOUGH_STEPS = 6  # fewer steps are planned only when the budget has no room for more
@@ -360,14 +402,19 @@ def _plan(
     fixed = _fixed(config, sizes, repeats, pools_edits)
     step = _step(config, sizes, pools_edits)
     size = _batch_size(config, sizes)
-    steps = (rollouts - fixed) // step
-    while steps > 0:
-        epochs = ceil(steps / steps_per_epoch)
-        total = fixed + steps * step + look_back_rollouts(config, sizes, epochs, pools_edits)
-        if total <= rollouts:
-            return RolloutPlan(steps, size, sizes.selection, repeats, total)
-        steps -= 1
-    return None
+
+    def total(steps: int) -> int:
+        epochs = -(-steps // steps_per_epoch)
+        return fixed + steps * step + look_back_rollouts(config, sizes, epochs, pools_edits)
+
+    steps, most = 0, max(0, (rollouts - fixed) // step)
+    while steps < most:
+        middle = (steps + most + 1) // 2
+        if total(middle) <= rollouts:
+            steps = middle
+        else:
+            most = middle - 1
+    return RolloutPlan(steps, size, sizes.selection, repeats, total(steps)) if steps else None
 
 
 def _batch_size(config: Config, sizes: SplitSizes) -> int:

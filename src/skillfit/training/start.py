@@ -57,7 +57,9 @@ async def start(
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
     run is saved, and the same call resumes it. `force` trains even if the preflight says stop.
     """
-    if not force_new:
+    if force_new:
+        inputs.refuse_endless_plan()
+    else:
         inputs = keep_recorded_plan(inputs, path)
     with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
