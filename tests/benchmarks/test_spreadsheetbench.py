@@ -285,7 +285,10 @@ async def test_react_grades_the_program_in_the_agents_folder(make_lab: Callable[
 def test_check_proves_the_gold_programs(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(solve=lambda call: "")
     checks = lab.check("spreadsheetbench:sample?mode=single", limit=5)
-    assert checks["gold"]["verdict"] == "go"
+    assert (checks["gold"]["verdict"], checks["gold"]["message"]) == (
+        "go",
+        "All 13 gold answers score 1.",
+    )
 
 
 def test_modes_are_checked() -> None:

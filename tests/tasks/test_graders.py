@@ -411,3 +411,20 @@ async def test_numbers_beyond_all_measure_are_compared_and_break_nothing() -> No
     assert (await grader.grade(gold, Attempt('{"n": ' + "9" * 5000 + "}"))).hard == 0
     small = Item("2", {"input": "q", "answers": ["7"]})
     assert (await build_grader("numeric").grade(small, Attempt(huge))).hard == 0
+
+
+@pytest.mark.parametrize(("kind", "problems"), [("sandbox", 0), ("grader", 1)])
+async def test_a_gold_answer_is_graded_again_after_a_failure_that_may_pass(
+    kind: str, problems: int
+) -> None:
+    asked = []
+
+    def grade(item: dict[str, Any], answer: str) -> float:
+        asked.append(answer)
+        if len(asked) == 1:
+            raise TaskFailure(kind, "not this time")
+        return 1.0
+
+    task = Task([{"input": "q", "answer": "a"}], grade=grade)
+    assert len(await prove_gold(task)) == problems
+    assert asked == ["a"] * (2 - problems)

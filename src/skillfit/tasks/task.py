@@ -51,6 +51,7 @@ from skillfit.extensions import (
     qualified_name,
     source_names,
 )
+from skillfit.models.failures import policy_of
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model
 from skillfit.plain_text import last_part, shorten
@@ -386,10 +387,18 @@ async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
 
 
 async def _grade_gold(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
-    try:
-        score = await grader.grade(item, Attempt(gold, bare=True))
-    except TaskFailure as failure:
-        return GoldProblem(item.id, None, str(failure))
+    """Why a gold answer does not score 1; None when it does. A failure that may pass is tried again
+    as often as in a rollout.
+    """
+    failures = 0
+    while True:
+        try:
+            score = await grader.grade(item, Attempt(gold, bare=True))
+            break
+        except TaskFailure as failure:
+            failures += 1
+            if failures > policy_of(failure).rollout_retries:
+                return GoldProblem(item.id, None, str(failure))
     if score.hard >= 1:
         return None
     reason = score.feedback or "no reason given"
