@@ -210,6 +210,14 @@ def test_evaluate_refuses_what_is_no_skill(skill: Any) -> None:
         skillfit.evaluate(skill, ITEMS, agent=obedient)
 
 
+def test_evaluate_refuses_more_repeats_than_memory_holds() -> None:
+    def never(skill: str, item: dict[str, Any]) -> str:
+        raise AssertionError("the agent was asked")
+
+    with pytest.raises(InputError, match=r"repeats: 9,000 .*At most 100,000 are possible"):
+        skillfit.evaluate(SKILL, ITEMS, agent=never, repeats=9_000)
+
+
 def test_evaluate_refuses_an_empty_mapping_of_skills() -> None:
     with pytest.raises(InputError, match="no skill to measure"):
         skillfit.evaluate({}, ITEMS, agent=obedient)

@@ -262,6 +262,19 @@ def test_errors_are_json_for_programs(shell: Shell) -> None:
     )
 
 
+def test_a_count_that_is_too_large_is_refused_before_anything_is_spent(
+    shell: Shell, config: Path, finished: Path
+) -> None:
+    count = 50_001  # of each item: two items are already over the limit
+    for line in (
+        ("eval", config, "--repeats", count, "budget.calls=1"),
+        ("verify", finished / "run", "--repeats", count, "budget.calls=1"),
+        ("ablate", config, "--rollouts", 2 * count, "budget.calls=1"),
+    ):
+        one_sentence(shell(*line), "At most 100,000 are possible")
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [

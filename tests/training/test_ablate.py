@@ -94,3 +94,12 @@ async def test_where_no_rollout_scores_nothing_is_cut(make_project: MakeProject)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=240)
     assert found.event.all_zero and found.shorter is None
     assert {unit.decision for unit in found.event.units} == {"unsure"}
+
+
+async def test_more_rollouts_than_one_regression_holds_are_refused(
+    make_project: MakeProject,
+) -> None:
+    project = make_project("budget.calls=1", rows=ROWS, skill=SKILL)
+    with pytest.raises(InputError, match=r"100,001 rollouts\. At most 100,000 are possible"):
+        await ablate(project.inputs(), project.folder / "run", rollouts=100_001)
+    assert not project.calls and not (project.folder / "run").exists()

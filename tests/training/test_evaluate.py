@@ -116,3 +116,16 @@ async def test_a_split_that_is_empty_or_unknown_is_named(make_project: MakeProje
         await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="test")
     with pytest.raises(InputError, match="nonsense"):
         await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="nonsense")
+
+
+async def test_more_rollouts_than_memory_holds_are_refused_before_the_first(
+    make_project: MakeProject,
+) -> None:
+    project = make_project("budget.calls=1", rows=items(4, 8, 0))
+    problem = (
+        r"^repeats: 6,251 with 8 items and 2 skills gives 100,016 rollouts\. "
+        r"At most 100,000 are possible\."
+    )
+    with pytest.raises(InputError, match=problem):
+        await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=6_251)
+    assert not project.calls and not (project.folder / "measured").exists()

@@ -27,6 +27,7 @@ from skillfit.gate.regression import (
     fit,
 )
 from skillfit.gate.samples import Interval, Sampler, Samples, believe, interval, paired_evidence
+from skillfit.plain_text import quantity
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
@@ -47,6 +48,7 @@ from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.inputs import Inputs
+from skillfit.training.plan import MOST_AT_ONCE, refuse_endless, shown_count
 from skillfit.training.step_log import StepLog
 from skillfit.training.user_parts import gate_settings
 
@@ -107,6 +109,14 @@ async def evaluate(
     if not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"repeats is {repeats!r}, but each item needs at least one rollout.")
     items = items_of_split(inputs.task, split)
+    refuse_endless(
+        f"repeats: {shown_count(repeats)} with {quantity(len(items), 'item')} and "
+        f"{quantity(len(skills), 'skill')} gives",
+        repeats * len(items) * len(skills),
+        "rollouts",
+        most=MOST_AT_ONCE,
+        hint="Use fewer repeats, or measure fewer skills or items at a time.",
+    )
     with RunDirectory.open(path, _evaluation_identity(inputs)) as run:
         async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:
             found = await gather(
@@ -158,6 +168,7 @@ LEFT_OUT = 0.35  # the share of rollouts that run without a unit
 SUBSETS = 16  # distinct skills per round: few keep prompt caches warm
 PER_UNIT = 12  # rollouts per unit where the user names no number
 FEWEST, MOST = 120, 1_200
+MOST_ABLATION_ROLLOUTS = 100_000  # one regression holds them all
 NO_LOSS = 0.01  # points: a smaller loss counts as none
 CHECK_PASSES = 2  # rollouts of each item under each skill in the comparison before a cut
 
@@ -200,6 +211,13 @@ async def ablate(
             "The train and selection splits are empty.", hint="Add items or change env.split_ratio."
         )
     total = rollouts or default_rollouts(len(parts))
+    refuse_endless(
+        "This ablation would take",
+        total,
+        "rollouts",
+        most=MOST_ABLATION_ROLLOUTS,
+        hint="Use a smaller number for --rollouts.",
+    )
     models = models_identity(inputs.config.model)
     with RunDirectory.open(path, AblationIdentity(models, inputs.skill.hash, by)) as run:
         async with open_rollouts(inputs, run, listeners, control) as engine:

@@ -200,7 +200,7 @@ def _shuffled(items: Sequence[Item], seed: int) -> tuple[Item, ...]:
 
 
 MOST_STEPS = 100_000
-MOST_STEP_ROLLOUTS = 100_000  # training rollouts of a step, which are all started at once
+MOST_AT_ONCE = 100_000  # rollouts that are started at once: those of a step or of an evaluation
 MOST_TRAINING_ROLLOUTS = 10_000_000  # of all steps
 
 
@@ -211,14 +211,15 @@ def refuse_endless_plan(config: Config, items: int, bought: RolloutPlan | None) 
     train, gradient = config.train, config.gradient
     size = min(train.batch_size if bought is None else bought.batch_size, max(1, items))
     per_step = size * train.accumulation * gradient.rollouts_per_item
-    if per_step > MOST_STEP_ROLLOUTS:
-        raise InputError(
-            f"train.accumulation: {_shown(train.accumulation)} and gradient.rollouts_per_item: "
-            f"{_shown(gradient.rollouts_per_item)} with batches of {size:,} items "
-            f"(train.batch_size) give {_shown(per_step)} training rollouts in one step. At most "
-            f"{MOST_STEP_ROLLOUTS:,} are possible.",
-            hint="Use smaller values.",
-        )
+    refuse_endless(
+        f"train.accumulation: {shown_count(train.accumulation)} and gradient.rollouts_per_item: "
+        f"{shown_count(gradient.rollouts_per_item)} with batches of {size:,} items "
+        "(train.batch_size) give",
+        per_step,
+        "training rollouts in one step",
+        most=MOST_AT_ONCE,
+        hint="Use smaller values.",
+    )
     if bought is None:
         key, value = "train.num_epochs", train.num_epochs
         steps = value * max(1, -(-items // (size * train.accumulation)))
@@ -228,16 +229,27 @@ def refuse_endless_plan(config: Config, items: int, bought: RolloutPlan | None) 
         (steps, "steps", MOST_STEPS),
         (steps * per_step, "training rollouts", MOST_TRAINING_ROLLOUTS),
     ):
-        if count > most:
-            raise InputError(
-                f"{key}: {_shown(value)} gives a plan of {_shown(count)} {what}. At most "
-                f"{most:,} are possible.",
-                hint="Use a smaller value. To train until an amount is spent, set budget.usd, "
-                "budget.tokens, budget.calls or budget.minutes.",
-            )
+        refuse_endless(
+            f"{key}: {shown_count(value)} gives a plan of",
+            count,
+            what,
+            most=most,
+            hint="Use a smaller value. To train until an amount is spent, set budget.usd, "
+            "budget.tokens, budget.calls or budget.minutes.",
+        )
 
 
-def _shown(number: int) -> str:
+def refuse_endless(cause: str, count: int, what: str, *, most: int, hint: str) -> None:
+    """Raise an error when settings ask for more than memory could hold. `cause` names them and ends
+    with a verb, for example `repeats: 5 gives`.
+    """
+    if count > most:
+        raise InputError(
+            f"{cause} {shown_count(count)} {what}. At most {most:,} are possible.", hint=hint
+        )
+
+
+def shown_count(number: int) -> str:
     return f"{number:,}" if number < 10**15 else "more than 10^15"
 
 
