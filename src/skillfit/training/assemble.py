@@ -19,7 +19,7 @@ from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout import Executor, Rollouts
 from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
-from skillfit.run.control import Control, Interrupted
+from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
@@ -28,9 +28,7 @@ from skillfit.tasks.graders import all_patterns
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import planned_lag
 from skillfit.training.ship_rollouts import BothGraders, FinishComponents
-from skillfit.training.state import Components
-from skillfit.training.steering import RecordedRequests
-from skillfit.training.step_log import CountedModel, SelectionRollouts
+from skillfit.training.state import Components, CountedModel, SelectionRollouts
 from skillfit.training.user_parts import gate_settings
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers

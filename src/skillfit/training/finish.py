@@ -44,13 +44,12 @@ from skillfit.run.records import (
 from skillfit.skill import Skill, units, without_placeholder
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
+from skillfit.training.loop import follow_requests
 from skillfit.training.measure import Measured
 from skillfit.training.plan import ship_repeats
 from skillfit.training.ship_rollouts import ComparedTallies, FinishComponents, ShipRollouts
-from skillfit.training.state import Components, TrainingState
-from skillfit.training.steering import follow_requests
+from skillfit.training.state import Components, SelectionRollouts, StepLog, TrainingState
 from skillfit.training.step_end import emit_score
-from skillfit.training.step_log import SelectionRollouts, StepLog
 
 EXIT_OF: Mapping[RunFinishReason, Exit] = {
     "improved": Exit.OK,

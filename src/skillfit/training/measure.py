@@ -47,7 +47,7 @@ from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.inputs import Inputs
-from skillfit.training.step_log import StepLog
+from skillfit.training.state import StepLog
 from skillfit.training.user_parts import gate_settings
 
 

@@ -36,8 +36,7 @@ from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled
 from skillfit.training.estimate import RolloutCost, estimate, small_caps
 from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
-from skillfit.training.state import Components
-from skillfit.training.step_log import StepLog
+from skillfit.training.state import Components, StepLog
 from skillfit.training.user_parts import Abilities
 
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function

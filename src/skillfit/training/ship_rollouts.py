@@ -24,8 +24,7 @@ from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import compose_rollouts
-from skillfit.training.state import Components
-from skillfit.training.step_log import SelectionRollouts
+from skillfit.training.state import Components, SelectionRollouts
 from skillfit.training.user_parts import Abilities
 
 
