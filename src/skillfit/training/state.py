@@ -4,7 +4,7 @@ values that the functions of the loop take.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,15 @@ from skillfit.optimize.proposer import Proposals, Proposer
 from skillfit.rollout import Rollouts
 from skillfit.rollout.outcome import Tally
 from skillfit.run.budget import Budget
-from skillfit.run.records import CheckResult, CurrentAndBest, SkipAction, StepMemory, StepRecord
+from skillfit.run.journal import Journal
+from skillfit.run.records import (
+    CheckResult,
+    CurrentAndBest,
+    RolloutPlan,
+    SkipAction,
+    StepMemory,
+    StepRecord,
+)
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.task import Task
 from skillfit.training.plan import Plan
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -69,6 +77,24 @@ class Components:
     persist_failures: Callable[[], Awaitable[None]]  # before a decision is emitted
     budget: Budget
     requests: RecordedRequests  # of the user, while the run works
+
+
+@dataclass(frozen=True, slots=True)
+class FinishComponents:
+    """What only the end of a run needs."""
+
+    journal: Journal
+    budget: Budget
+    ship_task: Task | None  # the same items under the second grader, where there is one
+    ship_engine: Rollouts | None
+    engines: Sequence[Rollouts] = ()
+    rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
+
+    def release_ship_test(self) -> None:
+        """Free what was kept."""
+        self.budget.release_held()
+        for engine in self.engines:
+            engine.resume()
 
 
 @dataclass(frozen=True, slots=True)
