@@ -20,8 +20,8 @@ from skillfit.gate.samples import (
     Samples,
     believe,
 )
-from skillfit.gate.verdict import Decision
 from skillfit.rollout.outcome import Outcome, gather
+from skillfit.run.records import Decision
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 

@@ -8,10 +8,9 @@ import pytest
 
 from skillfit.errors import Exit
 from skillfit.report.story_builder import read_story
-from skillfit.run.control import STEERING, request_steering
+from skillfit.run.control import STEERING, ReviewPending, request_steering
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
 from skillfit.run.view import read_listed
-from skillfit.training.steering import ReviewPending
 from tests.training.practice_project import TrainingProject, differences, items, readable
 from tests.training.project_fixture import MakeProject
 

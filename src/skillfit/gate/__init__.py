@@ -4,27 +4,23 @@
 the ship test, the leak check, the checks before a run, and the diagnosis after one.
 """
 
-from skillfit.gate.base import BaseGate, StrictGate
-from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose_run, overall
-from skillfit.gate.leak import Leak, LeakIndex, TextFilter
-from skillfit.gate.samples import RolloutCount, Samples
-from skillfit.gate.screening import ScreeningGate
-from skillfit.gate.ship import ShipResult, ship_test
-from skillfit.gate.verdict import (
-    Arm,
+from skillfit.gate.base import (
+    BaseGate,
     Candidate,
-    CandidateComparison,
-    EditEffect,
-    Evidence,
     Gate,
-    GateSettings,
     Judgement,
-    Measure,
     Observation,
     Ruling,
-    ScoreEstimate,
+    StrictGate,
     Verdict,
 )
+from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose_run, overall
+from skillfit.gate.leak import Leak, LeakIndex, TextFilter
+from skillfit.gate.samples import GateSettings, Measure, RolloutCount, Samples
+from skillfit.gate.screening import ScreeningGate
+from skillfit.gate.ship import ShipResult, ship_test
+from skillfit.rollout.outcome import Arm
+from skillfit.run.records import CandidateComparison, EditEffect, Evidence, ScoreEstimate
 
 __all__ = [
     "Arm",

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from skillfit.gate.base import Candidate
 from skillfit.gate.regression import ColumnKind, Estimate
-from skillfit.gate.verdict import Arm, Candidate, EditStatus
+from skillfit.rollout.outcome import Arm
+from skillfit.run.records import EditStatus
 from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
 

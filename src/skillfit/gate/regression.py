@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from skillfit.gate.samples import probability_positive
-from skillfit.gate.verdict import ScoreEstimate
+from skillfit.run.records import ScoreEstimate
 
 Family = Literal["logistic", "linear"]
 ColumnKind = Literal["edit", "removal", "base"]

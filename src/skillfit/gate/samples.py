@@ -1,5 +1,5 @@
 """Scores by item: the statistics of paired differences, the samples of one skill, the sampler that
-produces them, and the comparison of two skills.
+asks for the rollouts (`Measure`), and the comparison of two skills.
 
 Repeats of an item are averaged first, so they never count as more items.
 """
@@ -12,15 +12,11 @@ from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Protocol
 
-from skillfit.gate.verdict import (
-    Arm,
-    Evidence,
-    GateSettings,
-    Measure,
-    ScoreEstimate,
-)
+from skillfit.config.schema import Config
 from skillfit.rollout.outcome import (
+    Arm,
     Outcome,
     Tally,
     gather,
@@ -28,7 +24,7 @@ from skillfit.rollout.outcome import (
     weighted_mean,
     weighted_values,
 )
-from skillfit.run.records import SOLVED
+from skillfit.run.records import SOLVED, Evidence, ScoreEstimate
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 
@@ -172,6 +168,31 @@ def _z(items: int, alpha: float, power: float) -> float:
 TOLERANCE = 1e-9  # smaller differences are floating-point error
 PRIOR_VARIANCE = 0.06**2  # of a true mean difference: most candidates move it by a few points
 EXTRA_VARIANCE = 0.03  # added to the observed variance: a few equal differences prove little
+
+
+class Measure(Protocol):
+    """Runs selection rollouts for a gate.
+
+    One rollout for each (arm, item) pair, in that order. The same arguments give the same
+    outcomes, because the journal records each rollout under its skill, item, repeat and series.
+    """
+
+    async def __call__(
+        self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
+    ) -> list[Outcome]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """The settings of the run, and what a gate is told of the run's items and plan.
+
+    The screening thresholds are constants of `pool.py`.
+    """
+
+    config: Config = field(default_factory=Config)
+    weights: Mapping[str, float] = field(default_factory=dict)  # item id -> weight; default 1
+    subsets: int = 16  # screening: distinct subsets of the pending edits per step
+    passes: int = 1  # screening: rollouts of each selection item per step
 
 
 @dataclass(slots=True)

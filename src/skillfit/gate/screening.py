@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.errors import InputError
-from skillfit.gate.base import BaseGate
+from skillfit.gate.base import BaseGate, Candidate, Observation, Ruling, Verdict
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
     ColumnKind,
@@ -25,25 +25,28 @@ from skillfit.gate.regression import (
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, believe, paired_evidence
-from skillfit.gate.verdict import (
-    Arm,
-    Candidate,
+from skillfit.gate.samples import (
+    TOLERANCE,
+    GateSettings,
+    Measure,
+    RolloutCount,
+    Samples,
+    believe,
+    paired_evidence,
+)
+from skillfit.plain_text import with_interval
+from skillfit.rollout.outcome import Arm, Outcome, Tally
+from skillfit.run.control import DONE_TO_EDIT, EditAction
+from skillfit.run.records import (
+    AWAITS_APPROVAL,
+    EFFECT,
+    SOLVED,
     Decision,
     EditEffect,
     Evidence,
     GateAction,
-    GateSettings,
-    Measure,
-    Observation,
-    Ruling,
     ScoreEstimate,
-    Verdict,
 )
-from skillfit.plain_text import with_interval
-from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.control import DONE_TO_EDIT, EditAction
-from skillfit.run.records import AWAITS_APPROVAL, EFFECT, SOLVED
 from skillfit.skill import Skill, units
 from skillfit.skill.units import removed_lines
 from skillfit.tasks.item import Item

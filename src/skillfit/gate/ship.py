@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 
 from skillfit.gate.samples import (
     TOLERANCE,
+    GateSettings,
+    Measure,
     Sampler,
     interval,
     paired_evidence,
     repeats_for,
     sign_flip_p,
 )
-from skillfit.gate.verdict import Evidence, GateSettings, Measure
 from skillfit.rollout.outcome import gather
-from skillfit.run.records import ShipVerdict
+from skillfit.run.records import Evidence, ShipVerdict
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 

@@ -15,11 +15,11 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import pydantic_core
 from filelock import FileLock
@@ -27,7 +27,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
 from skillfit.models.protocol import Usage
+from skillfit.plain_text import quantity
 from skillfit.run.store import in_use, read_holder
+
+if TYPE_CHECKING:
+    from skillfit.run.budget import Budget
+    from skillfit.run.journal import Journal
 
 STEERING = "steering.jsonl"
 _STEERING_LOCK = ".steering.lock"
@@ -121,6 +126,62 @@ def read_requests(run: Path, after: int = 0) -> list[SteeringRequest]:
                 hint="Remove that line, or make requests with `skillfit steer`.",
             ) from error
     return [request for request in requests if request.number > after]
+
+
+class ReviewPending(SkillfitError):
+    """Edits wait for a person's decision; the ship test comes after that."""
+
+    exit_code = Exit.HANDOFF
+
+
+class RecordedRequests:
+    """Reads new requests to a run. What it returns for a place in the run is the same on replay."""
+
+    def __init__(self, journal: Journal, run: Path) -> None:
+        self._journal, self.run = journal, run
+        self._last = 0  # the number of the last request that was read
+
+    async def read(
+        self, place: str, budget: Budget, needed: Sequence[str] = ()
+    ) -> list[SteeringRequest]:
+        """Raises ReviewPending when an edit in `needed` was neither approved nor declined."""
+
+        async def read() -> list[SteeringRequest]:
+            found = read_requests(self.run, after=self._last)
+            decided = {request.target for request in found}
+            missing = [target for target in needed if target not in decided]
+            if missing:
+                raise _review_pending(self.run, missing)
+            return _with_caps(found, budget)
+
+        found = await self._journal.once(
+            f"steering/{place}", read, returns=list[SteeringRequest], stage="steering"
+        )
+        self._last = max([self._last, *(request.number for request in found)])
+        return found
+
+
+def _with_caps(requests: Sequence[SteeringRequest], budget: Budget) -> list[SteeringRequest]:
+    """The requests, those about a cap with what it was before."""
+    caps: dict[str, float | None] = {}
+    noted = []
+    for request in requests:
+        if request.action == "budget":
+            before = caps.get(request.target, budget.cap(request.target))
+            request = replace(request, cap_before=before)
+            with suppress(InputError):  # `_set_cap` says what is wrong with it
+                caps[request.target] = cap_amount(request.target, request.text)
+        noted.append(request)
+    return noted
+
+
+def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
+    count = quantity(len(edits), "edit waits", "edits wait")
+    return ReviewPending(
+        f"{count} for your approval (review: true): {', '.join(edits)}.",
+        hint=f"Decide with `skillfit steer {run} approve {edits[0]}` (or decline) or in"
+        f" `skillfit studio`, then: skillfit resume {run}",
+    )
 
 
 def _checked(action: str, target: str, text: str) -> Action:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
+from skillfit.errors import TaskFailure
+from skillfit.extensions import PartDescription
 from skillfit.gate import LeakIndex, TextFilter
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
 from skillfit.models.protocol import AnswerPending
@@ -19,18 +21,16 @@ from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout import Executor, Rollouts
 from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
-from skillfit.run.control import Control, Interrupted
+from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
+from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import planned_lag
-from skillfit.training.ship_rollouts import BothGraders, FinishComponents
-from skillfit.training.state import Components
-from skillfit.training.steering import RecordedRequests
-from skillfit.training.step_log import CountedModel, SelectionRollouts
+from skillfit.training.state import Components, CountedModel, FinishComponents, SelectionRollouts
 from skillfit.training.user_parts import gate_settings
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
@@ -273,6 +273,31 @@ def _most_in_flight(agent: Agent | None, executor: Executor, concurrency: int) -
     """
     slots = agent.slots(executor.cores) if agent is not None else None
     return 2 * concurrency if slots is None else min(concurrency, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class BothGraders:
+    """Grades with the ship grader, and with the training grader on the same attempt.
+
+    The ship grader decides. When the training grader fails, the rollout is kept without its score.
+    """
+
+    ship: Grader
+    trained: Grader
+
+    async def grade(self, item: Item, attempt: Attempt) -> Score:
+        score = await self.ship.grade(item, attempt)
+        try:
+            trained = await self.trained.grade(item, attempt)
+        except TaskFailure:
+            return score
+        return replace(score, trained=(trained.hard, trained.soft))
+
+    def patterns(self) -> tuple[str, ...]:
+        return (*self.ship.patterns(), *self.trained.patterns())
+
+    def describe(self) -> PartDescription:
+        return self.ship.describe()
 
 
 def _shipping(inputs: Inputs) -> Task | None:

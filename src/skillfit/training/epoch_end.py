@@ -25,10 +25,8 @@ from skillfit.run.records import (
 from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.training.plan import Epoch, Place
-from skillfit.training.stages import emit_verdict
-from skillfit.training.state import Components, TrainingState
-from skillfit.training.step_end import adopt
-from skillfit.training.step_log import Emit, StepLog
+from skillfit.training.state import Components, Emit, StepLog, TrainingState
+from skillfit.training.step_end import adopt, emit_verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import MOST_AT_ONCE, refuse_endless, shown_count
-from skillfit.training.step_log import StepLog
+from skillfit.training.state import StepLog
 from skillfit.training.user_parts import gate_settings
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import Config, EvaluationSection
-from skillfit.gate import EditEffect, Gate, Observation, TextFilter, Verdict
+from skillfit.gate import Candidate, EditEffect, Gate, Observation, TextFilter, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.epoch import collect_notes, consolidate
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.rollout import Outcome, Tally
-from skillfit.run.events import EvaluationFinished, StepFinished
+from skillfit.run.events import EvaluationFinished, GateDecided, StepFinished
 from skillfit.run.records import (
     ApplySummary,
     BatchRecord,
@@ -26,9 +26,7 @@ from skillfit.run.records import (
 )
 from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
 from skillfit.training.plan import PlannedStep
-from skillfit.training.stages import Learned, StepUpdate
-from skillfit.training.state import TrainingState
-from skillfit.training.step_log import Emit, StepLog
+from skillfit.training.state import Emit, Learned, StepLog, StepUpdate, TrainingState
 
 
 async def measure_baseline(
@@ -216,6 +214,39 @@ def emit_score(
             planned=tally.planned,
             by_type=types,
         )
+    )
+
+
+def emit_verdict(log: StepLog, name: str, candidate: Candidate | None, verdict: Verdict) -> None:
+    """Tell what a gate decided, with its evidence."""
+    log.emit(
+        GateDecided(
+            name=name,
+            step=log.step,
+            decision=verdict.decision,
+            reason=verdict.reason,
+            evidence=verdict.evidence,
+            score=verdict.score,
+            candidates=list(verdict.standings),
+            effects=list(verdict.effects),
+        )
+    )
+    log.emit(_score_event(name, candidate, verdict))
+
+
+def _score_event(name: str, candidate: Candidate | None, verdict: Verdict) -> EvaluationFinished:
+    """The point of the score curve: the candidate's own rollouts, or an estimate of the winner."""
+    tally = verdict.candidate_tally
+    shown = candidate.skill if candidate is not None and tally is not None else verdict.winner
+    return EvaluationFinished(
+        name=name,
+        split="selection",
+        skill_hash=shown.hash,
+        hard=tally.hard if tally else verdict.score.mean,
+        soft=tally.soft if tally else verdict.score.mean,
+        scored=tally.scored if tally else 0,
+        planned=tally.planned if tally else 0,
+        estimate=None if tally else verdict.score,
     )
 
 

@@ -46,7 +46,7 @@ from skillfit.run.identity import PartKind, ReplacedParts
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
 from skillfit.training.plan import BatchSampler, Plan, selection_passes
-from skillfit.training.step_log import current_step
+from skillfit.training.state import current_step
 
 GATES = {
     "screening": "skillfit.gate.screening:ScreeningGate",
