@@ -416,3 +416,34 @@ async def test_a_command_that_never_ends_is_ended_and_the_model_is_told(
     attempt, _ = await rounds(SKILL, item, seed=1)
     (result,) = (step.text for step in attempt.steps if step.kind == "tool_result")
     assert result.startswith("begun\n") and "[killed: it ran for 1 s" in result
+
+
+@pytest.mark.parametrize(
+    ("removal", "reason"),
+    [
+        ("echo 'removal is in progress' >&2; exit 1", "removal is in progress"),
+        ("sleep 600", "time limit"),
+    ],
+)
+async def test_a_container_that_cannot_be_removed_costs_no_result(
+    removal: str,
+    reason: str,
+    sample: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bin_folder = stand_in_docker(tmp_path, monkeypatch)
+    program = bin_folder / "docker"
+    program.rename(bin_folder / "working")
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = rm ]; then {removal}; fi\nexec {bin_folder / "working"} "$@"\n'
+    )
+    program.chmod(0o755)
+    item = sample.items[0]
+    shutil.copytree(item.content()["repository"], bin_folder / "testbed")
+    commit(bin_folder / "testbed", "base")
+    model = ScriptedModel(["Done."])
+    rounds = ContainerRounds(model, "Work. {skill}", "x", 5, 60, remove_seconds=1)
+    with pytest.warns(UserWarning, match=f"container-1 could not be removed: {reason}"):
+        _, score = await rounds(SKILL, item, seed=1)
+    assert score.feedback == "Nothing was changed."

@@ -23,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.client import with_retries
 from skillfit.models.json_text import parse_json
+from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.plain_text import last_part
@@ -70,6 +72,7 @@ from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
 
 _DOCKER_SECONDS = 180.0
 _COMMAND_SECONDS = 180.0  # for a command of the model
+_REMOVE_SECONDS = 60.0  # for the removal of a container
 _GRACE = 20.0  # seconds until a command that was told to end is killed, and docker with it
 _ENDED = (124, 137)  # exit codes of `timeout`: at the limit; killed, also for lack of memory
 _SHOWN = 10_000  # characters of a command's output
@@ -133,14 +136,32 @@ def _docker_settings() -> dict[str, str]:
 
 
 @asynccontextmanager
-async def container(image: str) -> AsyncIterator[str]:
+async def container(image: str, remove_seconds: float = _REMOVE_SECONDS) -> AsyncIterator[str]:
     """A running container of the instance's image; it is removed with the block."""
     run = ("run", "--detach", "--rm", "--network=none", image, "sleep", "infinity")
     name = (await docker(*run, repeatable=True)).strip()
     try:
         yield name
     finally:
-        await asyncio.shield(docker("rm", "--force", name))
+        await asyncio.shield(_remove(name, remove_seconds))
+
+
+async def _remove(container: str, seconds: float) -> None:
+    """Remove a container, or warn that it is left. The time does not count as the rollout's, whose
+    result is known by now.
+    """
+    try:
+        with paused():
+            result = await _run_docker("rm", "--force", container, timeout=seconds)
+        problem = "" if result.code == 0 else _last_output(result)
+    except SandboxNotStarted as error:
+        problem = error.message
+    if problem:
+        warnings.warn(
+            f"The container {container} could not be removed: {problem}. "
+            f"Remove it with: docker rm --force {container}",
+            stacklevel=1,
+        )
 
 
 def image_of(instance_id: str) -> str:
@@ -161,11 +182,12 @@ class ContainerRounds(Evaluator):
     step_limit: int
     timeout_per_instance: float
     command_seconds: float = _COMMAND_SECONDS
+    remove_seconds: float = _REMOVE_SECONDS
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "swebench"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
-        async with container(image_of(item.id)) as name:
+        async with container(image_of(item.id), self.remove_seconds) as name:
             use = partial(_run_command, name, self.command_seconds)
             await dialogue.use_tool(messages, RUN_COMMAND, use, self.step_limit)
             diff = ("exec", name, "git", "-C", "/testbed", "diff")
