@@ -22,6 +22,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import math
 import re
 import sys
 import threading
@@ -450,7 +451,13 @@ def _query_options(tasks: str, query: str) -> SourceOptions:
         raise InputError(
             f"env.tasks: {tasks!r}: {error}.", hint="Write options as ?name=value&name=value."
         ) from error
-    return {key: _option_value(text) for key, text in pairs}
+    options = {key: _option_value(text) for key, text in pairs}
+    for key, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(
+                f"env.tasks: the option {key} = {value} is not valid: it should be a finite number."
+            )
+    return options
 
 
 def _option_value(text: str) -> JsonValue:

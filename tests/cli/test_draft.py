@@ -239,6 +239,7 @@ def test_ctrl_c_while_the_model_writes_keeps_the_reply(tmp_path: Path, skill: Pa
         (("--model", "opena/gpt-5"), 2, "Unknown provider 'opena'"),
         (("--model", "openai/gpt-5", "--usd", 0.0001), 5, "The budget of $0.0001"),
         (("--model", "openai/nobody-knows"), 2, "no price is known"),
+        (("--model", "handoff", "--usd", "inf"), 2, "--usd inf is not valid"),
         (("--model", "{id: 3}"), 2, "--model: id"),
         (("--config", "nowhere.yaml"), 2, "nowhere.yaml"),
         (("--besides", "nowhere.jsonl", "--model", "handoff"), 2, "nowhere.jsonl"),

@@ -1,5 +1,6 @@
 """Every setting has an effect, or an error says where it is, what is wrong and what is allowed."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.config import Config, load_config
+from skillfit.config.schema import describe_keys
 from skillfit.errors import InputError
 
 
@@ -202,6 +204,33 @@ def test_a_bad_split_ratio_is_refused_when_the_config_is_read(text: str) -> None
 )
 def test_an_infinite_budget_is_refused(key: str) -> None:
     message = refusal({}, f"{key}=.inf")
+    assert f"{key} = inf is not valid: it should be a finite number" in message
+
+
+def _float_keys() -> list[str]:
+    return [key.key for key in describe_keys() if "float" in key.type.split(" | ")]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf", "nan"])
+@pytest.mark.parametrize("key", _float_keys())
+def test_no_number_may_be_infinite_or_nan(key: str, value: float | str) -> None:
+    with pytest.raises(InputError) as raised:
+        load_config({"model": {"agent": {"id": "openai/x"}}}, {key: value})
+    assert f"{key} = {value!r} is not valid: it should be a finite number" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("model.agent.options={concurrency: .inf}", "model.agent.options.concurrency"),
+        ("model.prices={mine: {input: .inf}}", "model.prices.mine.input"),
+        ("env.task_args={timeout: .inf}", "env.task_args.timeout"),
+        ("env.grader={all: [{numeric: {rel: .inf}}]}", "env.grader.all.numeric.rel"),
+        ("evaluation.ship_grader={code: {timeout: .inf}}", "evaluation.ship_grader.code.timeout"),
+    ],
+)
+def test_nor_may_a_number_inside_the_settings_of_a_part(setting: str, key: str) -> None:
+    message = refusal({"model": {"agent": {"id": "openai/x"}}}, setting)
     assert f"{key} = inf is not valid: it should be a finite number" in message
 
 

@@ -218,6 +218,7 @@ async def test_compositions_combine_scores() -> None:
         ({"numeric": {"rell": 1}}, "env.grader.numeric.rell: .* Did you mean 'rel'"),
         ({"numeric": {"rel": "much"}}, "env.grader.numeric.rel"),
         ({"numeric": {"rel": -1}}, "env.grader.numeric.rel"),
+        ({"numeric": {"rel": "inf"}}, "env.grader.numeric.rel: .* a finite number"),
         ({"regex": "a(b"}, r"regex 'a\(b' does not compile: .* at position 3"),
         ({"exact": {"extract": {"regex": "["}}}, "does not compile"),
         (

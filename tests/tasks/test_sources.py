@@ -129,6 +129,7 @@ def test_a_source_may_bring_its_own_evaluator_and_then_takes_no_grader(package: 
         ("colours?cuont=9", {}, "colours has no option 'cuont'.*Did you mean 'count'"),
         ("colours?count=9", {"count": 8}, "'count' of colours is also set in env.task_args"),
         ("colours?count", {}, "bad query field"),
+        ("colours?count=Infinity", {}, "option count = inf is not valid: .* a finite number"),
         ("own?x=1", {}, "own has no option 'x'. It has no options"),
         ("wrong", {}, "'wrong' returned list"),
         ("broken", {}, "'broken' .colour_tasks:missing. cannot be imported"),

@@ -7,6 +7,7 @@ that the command can be stopped at any time: nothing is paid for or asked twice.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,6 +82,8 @@ def draft_command(
             f"{out} exists already; draft never overwrites a file.",
             hint=f"Give another file with --out; to add to these tasks: --besides {out}",
         )
+    if not math.isfinite(usd):
+        raise InputError(f"--usd {usd} is not valid: it should be a finite number.")
     loaded = Skill.load(skill)
     writer = _writer(model, config)
     present = _inputs_of(besides) if besides else []

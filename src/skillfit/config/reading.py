@@ -6,6 +6,7 @@ Errors name the place (file and line, or override), the key, and what is allowed
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import warnings
@@ -83,6 +84,7 @@ def load_config(
         _keep_endpoints(above.data, settings.data)
         settings = above.over(settings)
     _refuse_secrets(settings)
+    _refuse_infinite(settings)
     _drop_retired(settings.data, warn or _python_warning)
     data = {}
     for key, value in settings.data.items():
@@ -183,6 +185,18 @@ def _refuse_secrets(settings: PlacedSettings) -> None:
             raise InputError(
                 f"{where}: {key} looks like a secret, and settings are written to disk.",
                 hint="Put it into an environment variable, and name that variable with key_env.",
+            )
+
+
+def _refuse_infinite(settings: PlacedSettings) -> None:
+    """No setting may be infinite or NaN, also inside the settings of graders, sources and
+    providers: a run records its settings as JSON, which has no such numbers.
+    """
+    for key, value in walk(settings.data):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(
+                f"{settings.place(key)}: {key} = {value} is not valid: it should be a finite "
+                "number."
             )
 
 

@@ -33,7 +33,11 @@ class ModelSpec(BaseModel):
     """The model of one role. In YAML a string is the id."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
     )
 
     id: str

@@ -208,7 +208,7 @@ class BuiltIn(BaseModel):
     `regex: ^\\d+$`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: ClassVar[str]
     short: ClassVar[str]
 
