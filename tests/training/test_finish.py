@@ -479,6 +479,39 @@ async def test_a_score_that_a_one_line_rule_reaches_is_told(make_project: MakePr
     assert not any("one-line" in notice.text for notice in read_story(fair.folder / "run").notices)
 
 
+async def test_an_unproven_gain_is_not_the_score_that_is_audited(
+    make_project: MakeProject,
+) -> None:
+    """The initial skill scores 0.83, as the rule does. The skill that was found scores 1."""
+    rows = [
+        item(f"{split}-{n}", "gold" if n == 0 else "red", split)
+        for split in ("train", "selection")
+        for n in range(6)
+    ]
+    project = make_project(*ALONE, rows=rows)
+    result = await project.train()
+    assert result.finish_reason == "inconclusive" and project.best() == SKILL
+    [shipped] = project.events(ShipTested)
+    assert shipped.difference == pytest.approx(1 / 6)
+    assert shortcut_warnings(project) == [
+        "A one-line rule (majority answer) scores 0.83, the skill 0.83: that score needs no skill."
+    ]
+
+
+async def test_a_proven_gain_is_the_score_that_is_audited(make_project: MakeProject) -> None:
+    """The initial skill scores 0.25, as the rule does. The improved skill scores 1."""
+    project = make_project(*ALONE, rows=items(8, 8, 4))
+    result = await project.train()
+    assert result.finish_reason == "improved" and project.best() != SKILL
+    before = read_story(project.folder / "run").point("ship_initial")
+    assert before is not None and before.score == 0.25
+    assert shortcut_warnings(project) == []
+
+
+def shortcut_warnings(project: TrainingProject) -> list[str]:
+    return [event.message for event in project.events(Warned) if event.what == "shortcut"]
+
+
 async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_evidence(
     make_project: MakeProject,
 ) -> None:
