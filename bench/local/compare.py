@@ -32,8 +32,7 @@ from skillfit.config import load_config
 from skillfit.config.schema import Config, TrainSection
 from skillfit.gate import Arm, Candidate, GateSettings, Observation, ScreeningGate, StrictGate
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts
-from skillfit.run.directory import RunDirectory
-from skillfit.run.identity import RecordedIdentity
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks import Task
 from skillfit.tasks.item import Item

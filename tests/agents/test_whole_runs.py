@@ -18,8 +18,7 @@ from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.models import Usage
 from skillfit.run.budget import BudgetReached
-from skillfit.run.directory import RunDirectory
-from skillfit.run.identity import RunIdentity
+from skillfit.run.directory import RunDirectory, RunIdentity
 from skillfit.tasks.item import Attempt
 from skillfit.training.inputs import read_inputs
 from tests.agents.stand_in import DESCRIPTION, StandIn

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.image_questions import choices_in
 from skillfit.benchmarks.prepare import make
-from skillfit.benchmarks.text_questions import show_results
+from skillfit.benchmarks.questions import choices_in, show_results
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.tasks import load_task

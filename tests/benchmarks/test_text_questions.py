@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from skillfit.benchmarks.text_questions import shortened_context
+from skillfit.benchmarks.questions import shortened_context
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.tasks import load_task

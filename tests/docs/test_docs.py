@@ -17,7 +17,7 @@ import pytest
 
 from skillfit.config import describe_keys
 from skillfit.errors import Exit
-from skillfit.run.identity import CHANGEABLE, CHANGEABLE_OF_A_MODEL, CHANGEABLE_OF_A_PROGRAM
+from skillfit.run.directory import CHANGEABLE, CHANGEABLE_OF_A_MODEL, CHANGEABLE_OF_A_PROGRAM
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

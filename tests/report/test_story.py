@@ -18,7 +18,7 @@ from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
-from skillfit.report.story_evidence import _stands_in
+from skillfit.report.story_builder import _stands_in
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -240,7 +240,7 @@ def test_a_run_that_is_being_written_is_running_and_one_whose_writer_died_is_not
     assert not in_use(tmp_path / "run")
     writer = (
         "import os, sys; from skillfit.run.directory import RunDirectory as R;"
-        " from skillfit.run.identity import RecordedIdentity;"
+        " from skillfit.run.directory import RecordedIdentity;"
         " kept = R.open(sys.argv[1], RecordedIdentity({})); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", writer, str(tmp_path / "dead")], check=False)

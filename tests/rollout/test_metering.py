@@ -17,7 +17,7 @@ from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.rollout import requests_for
-from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
+from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import Journal
 from skillfit.tasks.item import Attempt, Item

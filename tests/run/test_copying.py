@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import Warned
-from skillfit.run.identity import RecordedIdentity
 
 
 async def _fill(run: RunDirectory, number: int) -> None:

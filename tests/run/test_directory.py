@@ -14,9 +14,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, Warned
-from skillfit.run.identity import RecordedIdentity
 from skillfit.run.store import RunLock, in_use
 from tests.support.records import run_started, run_summary
 
@@ -135,7 +134,7 @@ def test_a_damaged_run_is_said_and_can_be_moved_aside(tmp_path: Path) -> None:
 
 def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     code = "import sys; from skillfit.run.directory import RunDirectory\n"
-    code += "from skillfit.run.identity import RecordedIdentity\n"
+    code += "from skillfit.run.directory import RecordedIdentity\n"
     code += "run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))\n"
     code += "print('open', flush=True); sys.stdin.readline()"
     holder = subprocess.Popen(
@@ -182,7 +181,7 @@ def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_af
     program = textwrap.dedent("""
         import sys
         from skillfit.run.directory import RunDirectory
-        from skillfit.run.identity import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity
         run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         for n in range(1_000_000):
             run.write_text("big.txt", str(n % 10) * 3_000_000)
@@ -215,7 +214,7 @@ def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
         import resource, signal, sys
         from skillfit.errors import InputError
         from skillfit.run.directory import RunDirectory
-        from skillfit.run.identity import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity
         run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         run.write_text("file.txt", "old")
         # Then a write beyond the limit fails like one on a full disk.

@@ -13,9 +13,8 @@ from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.run.budget import Budget
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import Warned
-from skillfit.run.identity import RecordedIdentity
 from skillfit.run.journal import Journal
 from skillfit.run.store import RunNotWritable
 from tests.support.small_disk import needs_small_disk, on_small_disk
@@ -24,7 +23,7 @@ PROGRAM = textwrap.dedent("""
     import asyncio, sys
     from skillfit.errors import InputError
     from skillfit.run.directory import RunDirectory
-    from skillfit.run.identity import RecordedIdentity
+    from skillfit.run.directory import RecordedIdentity
 
     async def main():
         run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
@@ -156,7 +155,7 @@ def test_a_run_on_a_read_only_disk_is_refused(tmp_path: Path) -> None:
         from pathlib import Path
         from skillfit.errors import InputError
         from skillfit.run.directory import RunDirectory
-        from skillfit.run.identity import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity
         disk = Path(sys.argv[1])
         RunDirectory.open(disk / "run", RecordedIdentity({})).write_text("a.txt", "a")
         def readonly(path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import (
     CandidateBuilt,
     EditsSelected,
@@ -30,7 +30,6 @@ from skillfit.run.events import (
     StageFinished,
     StepFinished,
 )
-from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import (
     CurrentAndBest,
     EditEffect,
@@ -419,7 +418,7 @@ def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
     program = textwrap.dedent("""
         import os, signal, sys
         from skillfit.run.directory import RunDirectory
-        from skillfit.run.identity import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity
         from tests.run.test_files import later, story
 
         stop, again = int(sys.argv[2]), len(sys.argv) > 3

@@ -7,8 +7,7 @@ import pytest
 
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
-from skillfit.run.directory import RunDirectory
-from skillfit.run.identity import RecordedIdentity, settings_identity
+from skillfit.run.directory import RecordedIdentity, RunDirectory, settings_identity
 
 SETTINGS = settings_identity(load_config({}))
 PARTS = {

@@ -11,9 +11,8 @@ from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed, Message, Reply, Request, Usage
 from skillfit.models.secrets import remember_secret
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory, model_identity
 from skillfit.run.events import RunFinished, StepFinished, Warned
-from skillfit.run.identity import RecordedIdentity, model_identity
 from skillfit.run.journal import RecordedModel
 from tests.support.records import run_started, run_summary, step_record
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import Warned
-from skillfit.run.identity import RecordedIdentity
 from skillfit.run.store import RunClosed
 from skillfit.run.view import RunView
 
@@ -42,7 +41,7 @@ def test_a_view_closed_while_threads_read_ends_their_reads_cleanly(run: Path) ->
         from pathlib import Path
         from tests.run.test_threads import read_all
         from skillfit.run.directory import RunDirectory
-        from skillfit.run.identity import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity
         for _ in range(60):
             view = RunDirectory.read(sys.argv[1])
             reading = threading.Barrier(5)

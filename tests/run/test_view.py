@@ -16,7 +16,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import (
     EvaluationFinished,
     RunFinished,
@@ -24,7 +24,6 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
-from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import RecordedConfig, RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
 from skillfit.run.view import (
@@ -166,7 +165,7 @@ def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path
         import asyncio, os, signal, sys
         from pathlib import Path
         from skillfit.run.directory import RunDirectory
-        from skillfit.run.identity import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity
         from tests.run.test_view import measured, started
         run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         run.events.emit(started(run.run_id))

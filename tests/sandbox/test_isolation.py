@@ -17,6 +17,8 @@ from skillfit.sandbox.isolation import (
     ISOLATIONS,
     Access,
     Isolation,
+    ProcessResult,
+    SandboxNotStarted,
     best_isolation,
     choose_isolation,
     run_sandboxed,
@@ -24,7 +26,6 @@ from skillfit.sandbox.isolation import (
     works,
 )
 from skillfit.sandbox.launcher import landlock_version
-from skillfit.sandbox.process import ProcessResult, SandboxNotStarted
 from tests.sandbox.processes import is_gone, is_running, leaving_a_child
 
 AVAILABLE = [isolation for isolation in ISOLATIONS if works(isolation)]

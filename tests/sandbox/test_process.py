@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.sandbox.process import (
+from skillfit.sandbox.isolation import (
     MARK,
     Launch,
     SandboxNotStarted,
@@ -27,7 +27,7 @@ from tests.sandbox.test_isolation import AVAILABLE
 DRIVER = """
 import asyncio, sys
 from skillfit.sandbox.isolation import ISOLATIONS, run_untrusted
-from skillfit.sandbox.process import new_folder
+from skillfit.sandbox.isolation import new_folder
 
 async def main(name, code):
     isolation = next(each for each in ISOLATIONS if each.name == name)

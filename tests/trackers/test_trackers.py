@@ -20,7 +20,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.plugins.trackers import Tracker, make_tracker
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import (
     RolloutFinished,
     RunFinished,
@@ -30,7 +30,6 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.identity import RecordedIdentity
 from skillfit.run.records import RecordedConfig, TokenCounts, UsageTotals
 from tests.report.recorded_runs import BEST, improved
 from tests.support.records import run_started, run_summary, standings, step_record

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import AblationFinished
-from skillfit.run.identity import RecordedIdentity
 from skillfit.training.measure import ablate
 from tests.training.practice_project import COLOURS, items
 from tests.training.project_fixture import MakeProject

@@ -4,8 +4,7 @@ import pytest
 
 from skillfit.config import load_config
 from skillfit.errors import InputError
-from skillfit.run.directory import RunDirectory
-from skillfit.run.identity import RecordedIdentity
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.skill import Skill
 from skillfit.training.inputs import read_inputs
 from skillfit.training.measure import evaluate

@@ -48,12 +48,13 @@ from skillfit.sandbox.isolation import (
     Access,
     Isolation,
     Mount,
+    ProcessResult,
     SandboxMode,
+    SandboxNotStarted,
     choose_isolation,
     installation_of,
     run_sandboxed,
 )
-from skillfit.sandbox.process import ProcessResult, SandboxNotStarted
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
 from skillfit.tasks.item import Attempt, Item, Reported

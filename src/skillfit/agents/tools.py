@@ -34,10 +34,10 @@ from skillfit.sandbox.isolation import (
     Isolation,
     Mount,
     SandboxMode,
+    SandboxNotStarted,
     choose_isolation,
     run_untrusted,
 )
-from skillfit.sandbox.process import SandboxNotStarted
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, TrajectoryStep
 

@@ -5,23 +5,36 @@ free answers mean the same is decided by a judge.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from skillfit.benchmarks.benchmark import ItemRow, find_in_data
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    HubFiles,
+    ItemRow,
+    data_root_of,
+    find_in_data,
+    optional,
+    read_any,
+    skillopt_splits,
+    text,
+)
 from skillfit.errors import InputError
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.models.client import ask
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.tasks.graders.built_in import Choice, GraderContext, TextGrader, extracted, verdict
-from skillfit.tasks.item import Attempt, Item, Score
-from skillfit.tasks.rows import Row
+from skillfit.tasks.item import Attempt, Item, Score, stable_hash
+from skillfit.tasks.rows import Row, read_rows
 from skillfit.tasks.task import LoadContext, SourceItems
 
 _JUDGE = """You compare an answer with the expected answer to the same question.
@@ -217,3 +230,453 @@ def check_detail(image_detail: str) -> None:
             f"env.task_args: image_detail is {image_detail!r}.",
             hint=f"Choose one of {', '.join(get_args(ImageDetail))}.",
         )
+
+
+_HERE = Path(__file__).parent
+
+
+def _docvqa_rows(path: Path) -> Iterator[Row]:
+    """The rows of any file, or those under `data` in the publisher's JSON files."""
+    files = [path] if path.is_file() else sorted(path.glob("*.json"))
+    for file in files:
+        document = json.loads(file.read_bytes()) if file.suffix == ".json" else None
+        if isinstance(document, dict) and isinstance(document.get("data"), list):
+            for number, values in enumerate(document["data"], 1):
+                yield Row(values, f"{file}: data {number}", file.parent)
+        else:
+            yield from read_any(file)
+    if not files:
+        yield from read_any(path)
+
+
+DOCVQA = Benchmark(
+    name="docvqa",
+    title="DocVQA: questions about pages of scanned documents",
+    homepage="https://huggingface.co/datasets/lmms-lab/DocVQA",
+    licence="Apache-2.0 (the Hub's copy); page images from the UCSF Industry Documents Library",
+    folder=_HERE / "docvqa",
+    downloads=(HubFiles("lmms-lab/DocVQA", ("DocVQA/validation-*.parquet",)),),
+    splits=skillopt_splits("docvqa_id_split", 107, 53, 374),
+    read=_docvqa_rows,
+    row_id=lambda row: text(row, "questionId", "id"),
+)
+"""Rows: `questionId`, `question`, `answers` (or `answer`), `image_path` (or `image`), and perhaps a
+`topic`. The publisher's JSON file ({"data": […]}) and the Hub's Parquet files are read too. Scored
+by ANLS with threshold 0.5; the hard score asks for (nearly) 1.
+"""
+
+
+def docvqa(
+    reference: SourceReference, *, image_detail: str = "auto", data_root: str = ""
+) -> TaskSource:
+    """`image_detail`: auto, low or high. `data_root`: the folder of the page images."""
+    check_detail(image_detail)
+    root = data_root_of(reference, data_root)
+
+    def convert(row: Row) -> ItemRow:
+        question = text(row, "question").partition("document_path:")[0].strip()
+        return {
+            "id": text(row, "questionId", "id"),
+            "type": optional(row, "topic"),
+            "input": question,
+            "answers": _docvqa_answers(row),
+            "images": [find_image(row, text(row, "image_path", "image"), root)],
+            "image_detail": image_detail,
+        }
+
+    return DOCVQA.source(reference, convert)
+
+
+def _docvqa_answers(row: Row) -> list[str]:
+    for column in ("answers", "answer", "ground_truth"):
+        given = row.values.get(column)
+        if given:
+            return [str(one) for one in given] if isinstance(given, list) else [str(given)]
+    raise InputError(f"{row.where}: no answers, answer or ground_truth.")
+
+
+MATHVERSE = Benchmark(
+    name="mathverse",
+    title="MathVerse: mathematics problems with diagrams",
+    homepage="https://huggingface.co/datasets/AI4Math/MathVerse",
+    licence="MIT",
+    folder=_HERE / "mathverse",
+    downloads=(HubFiles("AI4Math/MathVerse", ("testmini.json", "images.zip")),),
+    row_id=lambda row: text(row, "problem_index", "id"),
+)
+"""Rows: `problem_index`, `problem_version`, `question`, `image`, `answer`, `question_type`,
+`metadata` (subject, subfield). Multiple-choice problems are scored by the label. Free answers that
+do not plainly equal the gold answer are put to a judge.
+"""
+_CHOICES = re.compile(r"\bchoices?\s*:", re.IGNORECASE)
+_CHOICE = re.compile(
+    r"(?:^|(?<=\s))\(?([A-G])\s*[:.)]\s*(.*?)(?=\s+\(?[A-G]\s*[:.)]|\s*$)", re.DOTALL
+)
+
+
+def mathverse(
+    reference: SourceReference,
+    *,
+    problem_version: str = "Text Lite",
+    use_text_dominant_reference: bool = False,
+    data_root: str = "",
+    image_detail: str = "auto",
+    judge: bool = True,
+) -> TaskSource:
+    """`problem_version`: which version of each problem to use, or `all`.
+    `use_text_dominant_reference`: analysts of failures see the version that says most in words.
+    `judge: false` counts free answers that are not plainly equal as wrong.
+    """
+    check_detail(image_detail)
+    root = data_root_of(reference, data_root)
+    worded: dict[str, str] = {}
+    if use_text_dominant_reference:
+        for row in MATHVERSE.rows(reference):
+            if optional(row, "problem_version") == "Text Dominant":
+                worded[text(row, "problem_index", "id")] = text(row, "question")
+
+    def convert(row: Row) -> ItemRow | None:
+        version = optional(row, "problem_version")
+        if problem_version != "all" and version and version != problem_version:
+            return None
+        problem = text(row, "problem_index", "id")
+        metadata = row.values.get("metadata")
+        about = metadata if isinstance(metadata, Mapping) else {}
+        question = text(row, "question")
+        answer = text(row, "answer")
+        item: ItemRow = {
+            "id": f"{problem}:{version}" if problem_version == "all" else problem,
+            "type": str(about.get("subfield") or about.get("subject") or ""),
+            "input": question,
+            "answers": [answer],
+            "images": [find_image(row, text(row, "image"), root)],
+            "image_detail": image_detail,
+            "reference": worded.get(problem, ""),
+        }
+        options = choices_in(question)
+        return with_options(item, options, answer, row.where) if options else item
+
+    how = match_or_judge(["tag", "boxed", "last_line"], use_judge=judge)
+    return MATHVERSE.source(reference, convert, how=how)
+
+
+def choices_in(question: str) -> list[Option]:
+    """The choices that are listed in the question's text after `Choices:`."""
+    match = _CHOICES.search(question)
+    if match is None:
+        return []
+    found = _CHOICE.findall(question[match.end() :].strip())
+    return [Option(label, " ".join(words.split())) for label, words in found]
+
+
+BABYVISION = Benchmark(
+    name="babyvision",
+    title="BabyVision: visual puzzles that small children solve",
+    homepage="https://huggingface.co/datasets/UnipatAI/BabyVision",
+    licence="see the data set's page",
+    folder=_HERE / "babyvision",
+    downloads=(HubFiles("UnipatAI/BabyVision", ("data/*.parquet",)),),
+    row_id=lambda row: text(row, "taskId", "id"),
+)
+"""Rows: `taskId`, `type`, `subtype`, `question`, `image`, `ansType` (choice or blank), `options`
+with `choiceAns` (position from 0, label or text), `blankAns`, and `coT`, a worked solution that
+only analysts of failures see. Choices are scored by the label; free answers that do not plainly
+equal the gold answer are put to a judge.
+"""
+
+
+def babyvision(
+    reference: SourceReference,
+    *,
+    data_root: str = "",
+    image_detail: str = "auto",
+    judge: bool = True,
+) -> TaskSource:
+    """`judge: false` counts free answers that are not plainly equal as wrong."""
+    check_detail(image_detail)
+    root = data_root_of(reference, data_root)
+
+    def convert(row: Row) -> ItemRow:
+        item: ItemRow = {
+            "id": text(row, "taskId", "id"),
+            "type": optional(row, "subtype", "type"),
+            "input": text(row, "question"),
+            "images": [find_image(row, text(row, "image", "image_path"), root)],
+            "image_detail": image_detail,
+            "reference": optional(row, "coT", "cot"),
+        }
+        options = read_options(row.values.get("options"))
+        if optional(row, "ansType") != "choice" and not options:
+            blank = row.values.get("blankAns")
+            answers = blank if isinstance(blank, list) else [text(row, "blankAns")]
+            return {**item, "answers": answers}
+        item["input"] = f"{item['input']}\n\n{show_options(options)}"
+        return with_options(item, options, row.values.get("choiceAns"), row.where)
+
+    how = match_or_judge(["boxed", "last_line"], use_judge=judge)
+    return BABYVISION.source(reference, convert, how=how)
+
+
+def _mmrb_rows(path: Path) -> Iterator[Row]:
+    """The rows of all *_human.json files in a folder, or of one file."""
+    files = sorted(path.rglob("*_human.json")) if path.is_dir() else []
+    for file in files:
+        yield from read_rows(file)
+    if not files:
+        yield from read_any(path)
+
+
+def _mmrb_id(row: Row) -> str:
+    parts = (optional(row, "source"), optional(row, "subtask"), optional(row, "index"))
+    return optional(row, "id") or ":".join(part or "unknown" for part in parts)
+
+
+MMRB = Benchmark(
+    name="mmrb",
+    title="MMRB: reasoning over several images",
+    homepage="https://huggingface.co/datasets/HarrytheOrange/MMRB",
+    licence="see the data set's page",
+    folder=_HERE / "mmrb",
+    downloads=(HubFiles("HarrytheOrange/MMRB", ("*.zip",)),),
+    read=_mmrb_rows,
+    row_id=_mmrb_id,
+)
+"""Rows (files *_human.json): `source`, `subtask`, `index`, `question`, `answer`, `options`,
+`image_paths`, `reasoning_steps`. Questions with options are scored by label or by the option's
+text; other answers must equal the gold answer, apart from case, spaces and outer punctuation.
+"""
+# How answers are written: in tags, as Answer[…], in a box, after "answer is", on the last line.
+_MMRB_EXTRACT = (
+    "tag",
+    {"regex": r"(?i)\banswer\s*\[([^\]]+)\]"},
+    "boxed",
+    {"regex": r"(?im)\banswer(?:\s+is)?\s*:?\s+(.+?)\.?\s*$"},
+    "last_line",
+)
+
+
+def mmrb(
+    reference: SourceReference, *, data_root: str = "", image_detail: str = "auto"
+) -> TaskSource:
+    """`data_root`: the folder of the images. `image_detail`: auto, low or high."""
+    check_detail(image_detail)
+    root = data_root_of(reference, data_root)
+
+    def convert(row: Row) -> ItemRow:
+        paths = row.values.get("image_paths")
+        if not isinstance(paths, list) or not paths:
+            raise InputError(f"{row.where}: no image_paths.")
+        steps = row.values.get("reasoning_steps")
+        item: ItemRow = {
+            "id": _mmrb_id(row),
+            "type": optional(row, "subtask"),
+            "input": text(row, "question"),
+            "answers": [text(row, "answer")],
+            "images": [find_image(row, str(path), root) for path in paths],
+            "image_detail": image_detail,
+            "reference": "\n".join(map(str, steps)) if isinstance(steps, list) else "",
+        }
+        options = read_options(row.values.get("options") or [])
+        if not options:
+            return item
+        item["input"] = f"{item['input']}\n\n{show_options(options)}"
+        return with_options(item, options, text(row, "answer"), row.where)
+
+    return MMRB.source(reference, convert, how=match_or_judge(_MMRB_EXTRACT, use_judge=False))
+
+
+SEARCHQA = Benchmark(
+    name="searchqa",
+    title="SearchQA: trivia questions with web search snippets",
+    homepage="https://huggingface.co/datasets/lucadiliello/searchqa",
+    licence="not stated by the publisher",
+    folder=_HERE / "searchqa",
+    downloads=(HubFiles("lucadiliello/searchqa", ("data/*.parquet",)),),
+    splits=skillopt_splits("searchqa_id_split", 400, 200, 1400),
+    row_id=lambda row: text(row, "key", "id"),
+)
+"""Rows: `id` (or `key`), `question`, `context` (snippets that begin with [DOC]), `answers`. Scored
+by SQuAD's exact match; the soft score is the token F1.
+"""
+_SNIPPET = "[DOC]"
+
+
+def searchqa(reference: SourceReference, *, max_context_chars: int = 6000) -> TaskSource:
+    """`max_context_chars`: how much of the snippets the agent sees, whole snippets if possible."""
+    if max_context_chars < 1:
+        raise InputError("env.task_args: max_context_chars must be positive.")
+
+    def convert(row: Row) -> ItemRow:
+        answers = row.values.get("answers")
+        if not isinstance(answers, list) or not answers:
+            raise InputError(f"{row.where}: answers must be a list with at least one answer.")
+        context = shortened_context(text(row, "context"), max_context_chars)
+        return {
+            "id": text(row, "id", "key"),
+            "type": optional(row, "type"),
+            "input": f"## Search results\n\n{context}\n\n## Question\n\n{text(row, 'question')}",
+            "answers": answers,
+        }
+
+    return SEARCHQA.source(reference, convert)
+
+
+def shortened_context(context: str, limit: int) -> str:
+    """As many whole snippets from the beginning as fit into `limit` characters; if not even one
+    does, the beginning of the first.
+    """
+    if len(context) <= limit:
+        return context
+    cut = context.rfind(_SNIPPET, 1, limit + len(_SNIPPET))
+    return context[: cut if cut > 0 else limit].rstrip()
+
+
+def _sealqa_id(row: Row) -> str:
+    return optional(row, "question_id", "id") or stable_hash(text(row, "question"))[:12]
+
+
+SEALQA = Benchmark(
+    name="sealqa",
+    title="SealQA: questions with conflicting search results",
+    homepage="https://huggingface.co/datasets/vtllms/sealqa",
+    licence="Apache-2.0",
+    folder=_HERE / "sealqa",
+    downloads=(HubFiles("vtllms/sealqa", ("seal-0*", "seal_0*")),),
+    row_id=_sealqa_id,
+)
+"""Rows: `question`, `answer`, `search_results` (text, or a list of {title, url, date, snippet}),
+`topic`, `urls`, `freshness`. The agent sees the search results; nothing is fetched from the web.
+A judge decides between correct, incorrect and not attempted; an answer that plainly equals the
+gold answer is right without asking it.
+"""
+
+
+class _QuestionRow(ItemRow):
+    question: str  # for the judge, without the search results
+
+
+def sealqa(
+    reference: SourceReference, *, max_evidence_chars: int = 24000, judge: bool = True
+) -> TaskSource:
+    """`max_evidence_chars`: how much of the search results the agent sees. `judge: false` counts
+    answers that are not plainly equal as wrong.
+    """
+    if max_evidence_chars < 1:
+        raise InputError("env.task_args: max_evidence_chars must be positive.")
+
+    def convert(row: Row) -> _QuestionRow:
+        question = text(row, "question")
+        evidence = show_results(row.values.get("search_results"))[:max_evidence_chars]
+        parts = [f"## Search results\n\n{evidence}"] if evidence else []
+        return {
+            "id": _sealqa_id(row),
+            "type": optional(row, "topic"),
+            "question": question,
+            "input": "\n\n".join([*parts, f"## Question\n\n{question}"]),
+            "answers": [text(row, "answer", "ground_truth")],
+        }
+
+    how = match_or_judge(["tag", "last_line"], use_judge=judge)
+    return SEALQA.source(reference, convert, how=how)
+
+
+def show_results(given: Any) -> str:
+    """Search results as text, numbered. Strings are shown as they are unless they hold JSON."""
+    if isinstance(given, str):
+        if not given.lstrip().startswith("["):
+            return given.strip()
+        try:
+            given = parse_json(given)
+        except ValueError:
+            return str(given).strip()
+    if not isinstance(given, Sequence):
+        return ""
+    shown = []
+    for number, result in enumerate(given, 1):
+        if not isinstance(result, Mapping):
+            shown.append(f"[{number}] {result}")
+            continue
+        parts = (
+            result.get(name) for name in ("title", "url", "link", "date", "snippet", "content")
+        )
+        shown.append(f"[{number}] " + "\n".join(str(part) for part in parts if part))
+    return "\n\n".join(shown)
+
+
+_MONTH = re.compile(r"qa_(\d{6})_final\.json")
+
+
+def _livemathematicianbench_id(row: Row) -> str:
+    """`MONTH:NUMBER`. Publisher's rows have no month; the name of their file says it."""
+    if given := optional(row, "id"):
+        return given
+    named = _MONTH.search(row.where)
+    month = optional(row, "month") or (named[1] if named else "")
+    if not month:
+        raise InputError(f"{row.where}: no id and no month.")
+    return f"{month}:{text(row, 'no')}"
+
+
+LIVEMATHEMATICIANBENCH = Benchmark(
+    name="livemathematicianbench",
+    title="LiveMathematicianBench: theorems of recent papers as multiple-choice questions",
+    homepage="https://huggingface.co/datasets/LiveMathematicianBench/LiveMathematicianBench",
+    licence="see the data set's page",
+    folder=_HERE / "livemathematicianbench",
+    downloads=(
+        HubFiles(
+            "LiveMathematicianBench/LiveMathematicianBench",
+            tuple(
+                f"data/{month}/qa_{month}_final.json"
+                for month in ("202511", "202512", "202601", "202602")
+            ),
+        ),
+    ),
+    splits=skillopt_splits("livemathematicianbench_id_split", 35, 18, 124),
+    row_id=_livemathematicianbench_id,
+)
+"""Rows: `month`, `no`, `question`, `choices` ([{label, text}]), `correct_choice`, `theorem`,
+`sketch`, `theorem_type`; in the publisher's files question and choices are inside `mcq`. Scored by
+the label.
+
+The order of the choices is shuffled for each item, because in the published files the position of
+the right choice carries information. The gold answer is the text of the choice, so that the
+preflight's shortcut audit sees when one fixed phrase is right for most items.
+"""
+
+
+def livemathematicianbench(
+    reference: SourceReference,
+    *,
+    shuffle_choices: bool = True,
+    shuffle_seed: int = 42,
+    use_theorem: bool = False,
+    use_sketch: bool = False,
+) -> TaskSource:
+    """`use_theorem` and `use_sketch` show the agent the theorem and the sketch of its proof."""
+
+    def convert(row: Row) -> ItemRow:
+        item_id = _livemathematicianbench_id(row)
+        mcq = row.values.get("mcq")
+        values = {**row.values, **mcq} if isinstance(mcq, Mapping) else row.values
+        options = read_options(values.get("choices"))
+        right = right_option(values.get("correct_choice"), options)
+        if len(options) < 2 or right is None:
+            raise InputError(f"{row.where}: choices and correct_choice do not fit together.")
+        if shuffle_choices:
+            options = shuffled(options, f"{shuffle_seed}/{item_id}")
+        parts = [str(values.get("question", "")), show_options(options)]
+        if use_theorem:
+            parts.append(f"Theorem:\n{text(row, 'theorem')}")
+        if use_sketch:
+            parts.append(f"Proof sketch:\n{text(row, 'sketch')}")
+        types = row.values.get("theorem_type")
+        return {
+            "id": item_id,
+            "type": str(types[0]) if isinstance(types, list) and types else optional(row, "type"),
+            "input": "\n\n".join(parts),
+            "choices": {option.label: option.text for option in options},
+            "answers": [right.text],
+        }
+
+    return LIVEMATHEMATICIANBENCH.source(reference, convert)

@@ -56,12 +56,12 @@ from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.plain_text import last_part
-from skillfit.sandbox.isolation import run_untrusted
-from skillfit.sandbox.process import (
+from skillfit.sandbox.isolation import (
     ProcessResult,
     SandboxNotStarted,
     plain_environment,
     run_process,
+    run_untrusted,
     scratch_folder,
 )
 from skillfit.skill import Skill

@@ -34,21 +34,6 @@ from skillfit.extensions import JsonValue, PartDescription, SourceReference, Tas
 from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
-from skillfit.plugins.inspect_bridge import (
-    AGENT,
-    JUDGE,
-    PROVIDER,
-    InspectRole,
-    InspectRollout,
-    asks_for_own_model,
-    began,
-    ended,
-    own_model_failure,
-    refuse_other_models,
-    register_inspect_provider,
-    text_of,
-    without_markup,
-)
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
@@ -64,6 +49,36 @@ if TYPE_CHECKING:
     from inspect_ai.model import Model as InspectModel
     from inspect_ai.scorer import Value
     from inspect_ai.solver import Generate, Solver, TaskState
+
+
+import base64
+import hashlib
+import mimetypes
+import re
+import warnings
+from dataclasses import field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from skillfit.atomic_write import write_whole
+from skillfit.models.json_text import parse_json
+from skillfit.models.protocol import (
+    BadRequest,
+    FinishReason,
+    Image,
+    Message,
+    Reply,
+    Request,
+    Tool,
+    ToolCall,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from inspect_ai.log._samples import ActiveSample
+    from inspect_ai.model import ChatMessage, ContentImage, GenerateConfig, ModelOutput
+    from inspect_ai.tool import ToolCall as InspectCall
+    from inspect_ai.tool import ToolChoice, ToolInfo
 
 GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
 _SKILLS = ".agents/skills"  # where agents look for skills, relative to their working folder
@@ -544,3 +559,308 @@ def _refuse_unknown_arguments(task: InspectTask, task_args: Mapping[str, JsonVal
                 f"inspect: the task {task_name} has no argument {name!r}.",
                 hint=did_you_mean(name, parameters) or f"Its arguments: {known}.",
             )
+
+
+InspectRole = Literal["agent", "judge"]
+PROVIDER = "skillfit"  # the name of our models' provider in Inspect
+AGENT: InspectRole = "agent"
+JUDGE: InspectRole = "judge"
+_FREE_MODELS = ("mockllm/", "none/")  # Inspect's own stand-ins, which make no calls
+
+# Our finish reasons that have another name in Inspect.
+_STOP_REASON: dict[FinishReason, str] = {
+    "length": "max_tokens",
+    "refused": "content_filter",
+    "other": "unknown",
+}
+# Settings that our models do not take. The first ones change the shape of the reply.
+_REFUSED_SETTINGS = ("num_choices", "logprobs", "top_logprobs", "prompt_logprobs")
+_IGNORED_SETTINGS = ("top_p", "top_k", "frequency_penalty", "presence_penalty", "logit_bias")
+
+
+@dataclass(slots=True, eq=False)
+class InspectRollout:
+    """One rollout: the caller waits for `result` while Inspect runs the sample."""
+
+    skill: Skill
+    item: Item
+    seed: int
+    models: Mapping[InspectRole, Model]
+    images: Path  # folder for images that arrive as data; journal keys contain their paths
+    result: asyncio.Future[ScoredAttempt]
+    context: Context = field(default_factory=copy_context)  # the caller's, with its time limit
+    usage: Usage = field(default_factory=Usage)
+    requests: Counter[str] = field(default_factory=Counter)  # fingerprints of those sent so far
+    error: SkillfitError | None = None
+    sample: ActiveSample | None = None
+    begun: asyncio.Event = field(default_factory=asyncio.Event)  # also set when it will not begin
+
+    def __post_init__(self) -> None:
+        self.result.add_done_callback(lambda _: self.begun.set())
+
+    def numbered(self, request: Request) -> Request:
+        """The request with a purpose that makes it unique in the run. Equal requests of one rollout
+        are numbered; different ones need no number, so their order does not matter.
+        """
+        fingerprint = request.fingerprint()
+        self.requests[fingerprint] += 1
+        number = self.requests[fingerprint]
+        return replace(request, purpose=f"{self.item.id}/{self.seed}/{number}")
+
+    def give_up(self) -> None:
+        """The result is no longer needed: cancel the sample if it runs."""
+        self.result.cancel()
+        if self.sample is not None:
+            self.sample.interrupt("cancel")
+
+
+_running: dict[str, InspectRollout] = {}  # by the uuid of Inspect's sample
+
+
+def began(rollout: InspectRollout, active_sample: ActiveSample) -> None:
+    """The sample of this rollout has begun: model calls from within it belong to the rollout."""
+    rollout.sample = active_sample
+    _running[active_sample.sample_uuid] = rollout
+    rollout.begun.set()
+
+
+def ended(rollout: InspectRollout) -> None:
+    """The sample of this rollout has ended."""
+    if rollout.sample is not None:
+        _running.pop(rollout.sample.sample_uuid, None)
+        rollout.sample = None
+
+
+@cache
+def register_inspect_provider() -> None:
+    """Make our models known to Inspect: `skillfit/judge` is the judge, any other name of this
+    provider the agent's model. Tasks can be given these names as arguments.
+    """
+    from inspect_ai.log._samples import sample_active
+    from inspect_ai.model import ModelAPI, modelapi
+
+    class Bridge(ModelAPI):
+        def max_connections(self) -> int:
+            return 10_000  # skillfit's limiter decides
+
+        async def generate(
+            self,
+            input: list[ChatMessage],
+            tools: list[ToolInfo],
+            tool_choice: ToolChoice,
+            config: GenerateConfig,
+        ) -> ModelOutput:
+            active = sample_active()
+            rollout = _running.get(active.sample_uuid) if active is not None else None
+            if rollout is None:
+                raise TaskFailure(
+                    "inspect",
+                    "The Inspect task calls a model outside of a running sample, where the call "
+                    "cannot be recorded.",
+                )
+            role = JUDGE if self.model_name == JUDGE else AGENT
+            try:
+                return await _complete(rollout, role, input, tools, tool_choice, config)
+            except SkillfitError as error:
+                rollout.error = error
+                raise
+
+    modelapi(name=PROVIDER)(lambda: Bridge)
+
+
+@cache
+def refuse_other_models() -> None:
+    """From now on a call that a sample makes to another provider is refused before it is sent:
+    skillfit could neither record nor budget it. To be called when Inspect has loaded its hooks,
+    because it prints those that are there before.
+    """
+    from inspect_ai.hooks import BeforeModelGenerate, Hooks, hooks
+    from inspect_ai.log._samples import sample_active
+    from inspect_ai.util import LimitExceededError
+
+    @hooks(name="skillfit", description="Refuses calls that cannot be recorded.")
+    class Refusal(Hooks):
+        async def on_before_model_generate(self, data: BeforeModelGenerate) -> None:
+            active = sample_active()
+            rollout = _running.get(active.sample_uuid) if active is not None else None
+            if rollout is None or data.model_name.startswith((f"{PROVIDER}/", *_FREE_MODELS)):
+                return
+            rollout.error = own_model_failure(
+                f"The Inspect task called {data.model_name} directly: skillfit could neither "
+                "record nor budget that call."
+            )
+            # The one exception of a hook that Inspect does not ignore.
+            raise LimitExceededError("custom", value=1, limit=0, message=rollout.error.message)
+
+
+def own_model_failure(message: str) -> TaskFailure:
+    """The failure of a task that uses its own model instead of ours."""
+    return TaskFailure(
+        "config",
+        message,
+        hint="If it is a model role, bind it: env.model_roles: {ROLE: judge}. If it is a task "
+        f"argument, set it: env.task_args: {{ARGUMENT: {PROVIDER}/{JUDGE}}}.",
+    )
+
+
+def asks_for_own_model(message: str) -> bool:
+    """Whether an error of Inspect says that a provider's package or key is missing. Only a task
+    that creates its own model needs them.
+    """
+    signs = ("API_KEY", "Unable to initiali", "requires optional dependencies")
+    return any(sign in message for sign in signs)
+
+
+def without_markup(message: str) -> str:
+    """An error of Inspect without its markup for the terminal, in one line."""
+    return " ".join(re.sub(r"\[/?\w+\]", "", message).split())
+
+
+async def _complete(
+    rollout: InspectRollout,
+    role: InspectRole,
+    turns: Sequence[ChatMessage],
+    tools: Sequence[ToolInfo],
+    choice: ToolChoice,
+    config: GenerateConfig,
+) -> ModelOutput:
+    model = rollout.models.get(role)
+    if model is None:
+        raise TaskFailure(
+            "config", f"The Inspect task asks for the {role}.", hint=f"Set model.{role}."
+        )
+    request = rollout.numbered(
+        replace(
+            _request(turns, tools, choice, config, rollout.images),
+            stage="judge" if role == JUDGE else "rollout",
+            seed=rollout.seed,
+        )
+    )
+    # In the context of the caller, whose time limit counts.
+    reply = await asyncio.create_task(model.complete(request), context=rollout.context)
+    rollout.usage += reply.usage
+    return _output(model.id, reply, config.stop_seqs or ())
+
+
+def _request(
+    turns: Sequence[ChatMessage],
+    tools: Sequence[ToolInfo],
+    tool_choice: ToolChoice,
+    config: GenerateConfig,
+    images: Path,
+) -> Request:
+    _check_settings(config)
+    if tool_choice == "none":
+        tools = ()
+    forced = getattr(tool_choice, "name", None)  # a ToolFunction: only this tool is offered
+    offered = tuple(
+        Tool(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True))
+        for tool in tools
+        if forced is None or tool.name == forced
+    )
+    schema = config.response_schema
+    return Request(
+        tuple(_message(turn, images) for turn in turns),
+        stage="rollout",
+        tools=offered,
+        schema=schema.json_schema.model_dump(exclude_none=True) if schema else None,
+        temperature=config.temperature,
+        max_tokens=config.max_tokens,
+        reasoning_effort=config.reasoning_effort,
+    )
+
+
+def _check_settings(config: GenerateConfig) -> None:
+    """Refuse or warn about settings of the task that our models do not take."""
+    for name in _REFUSED_SETTINGS:
+        if (getattr(config, name, None) or 1) not in (1, False):
+            raise BadRequest(
+                f"The Inspect task sets {name}, which skillfit's models do not support.",
+                hint="Remove it from the task's GenerateConfig.",
+            )
+    ignored = [name for name in _IGNORED_SETTINGS if getattr(config, name, None) is not None]
+    if ignored:
+        warnings.warn(
+            f"The Inspect task sets {', '.join(ignored)}: ignored, skillfit's models do not take "
+            "these settings.",
+            stacklevel=2,
+        )
+
+
+def _output(model_id: str, reply: Reply, stop: Sequence[str]) -> ModelOutput:
+    from inspect_ai.model import (
+        ChatCompletionChoice,
+        ChatMessageAssistant,
+        ModelOutput,
+        ModelUsage,
+    )
+
+    text = _before_stop(reply.text, stop)
+    reason = _STOP_REASON.get(reply.finish_reason, reply.finish_reason)
+    calls = [_tool_call(call) for call in reply.tool_calls]
+    message = ChatMessageAssistant(
+        content=text, tool_calls=calls or None, model=model_id, source="generate"
+    )
+    used = reply.usage
+    usage = ModelUsage(
+        input_tokens=used.input - used.cached,
+        output_tokens=used.output,
+        total_tokens=used.tokens,
+    )
+    ended = "stop" if text != reply.text else reason
+    choice = ChatCompletionChoice(message=message, stop_reason=ended)
+    return ModelOutput(model=model_id, choices=[choice], usage=usage)
+
+
+def _before_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to the first stop sequence, as a provider would have returned it."""
+    ends = [at for sequence in stop if sequence and (at := text.find(sequence)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def _tool_call(call: ToolCall) -> InspectCall:
+    """Arguments that are not a JSON object are reported to the model by Inspect."""
+    from inspect_ai.tool import ToolCall as InspectCall
+
+    arguments, problem = {}, None
+    try:
+        arguments = parse_json(call.arguments or "{}")
+    except ValueError as error:
+        problem = f"The arguments are not valid JSON: {error}"
+    if not isinstance(arguments, dict):
+        arguments, problem = {}, "The arguments are not a JSON object."
+    return InspectCall(id=call.id, function=call.name, arguments=arguments, parse_error=problem)
+
+
+def _message(turn: ChatMessage, images: Path) -> Message:
+    parts = [] if isinstance(turn.content, str) else turn.content
+    other = [part.type for part in parts if part.type not in ("text", "reasoning", "image")]
+    if other:
+        raise BadRequest(
+            f"An Inspect message contains {other[0]}.",
+            hint="Only text and images can be sent to the agent's model.",
+        )
+    pictures = tuple(_image(part, images) for part in parts if part.type == "image")
+    calls = tuple(
+        ToolCall(call.id, call.function, json.dumps(call.arguments))
+        for call in getattr(turn, "tool_calls", None) or ()
+    )
+    answered = getattr(turn, "tool_call_id", None) or ""
+    return Message(turn.role, text_of(turn), pictures, calls, answered)
+
+
+def text_of(turn: ChatMessage) -> str:
+    """The text of a message. A failed tool has its error beside its content, not in it."""
+    error = getattr(turn, "error", None)
+    return f"Error: {error.message}" if error is not None else str(turn.text)
+
+
+def _image(part: ContentImage, folder: Path) -> Image:
+    """Inspect has turned every image into a data URL by now. The file is named by its content."""
+    head, _, data = part.image.partition(",")
+    media_type = head.removeprefix("data:").partition(";")[0]
+    content = base64.b64decode(data)
+    suffix = mimetypes.guess_extension(media_type) or ""
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:32]}{suffix}"
+    write_whole(path, content)
+    return Image(path, media_type, "high" if part.detail == "original" else part.detail)

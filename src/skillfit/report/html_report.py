@@ -64,9 +64,9 @@ from skillfit.report.story import (
     RunNotice,
     RunStory,
     TypeSummary,
+    by_effect,
 )
 from skillfit.report.story_builder import read_story
-from skillfit.report.story_evidence import by_effect
 from skillfit.run.events import AblationFinished
 from skillfit.run.records import RecordedConfig, UnitWorth
 from skillfit.skill import Skill, diff

@@ -17,7 +17,7 @@ from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
 from skillfit.plain_text import display_name, head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
-from skillfit.report.story_evidence import row_value
+from skillfit.report.story_builder import row_value
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import (
     CandidateBuilt,

@@ -5,7 +5,7 @@ events. What there may be very much of (steps, items, rollouts) is left to `run_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -467,3 +467,8 @@ class RunStory:
         kept = [point for point in self.points if point.split == "selection" and point.kept]
         highest = max(point.score for point in kept) if self.changed else first.score
         return SelectionScores(first.score, highest)
+
+
+def by_effect(edits: Iterable[EditSummary]) -> list[EditSummary]:
+    """Measured edits from the best to the worst, then those without a measurement."""
+    return sorted(edits, key=lambda edit: (edit.mean is None, -(edit.mean or 0.0), edit.id))

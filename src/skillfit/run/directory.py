@@ -10,23 +10,30 @@ import errno
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
+from typing import Literal, Protocol
 
 import pydantic_core
 
 from skillfit.atomic_write import replace_file
+from skillfit.config.schema import Config, ModelSection, with_earlier_behaviour
 from skillfit.errors import InputError
+from skillfit.extensions import JsonValue, PartDescription, is_reference
+from skillfit.models.protocol import ROLES
+from skillfit.models.registry import ModelSpec, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.plain_text import shorten
 from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
 from skillfit.run.files import RunFiles
-from skillfit.run.identity import Identity, IdentityChange, PartKind, RecordedIdentity
 from skillfit.run.journal import Journal
 from skillfit.run.store import JOURNAL, LOCK, Redact, RunLock, RunNotWritable, damaged, disk_full
 from skillfit.run.view import CardKeeper, RunView
+from skillfit.skill.units import Granularity
 
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
 _DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
@@ -259,3 +266,323 @@ def _explained(path: Path) -> Iterator[None]:
                 hint="Give a directory on another disk with --run.",
             ) from error
         raise
+
+
+IdentityJson = dict[str, JsonValue]
+SettingsJson = Mapping[str, JsonValue]
+"""Settings of the config as JSON. Other versions have other settings: no closer type holds all."""
+
+# What may change between two starts of one run: limits, speed and places. The contents of skill and
+# tasks are compared instead of their paths. docs/runs.md lists them.
+CHANGEABLE = frozenset(
+    {
+        "budget",
+        "executor",
+        "run",
+        "model.concurrency",
+        "model.prices",
+        "gradient.analyst_workers",
+        "env.exec_timeout",
+        "env.rollout_usd",
+        "env.sandbox",
+        "env.corpus",
+        "env.skill",
+        "env.tasks",
+        "env.folder",
+    }
+)
+# Options of command-line agents that say where and how a program runs on this machine.
+CHANGEABLE_OF_A_PROGRAM = frozenset(
+    {"file", "program", "login", "readable", "isolation", "concurrency"}
+)
+CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
+
+PartKind = Literal["gate", "proposer", "sampler", "executor"]  # parts that a user can replace
+_FACT = "identity"
+# Parts of which no result is recorded: after a fix they decide again.
+_RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
+
+
+class Identity(Protocol):
+    """What tells a run from others."""
+
+    def as_json(self) -> IdentityJson:
+        """As the journal keeps it. The keys are named in messages about changes."""
+        ...
+
+
+def settings_identity(config: Config) -> SettingsJson:
+    """The part of a config that must stay the same for a run to be resumed."""
+    kept = _without_changeable(config.model_dump(mode="json"))
+    return {**kept, "model": models_identity(config.model)}
+
+
+def models_identity(models: ModelSection) -> dict[str, SettingsJson | None]:
+    """By role; None: the run has no such model."""
+    return {role: model_identity(models.of_role(role)) for role in ROLES}
+
+
+def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
+    """The settings of a model that decide what it answers."""
+    if spec is None:
+        return None
+    kept: IdentityJson = spec.model_dump(mode="json", exclude=set(CHANGEABLE_OF_A_MODEL))
+    options = kept["options"]
+    if names_cli_program(spec.id) and isinstance(options, dict):
+        kept["options"] = {
+            name: value for name, value in options.items() if name not in CHANGEABLE_OF_A_PROGRAM
+        }
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """Hashes of the items, and how they are graded."""
+
+    train: str
+    selection: str
+    test: str
+    weights: str  # empty: all items count the same
+    grader: PartDescription | None
+    evaluator: PartDescription | None
+
+    def as_json(self) -> IdentityJson:
+        items: IdentityJson = {
+            "train items": self.train,
+            "selection items": self.selection,
+            "test items": self.test,
+        }
+        weights = {"weights": self.weights} if self.weights else {}
+        return {**items, **weights, "grader": self.grader, "evaluator": self.evaluator}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedParts:
+    """Parts of the user that the settings do not describe completely; None for other parts. Where
+    rollouts run does not decide what comes out, so the executor is not in it.
+    """
+
+    gate: PartDescription | None
+    proposer: PartDescription | None
+    sampler: PartDescription | None
+    agent: PartDescription | None
+    ship_grader: PartDescription | None
+
+    def as_json(self) -> Mapping[str, PartDescription | None]:
+        return {
+            "gate": self.gate,
+            "proposer": self.proposer,
+            "sampler": self.sampler,
+            "agent": self.agent,
+            "ship_grader": self.ship_grader,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What makes a training run this run."""
+
+    config: SettingsJson  # the settings that must stay the same
+    skill: str  # hash
+    task: TaskIdentity
+    parts: ReplacedParts
+    agent: PartDescription | None  # of an agent in Python
+    programs: Mapping[str, str]  # role -> hash of the command-line program's description
+    corpus: str  # hash; empty: no corpus
+
+    def as_json(self) -> IdentityJson:
+        """Without what the run does not have."""
+        whole: IdentityJson = {
+            "config": self.config,
+            "skill": self.skill,
+            "task": self.task.as_json(),
+            "parts": self.parts.as_json(),
+        }
+        if self.agent is not None:
+            whole["agent"] = self.agent
+        if self.programs:
+            whole["programs"] = self.programs
+        if self.corpus:
+            whole["corpus"] = self.corpus
+        return whole
+
+    def for_name(self) -> IdentityJson:
+        """What the default name of a run's directory is computed from. If no part is replaced, it
+        is what versions without replaceable parts computed it from.
+        """
+        whole = self.as_json()
+        if not any(self.parts.as_json().values()):
+            del whole["parts"]
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationIdentity:
+    """How the answers of an evaluation are made and graded. Items, splits, skills and repeats may
+    change, because each rollout is recorded separately.
+    """
+
+    agent_model: SettingsJson | None
+    judge_model: SettingsJson | None
+    env: SettingsJson  # of skillfit's own agents
+    seed: int
+    agent: PartDescription | None  # of an agent in Python
+    grader: PartDescription | None
+    evaluator: PartDescription | None
+
+    def as_json(self) -> IdentityJson:
+        return {
+            "model": {"agent": self.agent_model, "judge": self.judge_model},
+            "env": self.env,
+            "seed": self.seed,
+            "described": [self.agent, self.grader, self.evaluator],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AblationIdentity:
+    """What makes an ablation this one: the models, the skill and the size of its units."""
+
+    models: SettingsJson  # by role
+    skill: str  # hash
+    by: Granularity
+
+    def as_json(self) -> IdentityJson:
+        return {"ablate": self.models, "skill": self.skill, "by": self.by}
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityChange:
+    """A value that differs from the one the run was started with."""
+
+    key: str  # for example config.train.seed
+    before: JsonValue
+    after: JsonValue
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedIdentity:
+    """An identity as the journal keeps it."""
+
+    values: Mapping[str, JsonValue]
+
+    @classmethod
+    def of(cls, identity: Identity, redact: Redact) -> RecordedIdentity:
+        """The identity as it will be read back, to compare like with like."""
+        text = pydantic_core.to_json(identity.as_json()).decode()
+        return cls(pydantic_core.from_json(redact(text)))
+
+    @classmethod
+    def read(cls, journal: Journal) -> RecordedIdentity | None:
+        """None: nothing is recorded yet."""
+        values = journal.fact(_FACT, dict)
+        return None if values is None else cls(values)
+
+    @property
+    def kind(self) -> str:
+        """What the command does that recorded it."""
+        if "ablate" in self.values:
+            return "an ablation"
+        return "an evaluation" if "described" in self.values else "a training run"
+
+    def write(self, journal: Journal) -> None:
+        journal.set_fact(_FACT, self.as_json())
+
+    def as_json(self) -> IdentityJson:
+        return dict(self.values)
+
+    def changes(self, current: RecordedIdentity) -> list[IdentityChange]:
+        """What differs in the identity of the command that wants to resume the run."""
+        return _changes(self._completed(current).values, current.values)
+
+    def is_fix(self, changes: Sequence[IdentityChange], failed_part: str) -> bool:
+        """Whether only the file of the part that failed has changed. Other parts may be in it, but
+        none whose results are recorded (agents, graders).
+        """
+        file = _source(self.values.get("parts"), failed_part)
+        allowed = {f"parts.{kind}.source" for kind in _RECOMPUTED}
+        return file is not None and all(
+            change.key in allowed and change.before == file for change in changes
+        )
+
+    def _completed(self, current: RecordedIdentity) -> RecordedIdentity:
+        """As this version would have recorded it. What an older version did not record about
+        replaced parts is taken to be the same.
+        """
+        settings = self.values.get("config")
+        if not isinstance(settings, dict):
+            return self
+        completed = {**self.values, "config": _completed_settings(settings)}
+        parts, recorded = current.values.get("parts"), self.values.get("parts", {})
+        if isinstance(parts, dict) and isinstance(recorded, dict):
+            completed["parts"] = {**parts, **recorded}
+        return RecordedIdentity(completed)
+
+
+def _completed_settings(recorded: SettingsJson) -> SettingsJson:
+    """Recorded settings with exactly the keys that this version compares. A setting that was added
+    since the run started has its default: that is how the run was made.
+    """
+    whole = dict(settings_identity(Config()))
+    for section, values in with_earlier_behaviour(dict(recorded)).items():
+        known = whole.get(section)
+        if isinstance(known, dict) and isinstance(values, dict):
+            values = {**known, **values}
+        whole[section] = values
+    if isinstance(models := whole["model"], dict):
+        unset = model_identity(ModelSpec(id="any/model")) or {}
+        whole["model"] = {
+            name: {**unset, **spec} if name in ROLES and isinstance(spec, dict) else spec
+            for name, spec in models.items()
+        }
+    return _without_changeable(whole)
+
+
+def _without_changeable(settings: SettingsJson) -> IdentityJson:
+    kept: IdentityJson = {}
+    for section, values in settings.items():
+        if isinstance(values, dict):
+            kept[section] = {
+                name: value
+                for name, value in values.items()
+                if f"{section}.{name}" not in CHANGEABLE
+            }
+        else:
+            kept[section] = values
+    return {section: values for section, values in kept.items() if section not in CHANGEABLE}
+
+
+def _source(parts: JsonValue, kind: str) -> str | None:
+    """The recorded hash of a part's file; None for a part that is in none."""
+    part = parts.get(kind) if isinstance(parts, dict) else None
+    source = part.get("source") if isinstance(part, dict) else None
+    return source if isinstance(source, str) else None
+
+
+def _changes(before: JsonValue, after: JsonValue, key: str = "") -> list[IdentityChange]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        found: list[IdentityChange] = []
+        for name in sorted(before.keys() | after.keys()):
+            found += _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
+        return found
+    if _without_folders(before) == _without_folders(after):
+        return []
+    return [IdentityChange(key, before, after)]
+
+
+def _without_folders(value: JsonValue) -> JsonValue:
+    """Every file.py:name without its folder, so that a moved project is the same run. The content
+    of such files is compared apart.
+    """
+    if isinstance(value, dict):
+        return {key: _without_folders(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(each) for each in value]
+    return Path(value).name if isinstance(value, str) and is_reference(value) else value
+
+
+def _short(value: JsonValue) -> str:
+    return shorten(pydantic_core.to_json(value).decode(), 120)

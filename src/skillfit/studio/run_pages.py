@@ -57,8 +57,8 @@ from skillfit.report.story import (
     PersonDecision,
     SkillVersion,
     TypeSummary,
+    by_effect,
 )
-from skillfit.report.story_evidence import by_effect
 from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord

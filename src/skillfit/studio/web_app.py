@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skillfit.errors import InputError, SkillfitError
 from skillfit.report.html_report import ASSETS as REPORT_ASSETS
 from skillfit.report.html_report import PageData
-from skillfit.studio import list_pages, new_run_pages, run_pages
+from skillfit.studio import folder_pages, run_pages
 from skillfit.studio.site import Studio
 
 View = Callable[[Studio, Request], Response]  # runs in a thread
@@ -55,9 +55,9 @@ _REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>skillf
 A link works once; the next one is printed when it was used.</p></html>"""
 _STATIC = Path(__file__).parent / "assets"
 _PAGES: tuple[tuple[str, View], ...] = (
-    ("/", list_pages.index_page),
-    ("/live", list_pages.index_live),
-    ("/compare", list_pages.compare_page),
+    ("/", folder_pages.index_page),
+    ("/live", folder_pages.index_live),
+    ("/compare", folder_pages.compare_page),
     ("/run/{name:path}", run_pages.run_page),
     ("/live/{name:path}", run_pages.run_live),
     ("/pool/{name:path}", run_pages.pool_part),
@@ -71,7 +71,7 @@ _PAGES: tuple[tuple[str, View], ...] = (
     ("/report/{name:path}", run_pages.report_page),
     ("/apply/{name:path}", run_pages.apply_page),
     ("/handoff/{name:path}", run_pages.handoff_page),
-    ("/starting/{name:path}", new_run_pages.starting_page),
+    ("/starting/{name:path}", folder_pages.starting_page),
 )
 
 
@@ -92,7 +92,7 @@ def make_app(
     app = Starlette(
         routes=[
             *routes,
-            Route("/new", partial(new_run_pages.new_page, studio), methods=["GET", "POST"]),
+            Route("/new", partial(folder_pages.new_page, studio), methods=["GET", "POST"]),
             Route("/act/{name:path}", partial(run_pages.act, studio), methods=["POST"]),
             Mount("/static/report", StaticFiles(directory=REPORT_ASSETS)),
             Mount("/static", StaticFiles(directory=_STATIC)),

@@ -19,7 +19,7 @@ from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout import Executor, Rollouts
-from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
+from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
 from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory

@@ -18,7 +18,7 @@ from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
-from skillfit.run.identity import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
+from skillfit.run.directory import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
 from skillfit.run.records import RolloutPlan
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView

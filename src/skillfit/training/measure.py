@@ -32,14 +32,14 @@ from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, r
 from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.control import Control, Interrupted
-from skillfit.run.directory import RunDirectory
-from skillfit.run.events import AblationFinished, RunStarted
-from skillfit.run.identity import (
+from skillfit.run.directory import (
     AblationIdentity,
     EvaluationIdentity,
+    RunDirectory,
     model_identity,
     models_identity,
 )
+from skillfit.run.events import AblationFinished, RunStarted
 from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without

@@ -42,7 +42,7 @@ from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
 from skillfit.gate.base import NotMeasured
 from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
 from skillfit.rollout import Executor, Outcome
-from skillfit.run.identity import PartKind, ReplacedParts
+from skillfit.run.directory import PartKind, ReplacedParts
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
 from skillfit.training.plan import BatchSampler, Plan, selection_passes

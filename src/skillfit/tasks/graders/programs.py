@@ -26,12 +26,15 @@ from skillfit.extensions import (
     qualified_name,
 )
 from skillfit.sandbox.isolation import (
+    Handover,
     Isolation,
+    ProcessResult,
     SandboxMode,
+    SandboxNotStarted,
     choose_isolation,
     run_untrusted,
+    scratch_folder,
 )
-from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted, scratch_folder
 from skillfit.tasks.graders.built_in import BuiltIn, GraderContext, listed
 from skillfit.tasks.item import Attempt, Grader, Item, Score, as_score, stable_hash
 
