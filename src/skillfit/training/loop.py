@@ -19,20 +19,19 @@ from typing import Any
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
-from skillfit.optimize.candidate import (
+from skillfit.optimize.optimizer import Context, Optimizer, Patch, Payload, Proposal
+from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
+from skillfit.optimize.stages import (
     Selection,
     Update,
     apply_proposals,
+    collect_notes,
     edit_budget,
     merge_patches,
     rewrite_skill,
     select_proposals,
     selection_event,
 )
-from skillfit.optimize.context import Context
-from skillfit.optimize.epoch import collect_notes
-from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
-from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.budget import Budget
