@@ -1,5 +1,16 @@
-"""What a run works with (`Components`), and where its training stands (`TrainingState`): the two
-values that the functions of the loop take.
+"""What flows through a step: the values that the functions of the loop take and return.
+
+- `Components`: what a run works with. `FinishComponents`: what only its end needs.
+- `TrainingState`: where training stands. A step takes one and returns the next.
+- `Learned`, `StepUpdate`: what the optimizer made of a step's rollouts, and the candidate.
+- `StepLog`: what a step writes down about itself, the seconds and the usage of its stages, and
+  where its events go.
+
+Model calls of the optimizer and rollouts of the gate belong to the stage in which they start: its
+name and step are in their events, and their usage is counted in the step's log. They find the stage
+through a context variable, as spans are found in tracing libraries, because gates and proposers
+may be users' code and need not hand it on. Gates and proposers do not read it. Stage and step are
+part of the key under which a lost rollout is recorded, so they are the same on replay.
 """
 
 from __future__ import annotations
@@ -42,6 +53,9 @@ from skillfit.training.plan import Place, Plan
 
 if TYPE_CHECKING:
     from skillfit.run.control import RecordedRequests
+
+
+Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +183,6 @@ class StepUpdate:
     candidate: Candidate | None
     skipped: SkipAction | None = None  # None: there is a candidate
     update: Update | None = None
-
-
-Emit = Callable[[Event], None]
 
 
 class UsageByStage:
