@@ -15,7 +15,7 @@ from bench.parity.outcome import Outcome, StepRow
 from bench.parity.scenario import PROBES, Scenario
 from bench.parity.world import SIZES
 from skillfit.config import load_config
-from skillfit.optimize.candidate import edit_budget
+from skillfit.optimize.stages import edit_budget
 from skillfit.skill import Skill, without_placeholder
 
 DEFECTS = {

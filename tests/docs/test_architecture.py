@@ -97,8 +97,8 @@ def test_protocols_and_implementations_in_the_table_of_decisions_exist() -> None
 def test_the_stages_shown_are_the_functions_of_the_loop() -> None:
     shown = re.findall(r"= (?:await )?(\w+)\(", section("The data flow"))
     assert len(shown) >= 6
-    assert set(shown) <= names_in(SOURCE / "training" / "stages.py") | defined()
-    assert [name for name in shown[:6] if name not in names_in(SOURCE / "training/stages.py")] == []
+    assert set(shown) <= defined()
+    assert [name for name in shown[:6] if name not in names_in(SOURCE / "training/loop.py")] == []
 
 
 def test_pages_that_the_code_names_exist() -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from skillfit.config import ConfigWarning, load_config
 from skillfit.errors import InputError
-from skillfit.optimize.candidate import edit_budget
+from skillfit.optimize.stages import edit_budget
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, diff
 from skillfit.training.inputs import read_inputs

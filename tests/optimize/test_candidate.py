@@ -3,15 +3,14 @@ import asyncio
 import pytest
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
-from skillfit.optimize.candidate import (
+from skillfit.optimize.optimizer import Context, Patch, Proposal, edits_of
+from skillfit.optimize.stages import (
     apply_proposals,
     edit_budget,
     merge_patches,
     rewrite_skill,
     select_proposals,
 )
-from skillfit.optimize.context import Context
-from skillfit.optimize.optimizer import Patch, Proposal, edits_of
 from skillfit.run.events import EditsSelected
 from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
 from skillfit.skill import Edit, Skill, slow_update_text, with_slow_update

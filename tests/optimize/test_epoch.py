@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.models.protocol import AuthFailed, BadReply, Refused
-from skillfit.optimize.epoch import (
+from skillfit.optimize.optimizer import Patch
+from skillfit.optimize.stages import (
     Pair,
     collect_notes,
     consolidate,
@@ -13,7 +14,6 @@ from skillfit.optimize.epoch import (
     write_advice,
     write_lesson,
 )
-from skillfit.optimize.optimizer import Patch
 from skillfit.skill import Skill, estimate_tokens, with_slow_update
 from skillfit.tasks.item import TrajectoryStep
 from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome, scripted, text_of

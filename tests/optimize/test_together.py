@@ -5,13 +5,13 @@ end.
 import pytest
 
 from skillfit.models.providers.practice import practice_reply
-from skillfit.optimize.candidate import (
+from skillfit.optimize.optimizer import Context
+from skillfit.optimize.stages import (
     apply_proposals,
     merge_patches,
     rewrite_skill,
     select_proposals,
 )
-from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update
 from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, scripted, text_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.optimize.candidate import edit_budget
+from skillfit.optimize.stages import edit_budget
 from skillfit.run.events import (
     Discarded,
     Event,

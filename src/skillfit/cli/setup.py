@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -10,21 +13,12 @@ import typer
 
 from skillfit.cli.output import Json, ResultLine, console, near, rich_table, show
 from skillfit.errors import MEANINGS, Exit, InputError, did_you_mean
+from skillfit.plain_text import shorten, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.benchmarks.prepare import Prepared
-
-
-import json
-import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from skillfit.plain_text import shorten, visible
-
-if TYPE_CHECKING:
     from skillfit.config.schema import GraderSetting
     from skillfit.models.json_text import JsonObject
     from skillfit.tasks.recognise import RecognisedEnv, RecognisedTasks

@@ -14,26 +14,44 @@ the end of the log.
 from __future__ import annotations
 
 import asyncio
+import base64
 import difflib
+import hashlib
 import inspect
 import json
 import math
+import mimetypes
+import re
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from skillfit.atomic_write import write_whole
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 from skillfit.extensions import JsonValue, PartDescription, SourceReference, TaskSource, errors_in
-from skillfit.models.json_text import JsonObject
+from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.limiter import paused
-from skillfit.models.protocol import Model
+from skillfit.models.protocol import (
+    BadRequest,
+    FinishReason,
+    Image,
+    Message,
+    Model,
+    Reply,
+    Request,
+    Tool,
+    ToolCall,
+    Usage,
+)
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
@@ -45,38 +63,11 @@ if TYPE_CHECKING:
     from inspect_ai import Task as InspectTask
     from inspect_ai.dataset import Sample
     from inspect_ai.log import EvalSample
-    from inspect_ai.model import ChatMessage
+    from inspect_ai.log._samples import ActiveSample
+    from inspect_ai.model import ChatMessage, ContentImage, GenerateConfig, ModelOutput
     from inspect_ai.model import Model as InspectModel
     from inspect_ai.scorer import Value
     from inspect_ai.solver import Generate, Solver, TaskState
-
-
-import base64
-import hashlib
-import mimetypes
-import re
-import warnings
-from dataclasses import field, replace
-from functools import cache
-from typing import TYPE_CHECKING, Literal
-
-from skillfit.atomic_write import write_whole
-from skillfit.models.json_text import parse_json
-from skillfit.models.protocol import (
-    BadRequest,
-    FinishReason,
-    Image,
-    Message,
-    Reply,
-    Request,
-    Tool,
-    ToolCall,
-    Usage,
-)
-
-if TYPE_CHECKING:
-    from inspect_ai.log._samples import ActiveSample
-    from inspect_ai.model import ChatMessage, ContentImage, GenerateConfig, ModelOutput
     from inspect_ai.tool import ToolCall as InspectCall
     from inspect_ai.tool import ToolChoice, ToolInfo
 

@@ -17,43 +17,34 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
-from skillfit.config.schema import Config
-from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
+from skillfit.config.schema import BudgetSection, Config
+from skillfit.errors import InfrastructureError, InputError, SkillfitError, TaskFailure
 from skillfit.models.failures import policy_of, why_stop
 from skillfit.models.limiter import time_limit
-from skillfit.models.protocol import ModelError, Usage
+from skillfit.models.protocol import Meter, ModelError, Reservation, Usage
 from skillfit.plain_text import shorten
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
+from skillfit.run.budget import Remaining
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import ABANDONED, Journal
 from skillfit.run.records import StageName
-from skillfit.tasks.item import Attempt, Grader, Item, Score, ScoredAttempt
+from skillfit.tasks.item import Attempt, Grader, Item, Reported, Score, ScoredAttempt
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
     from skillfit.tasks.task import Evaluator, Task
-
-
-import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from skillfit.config.schema import BudgetSection
-from skillfit.errors import InputError
-from skillfit.models.protocol import Meter, Reservation
-from skillfit.run.budget import Remaining
-from skillfit.tasks.item import Reported
 
 _SHOWN = 300  # characters of an answer or of feedback in an event
 _AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn

@@ -9,8 +9,11 @@ from skillfit.skill.edits import (
     Applied,
     Edit,
     EditResult,
+    Unit,
     apply_edits,
     example_edit,
+    units,
+    without,
 )
 from skillfit.skill.lint import document_problems, lint, refuse_unreadable
 from skillfit.skill.regions import (
@@ -25,7 +28,6 @@ from skillfit.skill.regions import (
     with_slow_update,
     without_placeholder,
 )
-from skillfit.skill.units import Unit, units, without
 
 __all__ = [
     "EXAMPLE_OP",

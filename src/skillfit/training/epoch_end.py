@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from skillfit.config.schema import EvaluationSection, OptimizerSection
 from skillfit.gate import Candidate, Gate, TextFilter
-from skillfit.optimize import epoch as look_back
-from skillfit.optimize.epoch import Pair
+from skillfit.optimize import stages as look_back
+from skillfit.optimize.stages import Pair
 from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished

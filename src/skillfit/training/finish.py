@@ -2,7 +2,8 @@
 write the summary.
 
 When the ship test does not say "improved", the run hands back the initial skill. What training
-found is kept beside it as unproven.
+found is kept beside it as unproven. A part of the budget is kept for the ship test while training
+runs (`reserve_ship_test`).
 """
 
 from __future__ import annotations
@@ -73,6 +74,14 @@ _REASON_OF: Mapping[ShipVerdict, RunFinishReason] = {
     "no improvement": "no_improvement",
     "inconclusive": "inconclusive",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTallies:
+    """The initial skill and the one that was found, on comparable selection rollouts."""
+
+    initial: Tally
+    found: Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +271,62 @@ async def _ship(
         )
     )
     return result
+
+
+class ShipRollouts:
+    """Measures skills for the ship test and keeps the outcomes."""
+
+    def __init__(
+        self, rollouts: SelectionRollouts, settings: GateSettings, *, second_grader: bool
+    ) -> None:
+        self.rollouts = rollouts
+        self.settings = settings
+        self._second_grader = second_grader
+        self._outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+
+    async def measure(
+        self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
+    ) -> list[Outcome]:
+        outcomes = await self.rollouts(arms, repeat=repeat, series=series)
+        for (arm, _), outcome in zip(arms, outcomes, strict=True):
+            self._outcomes[arm.skill.hash].append(outcome)
+        return outcomes
+
+    def compared(self, initial: Skill, found: Skill) -> ComparedTallies | None:
+        """Two skills under the training grader; None where one has no scored rollout."""
+        before, after = (self._samples(skill, self._trained_score) for skill in (initial, found))
+        if not before.scored or not after.scored:
+            return None
+        return ComparedTallies(before.tally(), after.tally())
+
+    def gap(self, skill: Skill, initial: Skill) -> float | None:
+        """With a second grader: the gain under the training grader minus the gain under the second
+        one, on the same rollouts.
+        """
+        if not self._second_grader or skill.hash == initial.hash:
+            return None
+        gains = []
+        for score in (self._trained_score, _ship_score):
+            differences = self._samples(skill, score).against(self._samples(initial, score))
+            gains.append(mean(list(differences.values())))
+        return gains[0] - gains[1]
+
+    def _samples(self, skill: Skill, score_of: Callable[[Score], Score | None]) -> Samples:
+        samples = Samples(self.settings)
+        for outcome in self._outcomes[skill.hash]:
+            score = score_of(outcome.score) if outcome.score is not None else None
+            samples.add([replace(outcome, score=score)])
+        return samples
+
+    def _trained_score(self, score: Score) -> Score | None:
+        if not self._second_grader:
+            return score
+        return Score(*score.trained) if score.trained else None
+
+
+def _ship_score(score: Score) -> Score | None:
+    """By the ship grader, where the training grader has a score too."""
+    return score if score.trained else None
 
 
 def _ending(
@@ -629,67 +694,3 @@ def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
         (need.rollouts, caps.rollouts),
     ]
     return all(cap is None or amount <= cap * share for amount, cap in pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedTallies:
-    """The initial skill and the one that was found, on comparable selection rollouts."""
-
-    initial: Tally
-    found: Tally
-
-
-class ShipRollouts:
-    """Measures skills for the ship test and keeps the outcomes."""
-
-    def __init__(
-        self, rollouts: SelectionRollouts, settings: GateSettings, *, second_grader: bool
-    ) -> None:
-        self.rollouts = rollouts
-        self.settings = settings
-        self._second_grader = second_grader
-        self._outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
-
-    async def measure(
-        self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
-    ) -> list[Outcome]:
-        outcomes = await self.rollouts(arms, repeat=repeat, series=series)
-        for (arm, _), outcome in zip(arms, outcomes, strict=True):
-            self._outcomes[arm.skill.hash].append(outcome)
-        return outcomes
-
-    def compared(self, initial: Skill, found: Skill) -> ComparedTallies | None:
-        """Two skills under the training grader; None where one has no scored rollout."""
-        before, after = (self._samples(skill, self._trained_score) for skill in (initial, found))
-        if not before.scored or not after.scored:
-            return None
-        return ComparedTallies(before.tally(), after.tally())
-
-    def gap(self, skill: Skill, initial: Skill) -> float | None:
-        """With a second grader: the gain under the training grader minus the gain under the second
-        one, on the same rollouts.
-        """
-        if not self._second_grader or skill.hash == initial.hash:
-            return None
-        gains = []
-        for score in (self._trained_score, _ship_score):
-            differences = self._samples(skill, score).against(self._samples(initial, score))
-            gains.append(mean(list(differences.values())))
-        return gains[0] - gains[1]
-
-    def _samples(self, skill: Skill, score_of: Callable[[Score], Score | None]) -> Samples:
-        samples = Samples(self.settings)
-        for outcome in self._outcomes[skill.hash]:
-            score = score_of(outcome.score) if outcome.score is not None else None
-            samples.add([replace(outcome, score=score)])
-        return samples
-
-    def _trained_score(self, score: Score) -> Score | None:
-        if not self._second_grader:
-            return score
-        return Score(*score.trained) if score.trained else None
-
-
-def _ship_score(score: Score) -> Score | None:
-    """By the ship grader, where the training grader has a score too."""
-    return score if score.trained else None

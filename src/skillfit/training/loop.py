@@ -1,12 +1,21 @@
-"""The training loop: roll out, reflect, aggregate, select, update, judge, over steps and epochs.
+"""The training loop: six stages, over steps and epochs.
 
-A deterministic function of config, seed and journaled values. It does not read files, call vendors
-or handle resuming: a run that is started again gets everything it already paid for from the journal
-at once.
+    1  roll_out       plan -> running rollouts
+    2  reflect        rollouts -> patches; reflect_again: more, from failures that are repeated
+    3  aggregate      patches -> one patch
+    4  select         patch -> at most an edit budget of proposals
+    5  update         proposals -> a candidate skill; note_edits: skillfit's own edits
+    6  begin_judging  candidate -> running selection rollouts
+       judge          training rollouts (observations) -> verdict
 
-`take_step` is one step. The functions it calls are in steering.py (what a person asked for),
-stages.py and step_end.py; what they need to know arrives as arguments, and what they find out is
-returned.
+`take_step` composes them. Each takes what it works with (engine, gate, proposer, optimizer, text
+filter), then the data, then the log of the step, in which it notes its seconds and emits events.
+What they find out is returned; the end of a step and of an epoch are in step_end.py and
+epoch_end.py.
+
+The loop is a deterministic function of config, seed and journaled values. It does not read files,
+call vendors or handle resuming: a run that is started again gets everything it already paid for
+from the journal at once.
 """
 
 from __future__ import annotations
@@ -19,20 +28,19 @@ from typing import Any
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
-from skillfit.optimize.candidate import (
+from skillfit.optimize.optimizer import Context, Optimizer, Patch, Payload, Proposal
+from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
+from skillfit.optimize.stages import (
     Selection,
     Update,
     apply_proposals,
+    collect_notes,
     edit_budget,
     merge_patches,
     rewrite_skill,
     select_proposals,
     selection_event,
 )
-from skillfit.optimize.context import Context
-from skillfit.optimize.epoch import collect_notes
-from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
-from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.budget import Budget
@@ -66,6 +74,8 @@ from skillfit.training.step_end import (
     measure_baseline,
 )
 from skillfit.training.user_parts import PartFailed
+
+Rollout = asyncio.Future[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,64 +201,6 @@ async def learn(
     patch = await aggregate(optimizer, run.texts, skill, proposals.patches, context, log)  # 3
     selection = await select(optimizer, skill, patch, context, log)  # 4
     return Learned(proposals, patch, selection, log)
-
-
-async def follow_requests(
-    requests: RecordedRequests,
-    place: str,
-    state: TrainingState,
-    gate: Gate,
-    budget: Budget,
-    emit: Emit,
-    needed: Sequence[str] = (),
-) -> TrainingState:
-    """Carry out the requests that arrived since the last call. A request may change the incumbent.
-
-    Raises ReviewPending when an edit in `needed` was neither approved nor declined.
-    """
-    found = await requests.read(place, budget, needed)
-    for request in found:
-        try:
-            _follow(request, gate, budget)
-        except PartFailed:
-            raise
-        except InputError as error:
-            emit(Warned(what=f"request {request.number}", message=str(error)))
-            continue
-        emit(
-            PersonDecided(
-                number=request.number,
-                action=request.action,
-                target=request.target,
-                text=request.text,
-                command=request.command(requests.run),
-                cap=budget.cap(request.target) if request.action == "budget" else None,
-            )
-        )
-    return state.with_incumbent(gate.incumbent) if found else state
-
-
-def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:
-    if request.action in EDIT_ACTIONS:
-        if not gate.pools_edits:
-            raise InputError("This run's gate has no pool of edits to steer.")
-        gate.steer(request.action, request.target, request.text)
-    elif request.action == "budget":
-        _set_cap(request, budget)
-
-
-def _set_cap(request: SteeringRequest, budget: Budget) -> None:
-    """Set a cap as a request asks. A cap that was raised since then, in the config of a resumed
-    run, stays.
-    """
-    wanted, cap = cap_amount(request.target, request.text), budget.cap(request.target)
-    changed_since = request.cap_before is not None and cap != request.cap_before
-    if changed_since and (cap is None or cap > wanted):
-        return
-    budget.set_cap(request.target, wanted)
-
-
-Rollout = asyncio.Future[Outcome]
 
 
 def roll_out(
@@ -472,6 +424,15 @@ async def update(
     return replace(updated, update=change)
 
 
+def note_edits(texts: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
+    """Reminders of rules that the agent knew and did not follow, as edits of the appendix.
+
+    For gates that pool edits. Others do not judge them: `add_notes` adds them without a verdict.
+    """
+    notes = collect_notes(patches)
+    return [Edit(NOTE_OP, content=note) for note in notes if texts.passes(note, step)]
+
+
 def _patched(
     skill: Skill,
     proposals: Sequence[Proposal],
@@ -504,16 +465,6 @@ def _rewritten(texts: TextFilter, skill: Skill, change: Update, step: int) -> St
     if not texts.passes(_new_lines(skill, change.skill), step):
         return StepUpdate(None, "skip_leak")
     return StepUpdate(Candidate(change.skill, step=step, label="rewrite"))
-
-
-def note_edits(texts: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
-    """Reminders of rules that the agent knew and did not follow, as edits of the appendix.
-
-    For gates that pool edits. Others do not judge them: step_end.add_notes adds them without a
-    verdict.
-    """
-    notes = collect_notes(patches)
-    return [Edit(NOTE_OP, content=note) for note in notes if texts.passes(note, step)]
 
 
 def _new_lines(old: Skill, new: Skill) -> str:
@@ -567,3 +518,58 @@ async def judge(
         verdict = await judging.judgement.decide(training)
     emit_verdict(log, judging.name, judging.candidate, verdict)
     return verdict
+
+
+async def follow_requests(
+    requests: RecordedRequests,
+    place: str,
+    state: TrainingState,
+    gate: Gate,
+    budget: Budget,
+    emit: Emit,
+    needed: Sequence[str] = (),
+) -> TrainingState:
+    """Carry out the requests that arrived since the last call. A request may change the incumbent.
+
+    Raises ReviewPending when an edit in `needed` was neither approved nor declined.
+    """
+    found = await requests.read(place, budget, needed)
+    for request in found:
+        try:
+            _follow(request, gate, budget)
+        except PartFailed:
+            raise
+        except InputError as error:
+            emit(Warned(what=f"request {request.number}", message=str(error)))
+            continue
+        emit(
+            PersonDecided(
+                number=request.number,
+                action=request.action,
+                target=request.target,
+                text=request.text,
+                command=request.command(requests.run),
+                cap=budget.cap(request.target) if request.action == "budget" else None,
+            )
+        )
+    return state.with_incumbent(gate.incumbent) if found else state
+
+
+def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:
+    if request.action in EDIT_ACTIONS:
+        if not gate.pools_edits:
+            raise InputError("This run's gate has no pool of edits to steer.")
+        gate.steer(request.action, request.target, request.text)
+    elif request.action == "budget":
+        _set_cap(request, budget)
+
+
+def _set_cap(request: SteeringRequest, budget: Budget) -> None:
+    """Set a cap as a request asks. A cap that was raised since then, in the config of a resumed
+    run, stays.
+    """
+    wanted, cap = cap_amount(request.target, request.text), budget.cap(request.target)
+    changed_since = request.cap_before is not None and cap != request.cap_before
+    if changed_since and (cap is None or cap > wanted):
+        return
+    budget.set_cap(request.target, wanted)

@@ -1,5 +1,7 @@
-"""Start a run or resume it: open the directory, check, train, finish, and end in any case. Or only
-check it.
+"""Start a run or resume it: open the directory, check, train, finish, and end in any case.
+
+The check before a run (the preflight) is also `skillfit check`: a few rollouts of training items
+show whether this is worth training.
 """
 
 from __future__ import annotations
@@ -63,6 +65,16 @@ from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
 from skillfit.training.state import Components, StepLog, TrainingState
 from skillfit.training.user_parts import Abilities, PartFailed
 
+_UNPROBED = ("handoff", "scripted")  # a person answers, or a function
+_ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
+_PROBE_TOKENS = 1_024  # for one word and the thinking before it
+_PROBE_SCHEMA = {
+    "type": "object",
+    "properties": {"reply": {"type": "string"}},
+    "required": ["reply"],
+    "additionalProperties": False,
+}
+_SMALLEST_WINDOW = 1_000  # tokens
 _SHOWN = 400  # characters of an item's text
 
 
@@ -77,6 +89,12 @@ class TrainingResult:
     run: Path
     exit_code: Exit
     summary: RunSummary
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightReport:
+    verdict: Level
+    checks: tuple[CheckResult, ...]
 
 
 async def start(
@@ -101,8 +119,8 @@ async def start(
         async with assemble(inputs, run, listeners, control or Control()) as ready:
             run.expect_no_fix()
             components = ready.components
-            components.emit(_started(components, run.run_id, inputs.rollout_plan))
-            components.emit(ItemsRead(items=_items(components.task)))
+            components.emit(_start_event(components, run.run_id, inputs.rollout_plan))
+            components.emit(ItemsRead(items=_item_records(components.task)))
             for message in components.task.warnings:
                 components.emit(Warned(what=f"splits: {message}", message=message))
             try:
@@ -185,12 +203,12 @@ async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
     return report.checks
 
 
-def _items(task: Task) -> list[ItemRecord]:
+def _item_records(task: Task) -> list[ItemRecord]:
     splits = {"train": task.train, "selection": task.selection, "test": task.test}
-    return [_item(item.loaded(), split) for split, items in splits.items() for item in items]
+    return [_item_record(item.loaded(), split) for split, items in splits.items() for item in items]
 
 
-def _item(item: Item, split: str) -> ItemRecord:
+def _item_record(item: Item, split: str) -> ItemRecord:
     expected = "\n".join(item.answers) or item.reference
     return ItemRecord(
         item.id,
@@ -202,7 +220,7 @@ def _item(item: Item, split: str) -> ItemRecord:
     )
 
 
-def _started(run: Components, run_id: str, bought: RolloutPlan | None) -> RunStarted:
+def _start_event(run: Components, run_id: str, bought: RolloutPlan | None) -> RunStarted:
     task = run.task
     splits = {"train": len(task.train), "selection": len(task.selection), "test": len(task.test)}
     return RunStarted.of(
@@ -218,37 +236,19 @@ def _started(run: Components, run_id: str, bought: RolloutPlan | None) -> RunSta
     )
 
 
-_UNPROBED = ("handoff", "scripted")  # a person answers, or a function
-_ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
-_PROBE_TOKENS = 1_024  # for one word and the thinking before it
-_PROBE_SCHEMA = {
-    "type": "object",
-    "properties": {"reply": {"type": "string"}},
-    "required": ["reply"],
-    "additionalProperties": False,
-}
-_SMALLEST_WINDOW = 1_000  # tokens
-
-
-@dataclass(frozen=True, slots=True)
-class PreflightReport:
-    verdict: Level
-    checks: tuple[CheckResult, ...]
-
-
 async def run_preflight(ready: Assembled) -> PreflightReport:
     """Roll out some training items. Raises what `probe` raises."""
     run = ready.components
     tried = min(PREFLIGHT_ITEMS, len(run.task.train)) * (PREFLIGHT_REPEATS + 1)
     with StepLog(run.emit).stage("preflight", tried):
         found = [
-            *_skill(run.initial),
-            *_drafts(run.task.items),
-            await _keys(ready),
-            *_isolation(run.config),
-            *await _gold(run.task, ready.closing.ship_task),
-            *await _tried(run.engine, run.task, run.initial, run.gate_settings),
-            *_costs(run, ready.closing.rollout_plan),
+            *_marker_checks(run.initial),
+            *_draft_checks(run.task.items),
+            await _key_check(ready),
+            *_isolation_checks(run.config),
+            *await _gold_checks(run.task, ready.closing.ship_task),
+            *await _rollout_checks(run.engine, run.task, run.initial, run.gate_settings),
+            *_budget_checks(run, ready.closing.rollout_plan),
         ]
     report = PreflightReport(overall(found), tuple(found))
     run.emit(PreflightFinished(verdict=report.verdict, checks=found))
@@ -280,27 +280,6 @@ async def probe(ready: Assembled, *, again: bool = False) -> None:
             continue
 
 
-def _skill(skill: Skill) -> list[CheckResult]:
-    """Markers in the skill that do not protect as their author may expect."""
-    problems = [problem for problem in document_problems(skill) if problem.rule == "marker"]
-    if not problems:
-        return []
-    named = "; ".join(f"line {problem.line}: {problem.message}" for problem in problems)
-    return [CheckResult("skill", "warn", f"{skill.document_name}: {named}.")]
-
-
-def _drafts(items: Sequence[Item]) -> list[CheckResult]:
-    """Tasks that a model wrote and no person has reviewed (`skillfit tasks draft --yes`)."""
-    unread = count_unreviewed(items)
-    if not unread:
-        return []
-    message = (
-        f"{unread} tasks were drafted by a model and not reviewed. A wrong answer teaches the "
-        "skill something wrong: read them and remove `reviewed: false`."
-    )
-    return [CheckResult("tasks", "warn", message)]
-
-
 def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:
     """A small request of the same kind as the real ones. The optimizer is asked for JSON, and its
     prompts are cut to its context window.
@@ -320,14 +299,35 @@ def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:
     )
 
 
-async def _keys(ready: Assembled) -> CheckResult:
+def _marker_checks(skill: Skill) -> list[CheckResult]:
+    """Markers in the skill that do not protect as their author may expect."""
+    problems = [problem for problem in document_problems(skill) if problem.rule == "marker"]
+    if not problems:
+        return []
+    named = "; ".join(f"line {problem.line}: {problem.message}" for problem in problems)
+    return [CheckResult("skill", "warn", f"{skill.document_name}: {named}.")]
+
+
+def _draft_checks(items: Sequence[Item]) -> list[CheckResult]:
+    """Tasks that a model wrote and no person has reviewed (`skillfit tasks draft --yes`)."""
+    unread = count_unreviewed(items)
+    if not unread:
+        return []
+    message = (
+        f"{unread} tasks were drafted by a model and not reviewed. A wrong answer teaches the "
+        "skill something wrong: read them and remove `reviewed: false`."
+    )
+    return [CheckResult("tasks", "warn", message)]
+
+
+async def _key_check(ready: Assembled) -> CheckResult:
     await probe(ready)
     asked = ", ".join(f"{role} ({client.id})" for role, client in ready.probes.items())
     message = f"Reached: {asked}." if asked else "No model is called by skillfit itself."
     return CheckResult("keys", "go", message)
 
 
-def _isolation(config: Config) -> list[CheckResult]:
+def _isolation_checks(config: Config) -> list[CheckResult]:
     """How the programs of a tools or command-line agent are isolated on this machine."""
     spec = config.model.agent
     is_cli = spec is not None and spec.is_cli
@@ -344,15 +344,15 @@ def _isolation(config: Config) -> list[CheckResult]:
     return [CheckResult("isolation", "warn", message)]
 
 
-async def _gold(task: Task, ship_task: Task | None) -> list[CheckResult]:
+async def _gold_checks(task: Task, ship_task: Task | None) -> list[CheckResult]:
     """Gold answers under the training grader, and under the ship grader where there is one."""
-    found = [await _proved(task, "gold", "The grader")]
+    found = [await _gold_check_of(task, "gold", "The grader")]
     if ship_task is not None:
-        found.append(await _proved(ship_task, "ship gold", "The ship grader"))
+        found.append(await _gold_check_of(ship_task, "ship gold", "The ship grader"))
     return found
 
 
-async def _proved(task: Task, name: CheckName, grader: str) -> CheckResult:
+async def _gold_check_of(task: Task, name: CheckName, grader: str) -> CheckResult:
     if task.grader is None:
         message = "The task scores itself: there are no gold answers to check."
         return CheckResult(name, "go", message)
@@ -367,28 +367,28 @@ async def _proved(task: Task, name: CheckName, grader: str) -> CheckResult:
     return gold_check(scores, name, grader)
 
 
-async def _tried(
+async def _rollout_checks(
     engine: Rollouts, task: Task, skill: Skill, settings: GateSettings
 ) -> list[CheckResult]:
     """Rollouts of some training items with the skill and without a part of it: noise, headroom,
     and whether the grader notices the difference.
     """
     items = task.train[:PREFLIGHT_ITEMS]
-    without, missing = _gutted(skill)
+    without, missing = _shortened_skill(skill)
     asked = [(skill, range(PREFLIGHT_REPEATS)), (without, range(1))]
     full, gutted = await gather(
         engine.run(requests_for(tried, items, repeats), phase="preflight", series="preflight")
         for tried, repeats in asked
     )
     raise_if_skipped([*full, *gutted])
-    known = _samples(settings, full)
-    variants = {"empty answer": await _empty(task, items)}
+    known = _samples_of(settings, full)
+    variants = {"empty answer": await _empty_answers(task, items)}
     if without.hash != skill.hash:
         variants[missing] = gutted
     worse: dict[str, Samples] = {}
     lost: dict[str, list[float]] = {}
     for name, outcomes in variants.items():
-        samples = _samples(settings, outcomes)
+        samples = _samples_of(settings, outcomes)
         if samples.scored:
             worse[name] = samples
             if known.scored:
@@ -396,7 +396,7 @@ async def _tried(
     noise = within_item_variance({item: known.values(item) for item in known.scores})
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     floor = settings.config.evaluation.coverage_floor
-    constant = _constant(known, list(worse.values()))
+    constant = _only_score(known, list(worse.values()))
     return [
         coverage_check(known.scored, known.planned, floor, first),
         blindness_check(known.score, lost, constant=constant),
@@ -406,7 +406,7 @@ async def _tried(
     ]
 
 
-def _gutted(skill: Skill) -> tuple[Skill, str]:
+def _shortened_skill(skill: Skill) -> tuple[Skill, str]:
     """The skill without every second paragraph (or without all text, where there is little), and
     what is missing: a grader to which the skill matters should score it lower.
     """
@@ -416,7 +416,7 @@ def _gutted(skill: Skill) -> tuple[Skill, str]:
     return skill.with_body(""), "all of it gone"
 
 
-def _constant(known: Samples, worse: Sequence[Samples]) -> float | None:
+def _only_score(known: Samples, worse: Sequence[Samples]) -> float | None:
     """The one score that every probe got, where there was a worse one and enough items."""
     values = {
         value
@@ -428,13 +428,13 @@ def _constant(known: Samples, worse: Sequence[Samples]) -> float | None:
     return values.pop() if enough and len(values) == 1 else None
 
 
-def _samples(settings: GateSettings, outcomes: Sequence[Outcome]) -> Samples:
+def _samples_of(settings: GateSettings, outcomes: Sequence[Outcome]) -> Samples:
     samples = Samples(settings)
     samples.add(outcomes)
     return samples
 
 
-async def _empty(task: Task, items: Sequence[Item]) -> list[Outcome]:
+async def _empty_answers(task: Task, items: Sequence[Item]) -> list[Outcome]:
     """The scores of an empty answer; none where a judge would have to be paid for them."""
     grader = task.grader
     if grader is None or without_judges(grader) != grader:
@@ -449,14 +449,14 @@ async def _empty(task: Task, items: Sequence[Item]) -> list[Outcome]:
     return outcomes
 
 
-def _costs(run: Components, bought: RolloutPlan | None) -> list[CheckResult]:
+def _budget_checks(run: Components, bought: RolloutPlan | None) -> list[CheckResult]:
     """What the plan takes, by what the check's own rollouts cost, and whether the budget has room
     for it.
     """
     stats = run.engine.stats  # of the rollouts that the check made
     cost = RolloutCost.mean(stats.scored, stats.usage)
     budget = budget_check(run, cost)
-    return [_cost(run, bought, cost), *([budget] if budget.verdict != "go" else [])]
+    return [_cost_of_plan(run, bought, cost), *([budget] if budget.verdict != "go" else [])]
 
 
 def budget_check(run: Components, cost: RolloutCost | None) -> CheckResult:
@@ -467,7 +467,9 @@ def budget_check(run: Components, cost: RolloutCost | None) -> CheckResult:
     return CheckResult("budget", level, " ".join(map(str, small)))
 
 
-def _cost(run: Components, bought: RolloutPlan | None, cost: RolloutCost | None) -> CheckResult:
+def _cost_of_plan(
+    run: Components, bought: RolloutPlan | None, cost: RolloutCost | None
+) -> CheckResult:
     """What the whole plan will take."""
     repeats = bought.ship_repeats if bought else MOST_REPEATS
     abilities = Abilities.of(run.gate, run.proposer)

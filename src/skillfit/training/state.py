@@ -1,55 +1,61 @@
-"""What a run works with (`Components`), and where its training stands (`TrainingState`): the two
-values that the functions of the loop take.
+"""What flows through a step: the values that the functions of the loop take and return.
+
+- `Components`: what a run works with. `FinishComponents`: what only its end needs.
+- `TrainingState`: where training stands. A step takes one and returns the next.
+- `Learned`, `StepUpdate`: what the optimizer made of a step's rollouts, and the candidate.
+- `StepLog`: what a step writes down about itself, the seconds and the usage of its stages, and
+  where its events go.
+
+Model calls of the optimizer and rollouts of the gate belong to the stage in which they start: its
+name and step are in their events, and their usage is counted in the step's log. They find the stage
+through a context variable, as spans are found in tracing libraries, because gates and proposers
+may be users' code and need not hand it on. Gates and proposers do not read it. Stage and step are
+part of the key under which a lost rollout is recorded, so they are the same on replay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skillfit.config.schema import Config
 from skillfit.gate import Candidate, Gate, GateSettings, TextFilter
-from skillfit.optimize.candidate import Selection, Update
-from skillfit.optimize.context import render_memory
-from skillfit.optimize.optimizer import Optimizer, Patch
+from skillfit.models.protocol import Model, Reply, Request, Usage
+from skillfit.optimize.optimizer import Optimizer, Patch, render_memory
 from skillfit.optimize.proposer import Proposals, Proposer
-from skillfit.rollout import Rollouts
-from skillfit.rollout.outcome import Tally
+from skillfit.optimize.stages import Selection, Update
+from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, gather
+from skillfit.rollout.outcome import Tally, raise_if_skipped
 from skillfit.run.budget import Budget
+from skillfit.run.events import Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal
 from skillfit.run.records import (
     CheckResult,
     CurrentAndBest,
     RolloutPlan,
     SkipAction,
+    StageName,
     StepMemory,
     StepRecord,
+    TokenCounts,
 )
 from skillfit.skill import Edit, Skill
+from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
-from skillfit.training.plan import Plan
+from skillfit.training.plan import Place, Plan
 
 if TYPE_CHECKING:
     from skillfit.run.control import RecordedRequests
 
 
-import asyncio
-import time
-from collections import defaultdict
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
-
-from skillfit.models.protocol import Model, Reply, Request, Usage
-from skillfit.rollout import Arm, Outcome, RolloutRequest, gather
-from skillfit.rollout.outcome import raise_if_skipped
-from skillfit.run.events import Event, StageFinished, StageStarted
-from skillfit.run.records import StageName, TokenCounts
-from skillfit.tasks.item import Item
-from skillfit.training.plan import Place
+Emit = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +183,6 @@ class StepUpdate:
     candidate: Candidate | None
     skipped: SkipAction | None = None  # None: there is a candidate
     update: Update | None = None
-
-
-Emit = Callable[[Event], None]
 
 
 class UsageByStage:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import Config, EvaluationSection
 from skillfit.gate import Candidate, EditEffect, Gate, Observation, TextFilter, Verdict
-from skillfit.optimize.context import failure_patterns
-from skillfit.optimize.epoch import collect_notes, consolidate
-from skillfit.optimize.optimizer import Optimizer, Patch
+from skillfit.optimize.optimizer import Optimizer, Patch, failure_patterns
+from skillfit.optimize.stages import collect_notes, consolidate
 from skillfit.rollout import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, GateDecided, StepFinished
 from skillfit.run.records import (

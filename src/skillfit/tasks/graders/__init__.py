@@ -27,8 +27,15 @@ from skillfit.tasks.graders.built_in import (
     Numeric,
     Regex,
 )
-from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
-from skillfit.tasks.graders.programs import Code, Python, as_grader
+from skillfit.tasks.graders.external import (
+    Checklist,
+    Code,
+    JudgeGrader,
+    Pairwise,
+    Python,
+    Rubric,
+    as_grader,
+)
 from skillfit.tasks.item import Grader, GraderLike, Item
 
 _COMPARE = (Exact, Normalized, Contains, Regex, Choice, Numeric, F1, Anls, JsonFields)
