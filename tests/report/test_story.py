@@ -239,8 +239,7 @@ def test_a_run_that_is_being_written_is_running_and_one_whose_writer_died_is_not
     run.close()
     assert not in_use(tmp_path / "run")
     writer = (
-        "import os, sys; from skillfit.run.directory import RunDirectory as R;"
-        " from skillfit.run.directory import RecordedIdentity;"
+        "import os, sys; from skillfit.run.directory import RecordedIdentity, RunDirectory as R;"
         " kept = R.open(sys.argv[1], RecordedIdentity({})); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", writer, str(tmp_path / "dead")], check=False)
