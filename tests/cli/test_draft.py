@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import threading
@@ -69,6 +70,7 @@ class Reviewer:
         )
         os.close(slave)
         self.screen = ""
+        self._interrupted = False
 
     def answers(self, *keys: str) -> str:
         """Type the keys, one per question, and read to the end."""
@@ -80,6 +82,7 @@ class Reviewer:
                 asked += 1
                 key = waiting.pop(0)
                 if key == "ctrl-c":
+                    self._interrupted = True
                     self.process.send_signal(signal.SIGINT)
                 else:
                     os.write(self._master, f"{key}\n".encode())
@@ -89,6 +92,10 @@ class Reviewer:
 
     def _chunks(self) -> Iterator[str]:
         while True:
+            # Python misses a signal that comes right before `input` starts to wait for a key. A
+            # person who sees nothing happen presses again.
+            while self._interrupted and not select.select([self._master], [], [], 20)[0]:
+                self.process.send_signal(signal.SIGINT)
             try:
                 data = os.read(self._master, 4096)
             except OSError:  # the other end is closed
