@@ -556,12 +556,7 @@ class Launch:
         if self.contained:
             return [*self.wrapper, *_launcher(settings), *argv]
         if self.wrapper:
-            return [
-                *_launcher(supervised),
-                *self.wrapper,
-                *_launcher(settings),
-                *argv,
-            ]
+            return [*_launcher(supervised), *self.wrapper, *_launcher(settings), *argv]
         return [*_launcher([*supervised, *settings]), *argv]
 
 
