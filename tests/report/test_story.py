@@ -18,7 +18,7 @@ from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
-from skillfit.report.story_builder import _stands_in
+from skillfit.report.story_builder import _is_in_skill
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -477,5 +477,5 @@ def test_a_worked_example_is_told_in_words_and_found_in_the_skill() -> None:
     edit = EditSummary(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
     assert edit.text == "worked example: 2 + 3 = ? → 5"
     skill = with_examples(Skill.from_text("Add.\n"), [example]).text
-    assert _stands_in(skill, edit)
-    assert not _stands_in("Add.\n", edit)
+    assert _is_in_skill(skill, edit)
+    assert not _is_in_skill("Add.\n", edit)
