@@ -1,8 +1,11 @@
-"""Options, images and short answers: what the benchmarks that ask questions share."""
+"""What the benchmarks that ask questions share (options, images, short answers), and SearchQA. The
+other benchmarks are in `test_chat_benchmarks.py`.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,19 @@ from skillfit.benchmarks.questions import (
     plainly_equal,
     read_options,
     right_option,
+    shortened_context,
     shuffled,
 )
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
 from skillfit.models.providers.practice import ScriptedModel
+from skillfit.tasks import load_task
 from skillfit.tasks.graders import check_items
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.rows import Row
+from skillfit.tasks.task import prove_gold
+from tests.benchmarks.sample_training import LESSON, Lab, by_question, sample_task, user
 
 
 def item(**row: Any) -> Item:
@@ -145,3 +153,35 @@ def test_images_are_found_in_the_named_folder_and_nowhere_else(tmp_path: Path) -
     assert find_image(row, "private.png", tmp_path) == str(tmp_path / "private.png")
     with pytest.raises(InputError, match="image_detail is 'fine'"):
         check_detail("fine")
+
+
+async def test_gold_answers_of_searchqa_score_1_and_wrong_ones_0() -> None:
+    task = sample_task("searchqa")
+    assert (len(task.train), len(task.selection), len(task.test)) == (6, 6, 4)
+    assert await prove_gold(task) == []
+    for item in task.items:
+        score = await task.grader.grade(item, Attempt("<answer>the wrong thing</answer>"))
+        assert score.hard == 0
+
+
+async def test_a_run_on_the_sample_of_searchqa_learns(make_lab: Callable[..., Lab]) -> None:
+    answers = by_question(sample_task("searchqa"))
+    lab = make_lab(solve=lambda call: f"It says so. <answer>{answers[user(call)]}</answer>")
+    run = await lab.train("searchqa:sample")
+    assert run.finish_reason == "improved"
+    assert LESSON in run.best_skill.text
+
+
+def test_the_context_is_cut_between_snippets() -> None:
+    context = "[DOC] one [DOC] two [DOC] three"
+    assert shortened_context(context, 100) == context
+    assert shortened_context(context, 20) == "[DOC] one [DOC] two"
+    assert shortened_context(context, 5) == "[DOC]"
+    assert shortened_context("x" * 50, 10) == "x" * 10
+
+
+def test_without_prepared_data_the_error_names_three_ways() -> None:
+    with pytest.raises(InputError, match="no data for searchqa") as raised:
+        load_task(EnvSection(tasks="searchqa"))
+    assert "skillfit data get searchqa" in raised.value.hint
+    assert "searchqa:sample" in raised.value.hint

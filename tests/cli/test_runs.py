@@ -286,6 +286,16 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
 
 
+def test_a_record_of_an_earlier_version_may_have_a_setting_that_did_nothing(
+    shell: Shell, run: Path
+) -> None:
+    shell("verify", run, "--save", "record.json")
+    record = json.loads(Path("record.json").read_text())
+    record["config"]["env"]["sandbox"] = "off"  # refused since, where the agent runs no programs
+    Path("record.json").write_text(json.dumps(record))
+    assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
+
+
 def test_a_record_works_in_another_checkout(shell: Shell, run: Path, tmp_path: Path) -> None:
     record = run.parent / "ci" / "record.json"
     record.parent.mkdir()

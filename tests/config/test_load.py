@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.config import Config, load_config
-from skillfit.config.schema import describe_keys
+from skillfit.config.schema import describe_keys, with_earlier_behaviour
 from skillfit.errors import InputError
 
 
@@ -232,6 +232,22 @@ def test_no_number_may_be_infinite_or_nan(key: str, value: float | str) -> None:
 def test_nor_may_a_number_inside_the_settings_of_a_part(setting: str, key: str) -> None:
     message = refusal({"model": {"agent": {"id": "openai/x"}}}, setting)
     assert f"{key} = inf is not valid: it should be a finite number" in message
+
+
+@pytest.mark.parametrize(
+    ("agent", "model", "sandbox"),
+    [
+        ("chat", {"id": "openai/x"}, "auto"),
+        ("own.py:agent", None, "auto"),
+        ("tools", {"id": "openai/x"}, "off"),
+        ("chat", {"id": "cli/claude"}, "off"),
+    ],
+)
+def test_a_recorded_sandbox_that_was_ignored_is_left_out(
+    agent: str, model: dict[str, str] | None, sandbox: str
+) -> None:
+    recorded = {"model": {"agent": model}, "env": {"agent": agent, "sandbox": "off"}}
+    assert load_config(with_earlier_behaviour(recorded)).env.sandbox == sandbox
 
 
 def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from skillfit.models import ask
 from skillfit.models.failures import POLICIES
 from skillfit.models.protocol import ModelError, Reply
 from skillfit.models.providers.practice import ScriptedModel, practice_answer, practice_reply
-from skillfit.optimize import optimizer as stages
+from skillfit.optimize import optimizer
 from tests.models.clocks_and_meters import Purse, say, to
 from tests.support.chat_server import (
     Call,
@@ -146,17 +146,17 @@ async def test_a_mutated_reply_is_a_reply_or_a_typed_failure(protocol: str, laye
 
 
 FORMS: dict[str, type[BaseModel]] = {
-    "reflect": stages.ANALYST_REPLY["patch"],
-    "reflect suggestions": stages.ANALYST_REPLY["rewrite_from_suggestions"],
-    "reflect rewrite": stages.ANALYST_REPLY["full_rewrite_minibatch"],
-    "merge": stages.PATCH_REPLY["patch"],
-    "rank": stages.RankReply,
-    "learning rate": stages.LearningRateReply,
-    "rewrite": stages.RewriteReply,
-    "slow_update": stages.SlowUpdateReply,
-    "meta_skill": stages.MetaSkillReply,
-    "consolidate": stages.NotesReply,
-    "diagnose": stages.DiagnosisReply,
+    "reflect": optimizer.ANALYST_REPLY["patch"],
+    "reflect suggestions": optimizer.ANALYST_REPLY["rewrite_from_suggestions"],
+    "reflect rewrite": optimizer.ANALYST_REPLY["full_rewrite_minibatch"],
+    "merge": optimizer.PATCH_REPLY["patch"],
+    "rank": optimizer.RankReply,
+    "learning rate": optimizer.LearningRateReply,
+    "rewrite": optimizer.RewriteReply,
+    "slow_update": optimizer.SlowUpdateReply,
+    "meta_skill": optimizer.MetaSkillReply,
+    "consolidate": optimizer.NotesReply,
+    "diagnose": optimizer.DiagnosisReply,
 }
 GOOD: dict[str, Any] = {
     "reasoning": "so",

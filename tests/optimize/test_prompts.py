@@ -3,7 +3,8 @@ import itertools
 import pytest
 from jinja2 import UndefinedError
 
-from skillfit.optimize.optimizer import PAYLOAD_FIELD, render, sections
+from skillfit.optimize.optimizer import render, sections
+from skillfit.run.records import PAYLOAD_FIELD
 
 MODES = list(PAYLOAD_FIELD)
 

@@ -18,7 +18,7 @@ from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
-from skillfit.report.story_builder import _stands_in
+from skillfit.report.story_builder import _is_in_skill
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -239,8 +239,7 @@ def test_a_run_that_is_being_written_is_running_and_one_whose_writer_died_is_not
     run.close()
     assert not in_use(tmp_path / "run")
     writer = (
-        "import os, sys; from skillfit.run.directory import RunDirectory as R;"
-        " from skillfit.run.directory import RecordedIdentity;"
+        "import os, sys; from skillfit.run.directory import RecordedIdentity, RunDirectory as R;"
         " kept = R.open(sys.argv[1], RecordedIdentity({})); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", writer, str(tmp_path / "dead")], check=False)
@@ -478,5 +477,5 @@ def test_a_worked_example_is_told_in_words_and_found_in_the_skill() -> None:
     edit = EditSummary(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
     assert edit.text == "worked example: 2 + 3 = ? → 5"
     skill = with_examples(Skill.from_text("Add.\n"), [example]).text
-    assert _stands_in(skill, edit)
-    assert not _stands_in("Add.\n", edit)
+    assert _is_in_skill(skill, edit)
+    assert not _is_in_skill("Add.\n", edit)

@@ -22,8 +22,7 @@ from tests.support.small_disk import needs_small_disk, on_small_disk
 PROGRAM = textwrap.dedent("""
     import asyncio, sys
     from skillfit.errors import InputError
-    from skillfit.run.directory import RunDirectory
-    from skillfit.run.directory import RecordedIdentity
+    from skillfit.run.directory import RecordedIdentity, RunDirectory
 
     async def main():
         run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
@@ -154,8 +153,7 @@ def test_a_run_on_a_read_only_disk_is_refused(tmp_path: Path) -> None:
         import subprocess, sys
         from pathlib import Path
         from skillfit.errors import InputError
-        from skillfit.run.directory import RunDirectory
-        from skillfit.run.directory import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity, RunDirectory
         disk = Path(sys.argv[1])
         RunDirectory.open(disk / "run", RecordedIdentity({})).write_text("a.txt", "a")
         def readonly(path):

@@ -417,8 +417,7 @@ def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
 ) -> None:
     program = textwrap.dedent("""
         import os, signal, sys
-        from skillfit.run.directory import RunDirectory
-        from skillfit.run.directory import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity, RunDirectory
         from tests.run.test_files import later, story
 
         stop, again = int(sys.argv[2]), len(sys.argv) > 3

@@ -40,8 +40,7 @@ def test_a_view_closed_while_threads_read_ends_their_reads_cleanly(run: Path) ->
         import sys, threading
         from pathlib import Path
         from tests.run.test_threads import read_all
-        from skillfit.run.directory import RunDirectory
-        from skillfit.run.directory import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity, RunDirectory
         for _ in range(60):
             view = RunDirectory.read(sys.argv[1])
             reading = threading.Barrier(5)

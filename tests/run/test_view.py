@@ -164,8 +164,7 @@ def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path
     program = textwrap.dedent("""
         import asyncio, os, signal, sys
         from pathlib import Path
-        from skillfit.run.directory import RunDirectory
-        from skillfit.run.directory import RecordedIdentity
+        from skillfit.run.directory import RecordedIdentity, RunDirectory
         from tests.run.test_view import measured, started
         run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
         run.events.emit(started(run.run_id))

@@ -57,7 +57,14 @@ def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(
 
 @pytest.mark.parametrize(
     "setting",
-    ["env.agent=tools", "env.prompt='{skill}'", "env.max_turns=3", "env.max_rollout_tokens=9"],
+    [
+        "env.agent=tools",
+        "env.prompt='{skill}'",
+        "env.max_turns=3",
+        "env.max_rollout_tokens=9",
+        "env.network=off",
+        "env.sandbox=require",
+    ],
 )
 def test_settings_of_an_agent_nobody_asks_are_refused(setting: str) -> None:
     with pytest.raises(InputError, match=f"^{setting.partition('=')[0]}: this task or agent"):

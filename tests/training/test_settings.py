@@ -255,3 +255,15 @@ async def test_a_required_sandbox_that_is_not_there_stops_a_run_of_the_tools_age
     with pytest.raises(InputError, match="no full isolation"):
         await project.train("env.sandbox=require")
     assert {call.stage for call in project.calls} == {"probe"}
+
+
+@pytest.mark.parametrize("setting", ["env.sandbox=require", "env.sandbox=off", "env.network=off"])
+async def test_isolation_of_an_agent_without_programs_is_refused(
+    make_project: MakeProject, setting: str
+) -> None:
+    project = make_project()
+    key = setting.partition("=")[0]
+    with pytest.raises(InputError, match=f"{key} is not supported by the chat agent") as refused:
+        await project.train(setting)
+    assert ("{code: {sandbox: …}}" in refused.value.hint) == (key == "env.sandbox")
+    assert not project.calls

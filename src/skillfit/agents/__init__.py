@@ -67,7 +67,14 @@ def build_agent(
             network=env.network == "on",
             sandbox=env.sandbox,
         )
-    _refuse("the chat agent", {"corpus": corpus is not None, "network": env.network != "auto"})
+    isolated = env.sandbox != "auto"
+    _refuse(
+        "the chat agent",
+        {"corpus": corpus is not None, "network": env.network != "auto", "sandbox": isolated},
+        hint="Leave it out. The code grader has its own setting: env.grader: {code: {sandbox: …}}."
+        if isolated
+        else "Leave it out.",
+    )
     return ChatAgent(
         model,
         env.prompt or ChatAgent.prompt,
@@ -92,13 +99,11 @@ def _cli_agent(
     return CliAgent(command, corpus)
 
 
-def _refuse(agent: str, given: Mapping[str, bool]) -> None:
+def _refuse(agent: str, given: Mapping[str, bool], hint: str = "Leave it out.") -> None:
     """Raise an error for settings that this agent would ignore."""
     if names := [f"env.{name}" for name, is_set in given.items() if is_set]:
         verb = "is" if len(names) == 1 else "are"
-        raise InputError(
-            f"{', '.join(names)} {verb} not supported by {agent}.", hint="Leave it out."
-        )
+        raise InputError(f"{', '.join(names)} {verb} not supported by {agent}.", hint=hint)
 
 
 __all__ = [

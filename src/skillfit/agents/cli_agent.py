@@ -44,7 +44,7 @@ from skillfit.models.registry import ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
 from skillfit.sandbox.isolation import (
-    NONE,
+    NO_ISOLATION,
     Access,
     Isolation,
     Mount,
@@ -373,7 +373,7 @@ class CommandLine:
         skill: str = "",
         effort: str = "",
         max_usd: float | None = None,
-        isolation: Isolation = NONE,
+        isolation: Isolation = NO_ISOLATION,
     ) -> dict[str, str]:
         """The values of the description's $variables in one run."""
         mine = self.description

@@ -486,13 +486,15 @@ def verify_command(
 
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
     """
+    from skillfit.config.schema import with_earlier_behaviour
     from skillfit.skill import Skill
 
     record = VerifyRecord.of_run(recorded) if recorded.is_dir() else VerifyRecord.read(recorded)
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    inputs = config_inputs(record.config.root, overrides, training=False)
+    recorded_settings = with_earlier_behaviour(record.config.root)
+    inputs = config_inputs(recorded_settings, overrides, training=False)
     best = inputs.skill.with_document(Skill.from_text(record.skill))
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
     found, verdict = checked.comparison, "regression" if checked.regression else "ok"

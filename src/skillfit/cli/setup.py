@@ -1,4 +1,11 @@
-"""`demo`, `lint`, `models`, `docs`, `studio`, `mcp`, and `data` for the data of the benchmarks."""
+"""The commands to set up a project, to look things up, and to serve skillfit.
+
+- `init` makes a project from a skill and a tasks file, without overwriting anything.
+- `demo` copies a small project and trains its skill.
+- `lint` checks skills, `models` lists the providers, `docs` prints the reference.
+- `studio` serves the web app, `mcp` serves agents.
+- `data` prepares the data of the benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +29,222 @@ if TYPE_CHECKING:
     from skillfit.config.schema import GraderSetting
     from skillfit.models.json_text import JsonObject
     from skillfit.tasks.recognise import RecognisedEnv, RecognisedTasks
+
+_CONFIG_NAME = "skillfit.yaml"
+_SKILL_TEMPLATE = """\
+---
+name: {name}
+description: Say in a sentence or two what this skill does and when to use it.
+---
+
+# {title}
+
+Say how the work is done.
+"""
+_TASKS_TEMPLATE = [
+    {
+        "id": "example-1",
+        "input": "Replace this with a task the skill must be good at.",
+        "answer": "and this with the right answer",
+    },
+    {
+        "id": "example-2",
+        "input": "One object per line. Twenty are a start, sixty give clear results.",
+        "answer": "exactly this",
+    },
+    {
+        "id": "example-3",
+        "input": "A type is optional: results are shown per type.",
+        "answer": "42",
+        "type": "numbers",
+    },
+]
+_TOPICS = ("config", "commands", "graders", "exit-codes")
+_BenchmarkName = Annotated[str, typer.Argument(help="The benchmark, for example searchqa.")]
+
+
+def init_command(
+    folder: Annotated[Path, typer.Argument(help="Where to put the project.")] = Path(),
+    skill: Annotated[
+        Path | None, typer.Option(help="An existing skill; without one, a template is written.")
+    ] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="An existing tasks file; without one, a template.")
+    ] = None,
+    agent: Annotated[str, typer.Option(help="The model that uses the skill.")] = "",
+    optimizer: Annotated[str, typer.Option(help="The model that improves it.")] = "",
+    grader: Annotated[
+        str, typer.Option(help="How answers are graded; default: proposed from the answers.")
+    ] = "",
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field",
+            help="A column: input=COLUMN, answers=COLUMN; may be given again.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a project. Reads your tasks file, shows three rows as the agent will get them, proposes
+    a grader and tries it. Never overwrites a file.
+
+    Example: skillfit init --skill ./my-skill --tasks ./tasks.csv
+    """
+    from skillfit.skill import Skill
+
+    asking = sys.stdin.isatty() and not as_json
+    agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
+    optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
+    tasks = tasks or _own_evals(skill)
+    fields = _parse_fields(field or ())
+    if fields and tasks is None:
+        raise InputError("--field is for a tasks file.", hint="Give it with --tasks.")
+    found = _recognise_tasks(tasks, fields, grader, folder) if tasks is not None else None
+    files: dict[Path, str] = {}
+    if skill is None:
+        skill = folder / "my-skill"
+        files[skill / "SKILL.md"] = _SKILL_TEMPLATE.format(name="my-skill", title="My skill")
+    else:
+        Skill.load(skill)  # refuses a path that is no skill
+    env: RecognisedEnv = {"skill": _relative_path(skill, folder)}
+    if tasks is None or found is None:
+        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS_TEMPLATE)
+        env |= {"tasks": "./tasks.jsonl", "grader": given_setting(grader) if grader else "exact"}
+    else:
+        env |= {**found.env, "tasks": _relative_path(tasks, folder)}
+    config = folder / _CONFIG_NAME
+    files[config] = _config_text(agent, optimizer, env, found)
+    _write_new(files)
+    data = InitJson(
+        written=[str(path) for path in files],
+        config=str(config),
+        grader=env.get("grader"),
+        problems=list(found.problems) if found else [],
+    )
+    show(data, _init_summary(files, config, skill, found), as_json)
+
+
+class InitJson(TypedDict):
+    """What the command prints with --json."""
+
+    written: list[str]
+    config: str
+    grader: GraderSetting | None  # None: the config leaves it to the tasks file
+    problems: list[str]
+
+
+def _ask(question: str, default: str, asking: bool) -> str:
+    return str(typer.prompt(question, default=default)) if asking else default
+
+
+def _own_evals(skill: Path | None) -> Path | None:
+    """The evals that a skill folder brings itself."""
+    evals = skill / "evals" / "evals.json" if skill else None
+    return evals if evals is not None and evals.is_file() else None
+
+
+def _parse_fields(given: Sequence[str]) -> dict[str, str]:
+    """`NAME=COLUMN` options, for env.fields."""
+    from skillfit.tasks.item import checked_fields
+
+    fields = {}
+    for option in given:
+        name, equals, column = option.partition("=")
+        if not equals or not column:
+            raise InputError(f"--field {option}: expected NAME=COLUMN, as in input=query.")
+        fields[name.strip()] = column.strip()
+    return checked_fields(fields)
+
+
+def _recognise_tasks(
+    tasks: Path, fields: Mapping[str, str], grader: str, folder: Path
+) -> RecognisedTasks:
+    import asyncio
+
+    from skillfit.tasks.recognise import recognise
+
+    if not tasks.exists():
+        raise InputError(f"{tasks} does not exist.", hint="Give your tasks file with --tasks.")
+    chosen = given_setting(grader) if grader else None
+    return asyncio.run(recognise(tasks, fields=fields, grader=chosen, base=folder))
+
+
+def given_setting(text: str) -> str | JsonObject:
+    """A grader or a model as given on the command line: a name, or settings in braces."""
+    import yaml
+
+    setting: str | JsonObject = yaml.safe_load(text) if text.lstrip().startswith("{") else text
+    return setting
+
+
+def _relative_path(path: Path, folder: Path) -> str:
+    """The path as seen from the config's folder."""
+    relative = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+    return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _config_text(
+    agent: str, optimizer: str, env: RecognisedEnv, found: RecognisedTasks | None
+) -> str:
+    import yaml
+
+    models = {"agent": given_setting(agent), "optimizer": given_setting(optimizer)}
+    if found is not None and found.grader.needs_judge:
+        models["judge"] = given_setting(agent)
+    data = {"model": models, "env": env, "budget": {"usd": 5}}
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return f"# Every other key has a default: `skillfit docs config` lists them.\n{text}"
+
+
+def _write_new(files: dict[Path, str]) -> None:
+    from skillfit.atomic_write import write_whole
+
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise InputError(
+            f"{', '.join(there)}: exists already; init never overwrites a file.",
+            hint="Give another folder, or name your files with --skill and --tasks.",
+        )
+    for path, text in files.items():
+        write_whole(path, text.encode())
+
+
+def _init_summary(
+    files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None
+) -> str:
+    lines = []
+    if found is not None:
+        lines += _describe_tasks(found)
+    lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
+    if found is not None and found.grader.needs_judge:
+        lines.append("In it, model.judge is the model that uses the skill. Another one is better.")
+    if found is None:
+        drafted = config.with_name("drafted.jsonl")
+        lines += [
+            "Put your items into the tasks file. Or let a model draft them, and name the new file "
+            "in env.tasks:",
+            f"  skillfit tasks draft {skill} --config {config} --out {drafted}",
+            "Then:",
+        ]
+    lines += [f"  skillfit check {config}", f"  skillfit train {config}"]
+    return "\n".join(lines)
+
+
+def _describe_tasks(found: RecognisedTasks) -> list[str]:
+    """What was recognised: rows as they will be sent, the grader and how it did."""
+    lines = [f"{found.count} items in {found.path} ({found.format})."]
+    for row in found.examples:
+        lines.append(f"--- {row.id}")
+        lines += [shorten(visible(message.content), 300) for message in row.messages]
+        lines.append(f"expected: {shorten(visible(', '.join(row.expected)), 120)}")
+    lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
+    trial = found.grader.trial
+    if trial is not None:
+        gold = f"{trial.gold - len(trial.gold_missed)} of {trial.gold} gold answers score 1"
+        wrong = f"{len(trial.wrong_passed)} of {trial.wrong} wrong answers pass"
+        lines.append(f"  tried: {gold}, {wrong}")
+    lines += [f"! {problem}" for problem in found.problems]
+    return lines
 
 
 def demo_command(
@@ -58,7 +281,7 @@ def demo_command(
             what = f"SQL with house rules for {model}"
         message = f"The project is in {copied}: {what}."
         console(stderr=True).print(message, markup=False, soft_wrap=True)
-    inputs = config_inputs(copied / "skillfit.yaml", overrides)
+    inputs = config_inputs(copied / _CONFIG_NAME, overrides)
     result = train_in_terminal(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
     story = read_story(result.run)
     line = ResultLine.of_story(story)
@@ -75,10 +298,10 @@ def _copy_demo(name: str, folder: Path) -> Path:
     import shutil
     from importlib.resources import as_file, files
 
-    marker = folder / "skillfit.yaml"
+    marker = folder / _CONFIG_NAME
     with as_file(files("skillfit.cli") / "demo_data" / name) as source:
         if folder.is_file() or (folder.exists() and any(folder.iterdir())):
-            if not marker.is_file() or marker.read_text() != (source / "skillfit.yaml").read_text():
+            if not marker.is_file() or marker.read_text() != (source / _CONFIG_NAME).read_text():
                 raise InputError(
                     f"{folder} holds other files.", hint="Give another folder with --dir."
                 )
@@ -109,14 +332,6 @@ def lint_command(
     raise typer.Exit(int(Exit.USAGE if failed else Exit.OK))
 
 
-class ProviderJson(TypedDict):
-    provider: str
-    ready: bool
-    detail: str
-    keys: list[str]
-    about: str
-
-
 def models_command(as_json: Json = False) -> None:
     """List the providers, and which of them can be used here.
 
@@ -141,6 +356,96 @@ def models_command(as_json: Json = False) -> None:
             )
         )
     show(data, rich_table(("model ids", "", "", ""), rows), as_json)
+
+
+class ProviderJson(TypedDict):
+    provider: str
+    ready: bool
+    detail: str
+    keys: list[str]
+    about: str
+
+
+def docs_command(
+    topic: Annotated[str, typer.Argument(help="config, commands, graders or exit-codes.")] = "",
+    word: Annotated[str, typer.Argument(help="Only entries that contain this word.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Print the reference: every setting, command, grader and exit code.
+
+    Example: skillfit docs config budget
+    """
+    if not topic:
+        show(list(_TOPICS), f"Topics: {', '.join(_TOPICS)}.", as_json)
+        return
+    if topic not in _TOPICS:
+        hint = did_you_mean(topic, _TOPICS) or f"Topics: {', '.join(_TOPICS)}."
+        raise InputError(f"Unknown topic {topic!r}.", hint=hint)
+    rows = [row for row in _reference_rows(topic) if word.lower() in " ".join(row).lower()]
+    columns = {
+        "config": ("key", "type", "default", "meaning"),
+        "commands": ("command", "what it does"),
+        "graders": ("grader", "what it does"),
+        "exit-codes": ("code", "meaning"),
+    }[topic]
+    data = [dict(zip(columns, row, strict=True)) for row in rows]
+    if not rows:
+        raise InputError(f"Nothing in {topic} contains {word!r}.")
+    show(data, _reference_text(rows), as_json)
+
+
+def _reference_rows(topic: str) -> list[tuple[str, ...]]:
+    if topic == "config":
+        from skillfit.config import describe_keys
+
+        return [
+            (key.key, key.type, str(key.default), " ".join(key.doc.split()))
+            for key in describe_keys()
+        ]
+    if topic == "commands":
+        return _command_rows()
+    if topic == "graders":
+        from skillfit.tasks.graders import BUILT_IN
+
+        return [(name, _first_line(kind.__doc__)) for name, kind in sorted(BUILT_IN.items())]
+    return [
+        (f"{int(code)} ({code.name.lower().replace('_', ' ')})", meaning)
+        for code, meaning in MEANINGS.items()
+    ]
+
+
+def _command_rows() -> list[tuple[str, ...]]:
+    from skillfit.cli.app import app
+
+    rows = []
+    for command in app.registered_commands:
+        callback = command.callback
+        name = command.name or (callback.__name__ if callback else "")
+        rows.append((name, _first_line(callback.__doc__ if callback else "")))
+    for group in app.registered_groups:
+        for command in group.typer_instance.registered_commands if group.typer_instance else ():
+            doc = command.callback.__doc__ if command.callback else ""
+            rows.append((f"{group.name} {command.name}", _first_line(doc)))
+    return sorted(rows)
+
+
+def _first_line(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _reference_text(rows: list[tuple[str, ...]]) -> RenderableType:
+    """Each entry with its meaning below it: keys are long, and must be shown whole."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for name, *kind, meaning in rows:
+        head = Text(name, style="bold")
+        if kind:
+            head.append(f"  {kind[0]}, default {kind[1] or 'none'}", style="dim not bold")
+        parts += [head, Padding(Text(meaning), (0, 0, 0, 4))]
+    return Group(*parts)
 
 
 def studio_command(
@@ -220,104 +525,11 @@ def mcp_command(
     return serve_mcp([Path(folder) for folder in named])
 
 
-TOPICS = ("config", "commands", "graders", "exit-codes")
-
-
-def docs_command(
-    topic: Annotated[str, typer.Argument(help="config, commands, graders or exit-codes.")] = "",
-    word: Annotated[str, typer.Argument(help="Only entries that contain this word.")] = "",
-    as_json: Json = False,
-) -> None:
-    """Print the reference: every setting, command, grader and exit code.
-
-    Example: skillfit docs config budget
-    """
-    if not topic:
-        show(list(TOPICS), f"Topics: {', '.join(TOPICS)}.", as_json)
-        return
-    if topic not in TOPICS:
-        hint = did_you_mean(topic, TOPICS) or f"Topics: {', '.join(TOPICS)}."
-        raise InputError(f"Unknown topic {topic!r}.", hint=hint)
-    rows = [row for row in _reference_rows(topic) if word.lower() in " ".join(row).lower()]
-    columns = {
-        "config": ("key", "type", "default", "meaning"),
-        "commands": ("command", "what it does"),
-        "graders": ("grader", "what it does"),
-        "exit-codes": ("code", "meaning"),
-    }[topic]
-    data = [dict(zip(columns, row, strict=True)) for row in rows]
-    if not rows:
-        raise InputError(f"Nothing in {topic} contains {word!r}.")
-    show(data, _reference_text(rows), as_json)
-
-
-def _reference_text(rows: list[tuple[str, ...]]) -> RenderableType:
-    """Each entry with its meaning below it: keys are long, and must be shown whole."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
-    for name, *kind, meaning in rows:
-        head = Text(name, style="bold")
-        if kind:
-            head.append(f"  {kind[0]}, default {kind[1] or 'none'}", style="dim not bold")
-        parts += [head, Padding(Text(meaning), (0, 0, 0, 4))]
-    return Group(*parts)
-
-
-def _reference_rows(topic: str) -> list[tuple[str, ...]]:
-    if topic == "config":
-        from skillfit.config import describe_keys
-
-        return [
-            (key.key, key.type, str(key.default), " ".join(key.doc.split()))
-            for key in describe_keys()
-        ]
-    if topic == "commands":
-        return _command_rows()
-    if topic == "graders":
-        from skillfit.tasks.graders import BUILT_IN
-
-        return [(name, _first_line(kind.__doc__)) for name, kind in sorted(BUILT_IN.items())]
-    return [
-        (f"{int(code)} ({code.name.lower().replace('_', ' ')})", meaning)
-        for code, meaning in MEANINGS.items()
-    ]
-
-
-def _command_rows() -> list[tuple[str, ...]]:
-    from skillfit.cli.app import app
-
-    rows = []
-    for command in app.registered_commands:
-        callback = command.callback
-        name = command.name or (callback.__name__ if callback else "")
-        rows.append((name, _first_line(callback.__doc__ if callback else "")))
-    for group in app.registered_groups:
-        for command in group.typer_instance.registered_commands if group.typer_instance else ():
-            doc = command.callback.__doc__ if command.callback else ""
-            rows.append((f"{group.name} {command.name}", _first_line(doc)))
-    return sorted(rows)
-
-
-def _first_line(text: str | None) -> str:
-    return " ".join((text or "").split("\n\n")[0].split())
-
-
 data_app = typer.Typer(
     help="Prepare the data of the built-in benchmarks.",
     no_args_is_help=True,
     add_completion=False,
 )
-Name = Annotated[str, typer.Argument(help="The benchmark, for example searchqa.")]
-
-
-class BenchmarkJson(TypedDict):
-    name: str
-    prepared: bool
-    licence: str
-    homepage: str
 
 
 @data_app.command("list")
@@ -353,9 +565,16 @@ def data_list_command(as_json: Json = False) -> None:
     show({"folder": str(data_home()), "benchmarks": rows}, shown, as_json)
 
 
+class BenchmarkJson(TypedDict):
+    name: str
+    prepared: bool
+    licence: str
+    homepage: str
+
+
 @data_app.command("get")
 def data_get_command(
-    name: Name,
+    name: _BenchmarkName,
     mirror: Annotated[
         str, typer.Option(help="Address to download from instead: replaces scheme and host.")
     ] = "",
@@ -376,7 +595,7 @@ def data_get_command(
 
 @data_app.command("make")
 def data_make_command(
-    name: Name,
+    name: _BenchmarkName,
     source: Annotated[
         Path, typer.Option("--from", help="File or folder with the data as its publisher has it.")
     ],
@@ -409,224 +628,6 @@ def _show_prepared(result: Prepared, as_json: bool) -> None:
     lines.append(f"  prepared  {result.folder}")
     lines.append(f"Use it with: env: {{tasks: {result.name}}}")
     show(result, "\n".join(lines), as_json)
-
-
-_SKILL = """\
----
-name: {name}
-description: Say in a sentence or two what this skill does and when to use it.
----
-
-# {title}
-
-Say how the work is done.
-"""
-_TASKS = [
-    {
-        "id": "example-1",
-        "input": "Replace this with a task the skill must be good at.",
-        "answer": "and this with the right answer",
-    },
-    {
-        "id": "example-2",
-        "input": "One object per line. Twenty are a start, sixty give clear results.",
-        "answer": "exactly this",
-    },
-    {
-        "id": "example-3",
-        "input": "A type is optional: results are shown per type.",
-        "answer": "42",
-        "type": "numbers",
-    },
-]
-CONFIG = "skillfit.yaml"
-
-
-def init_command(
-    folder: Annotated[Path, typer.Argument(help="Where to put the project.")] = Path(),
-    skill: Annotated[
-        Path | None, typer.Option(help="An existing skill; without one, a template is written.")
-    ] = None,
-    tasks: Annotated[
-        Path | None, typer.Option(help="An existing tasks file; without one, a template.")
-    ] = None,
-    agent: Annotated[str, typer.Option(help="The model that uses the skill.")] = "",
-    optimizer: Annotated[str, typer.Option(help="The model that improves it.")] = "",
-    grader: Annotated[
-        str, typer.Option(help="How answers are graded; default: proposed from the answers.")
-    ] = "",
-    field: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--field",
-            help="A column: input=COLUMN, answers=COLUMN; may be given again.",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Start a project. Reads your tasks file, shows three rows as the agent will get them, proposes
-    a grader and tries it. Never overwrites a file.
-
-    Example: skillfit init --skill ./my-skill --tasks ./tasks.csv
-    """
-    asking = sys.stdin.isatty() and not as_json
-    agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
-    optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
-    tasks = tasks or _own_evals(skill)
-    fields = _fields(field or ())
-    if fields and tasks is None:
-        raise InputError("--field is for a tasks file.", hint="Give it with --tasks.")
-    found = _recognised(tasks, fields, grader, folder) if tasks is not None else None
-    files: dict[Path, str] = {}
-    if skill is None:
-        skill = folder / "my-skill"
-        files[skill / "SKILL.md"] = _SKILL.format(name="my-skill", title="My skill")
-    else:
-        _check_skill(skill)
-    env: RecognisedEnv = {"skill": _relative(skill, folder)}
-    if tasks is None or found is None:
-        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS)
-        env |= {"tasks": "./tasks.jsonl", "grader": given_setting(grader) if grader else "exact"}
-    else:
-        env |= {**found.env, "tasks": _relative(tasks, folder)}
-    config = folder / CONFIG
-    files[config] = _config(agent, optimizer, env, found)
-    _write(files)
-    data = InitJson(
-        written=[str(path) for path in files],
-        config=str(config),
-        grader=env.get("grader"),
-        problems=list(found.problems) if found else [],
-    )
-    show(data, _summary(files, config, skill, found), as_json)
-
-
-class InitJson(TypedDict):
-    """What the command prints with --json."""
-
-    written: list[str]
-    config: str
-    grader: GraderSetting | None  # None: the config leaves it to the tasks file
-    problems: list[str]
-
-
-def _ask(question: str, default: str, asking: bool) -> str:
-    return str(typer.prompt(question, default=default)) if asking else default
-
-
-def _check_skill(skill: Path) -> None:
-    """Refuse a path that is no skill."""
-    from skillfit.skill import Skill
-
-    Skill.load(skill)
-
-
-def _own_evals(skill: Path | None) -> Path | None:
-    """The evals that a skill folder brings itself."""
-    evals = skill / "evals" / "evals.json" if skill else None
-    return evals if evals is not None and evals.is_file() else None
-
-
-def _relative(path: Path, folder: Path) -> str:
-    """The path as seen from the config's folder."""
-    relative = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
-    return relative if relative.startswith(".") else f"./{relative}"
-
-
-def _fields(given: Sequence[str]) -> dict[str, str]:
-    """`NAME=COLUMN` options, for env.fields."""
-    from skillfit.tasks.item import checked_fields
-
-    fields = {}
-    for option in given:
-        name, equals, column = option.partition("=")
-        if not equals or not column:
-            raise InputError(f"--field {option}: expected NAME=COLUMN, as in input=query.")
-        fields[name.strip()] = column.strip()
-    return checked_fields(fields)
-
-
-def _recognised(
-    tasks: Path, fields: Mapping[str, str], grader: str, folder: Path
-) -> RecognisedTasks:
-    import asyncio
-
-    from skillfit.tasks.recognise import recognise
-
-    if not tasks.exists():
-        raise InputError(f"{tasks} does not exist.", hint="Give your tasks file with --tasks.")
-    chosen = given_setting(grader) if grader else None
-    return asyncio.run(recognise(tasks, fields=fields, grader=chosen, base=folder))
-
-
-def given_setting(text: str) -> str | JsonObject:
-    """A grader or a model as given on the command line: a name, or settings in braces."""
-    import yaml
-
-    setting: str | JsonObject = yaml.safe_load(text) if text.lstrip().startswith("{") else text
-    return setting
-
-
-def _config(agent: str, optimizer: str, env: RecognisedEnv, found: RecognisedTasks | None) -> str:
-    import yaml
-
-    models = {"agent": given_setting(agent), "optimizer": given_setting(optimizer)}
-    if found is not None and found.grader.needs_judge:
-        models["judge"] = given_setting(agent)
-    data = {"model": models, "env": env, "budget": {"usd": 5}}
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    return f"# Every other key has a default: `skillfit docs config` lists them.\n{text}"
-
-
-def _write(files: dict[Path, str]) -> None:
-    from skillfit.atomic_write import write_whole
-
-    there = [str(path) for path in files if path.exists()]
-    if there:
-        raise InputError(
-            f"{', '.join(there)}: exists already; init never overwrites a file.",
-            hint="Give another folder, or name your files with --skill and --tasks.",
-        )
-    for path, text in files.items():
-        write_whole(path, text.encode())
-
-
-def _summary(
-    files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None
-) -> str:
-    lines = []
-    if found is not None:
-        lines += _described(found)
-    lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
-    if found is not None and found.grader.needs_judge:
-        lines.append("In it, model.judge is the model that uses the skill. Another one is better.")
-    if found is None:
-        drafted = config.with_name("drafted.jsonl")
-        lines += [
-            "Put your items into the tasks file. Or let a model draft them, and name the new file "
-            "in env.tasks:",
-            f"  skillfit tasks draft {skill} --config {config} --out {drafted}",
-            "Then:",
-        ]
-    lines += [f"  skillfit check {config}", f"  skillfit train {config}"]
-    return "\n".join(lines)
-
-
-def _described(found: RecognisedTasks) -> list[str]:
-    """What was recognised: rows as they will be sent, the grader and how it did."""
-    lines = [f"{found.count} items in {found.path} ({found.format})."]
-    for row in found.examples:
-        lines.append(f"--- {row.id}")
-        lines += [shorten(visible(message.content), 300) for message in row.messages]
-        lines.append(f"expected: {shorten(visible(', '.join(row.expected)), 120)}")
-    lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
-    trial = found.grader.trial
-    if trial is not None:
-        gold = f"{trial.gold - len(trial.gold_missed)} of {trial.gold} gold answers score 1"
-        wrong = f"{len(trial.wrong_passed)} of {trial.wrong} wrong answers pass"
-        lines.append(f"  tried: {gold}, {wrong}")
-    lines += [f"! {problem}" for problem in found.problems]
-    return lines
 
 
 COMMANDS = (

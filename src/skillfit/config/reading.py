@@ -1,6 +1,13 @@
 """From YAML, overrides and recipe to a checked `Config`.
 
-Errors name the place (file and line, or override), the key, and what is allowed there.
+`load_config` reads the settings, refuses secrets, makes paths absolute, adds the defaults of recipe
+and benchmark, and checks the result. Errors name the place (file and line, or override), the key,
+and what is allowed there.
+
+Below it is where settings come from: YAML files with `_base_`, mappings, and `key=value` overrides.
+`PlacedSettings` keeps the place that set a key, so that errors can name it. YAML is read strictly:
+with the plain values of version 1.2, without keys that are set twice, and with limits on size and
+depth.
 """
 
 from __future__ import annotations
@@ -28,26 +35,37 @@ from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import shorten
 from skillfit.skill.document import read_regular_file
 
-_FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
+_BASE = "_base_"
+_FROM_PYTHON = "the settings"  # the name of the place of settings that are in no file
+# Settings that are one value also where they are a mapping, {name: settings}: they are not merged.
+_WHOLE_VALUES = ("env.grader", "evaluation.ship_grader")
+# Keys of earlier versions that no longer do anything.
+_RETIRED_KEYS = ("candidates", "finest", "rollout_budget", "prune")
+# How a chat model is called. A benchmark's values for these do not suit a command-line agent.
+_CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
+# Settings whose file.py:name earlier versions recorded relative to env.folder.
+_ONCE_RELATIVE = ("train.sampler", "optimizer.proposer")
+_FILE_FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
     r"(api[-_]?key|secret|password|passwd|authorization|cookie|credentials?"
     r"|(access|auth)[-_]?token)$"
     r"|^model\..*[-._](key|token)$",
     re.IGNORECASE,
 )
-_PREFIX = r"(sk|pk|rk|gsk|hf|xai|ghp|github_pat|xox[abp])[-_]"
+_SECRET_PREFIX = r"(sk|pk|rk|gsk|hf|xai|ghp|github_pat|xox[abp])[-_]"
 _SECRET_VALUE = re.compile(
-    rf"^(Bearer\s+\S+|{_PREFIX}[A-Za-z0-9_\-]{{12,}}|AIza[\w\-]{{20,}}|AKIA[A-Z0-9]{{12,}})$"
+    rf"^(Bearer\s+\S+|{_SECRET_PREFIX}[A-Za-z0-9_\-]{{12,}}|AIza[\w\-]{{20,}}|AKIA[A-Z0-9]{{12,}})$"
 )
 # In the section `model` no skill or column has such a name, so a short value is suspicious too.
-_MODEL_SECRET = re.compile(rf"^{_PREFIX}\S+$")
+_MODEL_SECRET = re.compile(rf"^{_SECRET_PREFIX}\S+$")
 _SECRET_IN_ADDRESS = re.compile(
     r"^[a-z]+://([^/@\s]+@|\S*[?&][^=&#\s]*(key|token|secret|password|signature)=)", re.IGNORECASE
 )
-# How a chat model is called. A benchmark's values for these do not suit a command-line agent.
-_CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
-# Settings whose file.py:name earlier versions recorded relative to env.folder.
-_ONCE_RELATIVE = ("train.sampler", "optimizer.proposer")
+# Far above any real config. YAML aliases can make a few lines stand for billions of values.
+_FILE_LIMIT = 1_000_000
+_VALUE_LIMIT = 20_000
+_DEPTH_LIMIT = 50
+_LONGEST_NUMBER = 400
 
 
 class ConfigWarning(UserWarning):
@@ -92,24 +110,11 @@ def load_config(
     try:
         return Config.model_validate(filled.data)
     except ValidationError as error:
-        raise InputError("\n".join(_sentences(error.errors(), settings))) from error
+        raise InputError("\n".join(_error_sentences(error.errors(), settings))) from error
 
 
-# Keys of earlier versions that no longer do anything.
-RETIRED = ("candidates", "finest", "rollout_budget", "prune")
-
-
-def _drop_retired(data: Mapping[str, Any], warn: Callable[[str], None]) -> None:
-    """Settings of the race gate, which screening replaced, are left out with a warning."""
-    evaluation = data.get("evaluation")
-    if not isinstance(evaluation, dict):
-        return
-    for name in RETIRED:
-        if evaluation.pop(name, None) is not None:
-            warn(f"evaluation.{name} has no effect any more: the screening gate replaced the race.")
-    if evaluation.get("gate") == "race":
-        evaluation["gate"] = "screening"
-        warn("evaluation.gate: race was replaced by screening.")
+def _python_warning(message: str) -> None:
+    warnings.warn(message, ConfigWarning, stacklevel=3)
 
 
 def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
@@ -127,6 +132,50 @@ def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
             continue
         if new.partition("/")[0] == str(old.get("id", "")).partition("/")[0]:
             models[role] = {"id": new}
+
+
+def _refuse_secrets(settings: PlacedSettings) -> None:
+    for key, value in _walk(settings.data):
+        if not isinstance(value, str) or not value:
+            continue
+        where = settings.place(key).without_value
+        if _SECRET_IN_ADDRESS.match(value):
+            raise InputError(
+                f"{where}: {key} has a user name or key inside its address.",
+                hint="Give the address alone. Put the key into an environment variable, and name "
+                "that variable with key_env.",
+            )
+        in_model = key.startswith("model.") and _MODEL_SECRET.match(value)
+        if in_model or _SECRET_VALUE.match(value) or _SECRET_NAME.search(key):
+            raise InputError(
+                f"{where}: {key} looks like a secret, and settings are written to disk.",
+                hint="Put it into an environment variable, and name that variable with key_env.",
+            )
+
+
+def _refuse_infinite(settings: PlacedSettings) -> None:
+    """No setting may be infinite or NaN, also inside the settings of graders, sources and
+    providers: a run records its settings as JSON, which has no such numbers.
+    """
+    for key, value in _walk(settings.data):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(
+                f"{settings.place(key)}: {key} = {value} is not valid: it should be a finite "
+                "number."
+            )
+
+
+def _drop_retired(data: Mapping[str, Any], warn: Callable[[str], None]) -> None:
+    """Settings of the race gate, which screening replaced, are left out with a warning."""
+    evaluation = data.get("evaluation")
+    if not isinstance(evaluation, dict):
+        return
+    for name in _RETIRED_KEYS:
+        if evaluation.pop(name, None) is not None:
+            warn(f"evaluation.{name} has no effect any more: the screening gate replaced the race.")
+    if evaluation.get("gate") == "race":
+        evaluation["gate"] = "screening"
+        warn("evaluation.gate: race was replaced by screening.")
 
 
 def _recipe_defaults(data: Mapping[str, Any]) -> PlacedSettings:
@@ -161,41 +210,6 @@ def _agent_id(data: Mapping[str, Any]) -> str:
     return str(agent.get("id", "") if isinstance(agent, dict) else agent or "")
 
 
-def _python_warning(message: str) -> None:
-    warnings.warn(message, ConfigWarning, stacklevel=3)
-
-
-def _refuse_secrets(settings: PlacedSettings) -> None:
-    for key, value in walk(settings.data):
-        if not isinstance(value, str) or not value:
-            continue
-        where = settings.place(key).without_value
-        if _SECRET_IN_ADDRESS.match(value):
-            raise InputError(
-                f"{where}: {key} has a user name or key inside its address.",
-                hint="Give the address alone. Put the key into an environment variable, and name "
-                "that variable with key_env.",
-            )
-        in_model = key.startswith("model.") and _MODEL_SECRET.match(value)
-        if in_model or _SECRET_VALUE.match(value) or _SECRET_NAME.search(key):
-            raise InputError(
-                f"{where}: {key} looks like a secret, and settings are written to disk.",
-                hint="Put it into an environment variable, and name that variable with key_env.",
-            )
-
-
-def _refuse_infinite(settings: PlacedSettings) -> None:
-    """No setting may be infinite or NaN, also inside the settings of graders, sources and
-    providers: a run records its settings as JSON, which has no such numbers.
-    """
-    for key, value in walk(settings.data):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(
-                f"{settings.place(key)}: {key} = {value} is not valid: it should be a finite "
-                "number."
-            )
-
-
 def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
     for key, resolve in _PATH_SETTINGS.items():
@@ -203,7 +217,7 @@ def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
         section = data.get(title) if title else data
         if isinstance(section, dict) and section.get(name):
             place = settings.place(key)
-            if key in _ONCE_RELATIVE and place.name == FROM_PYTHON:
+            if key in _ONCE_RELATIVE and place.name == _FROM_PYTHON:
                 place = _place_in_folder(place, data.get("env"))
             resolved = {**section, name: resolve(section[name], place)}
             data |= {title: resolved} if title else resolved
@@ -216,18 +230,18 @@ def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
         }
 
 
-def _task_folder(env: Mapping[str, Any], settings: PlacedSettings) -> Any:
-    """Where commands and Inspect tasks run: env.folder, by default the folder of the config."""
-    if env.get("folder"):
-        return _absolute(env["folder"], settings.place("env.folder"))
-    return _absolute(".", settings.place("env.tasks"))
-
-
 def _place_in_folder(place: SettingPlace, env: Any) -> SettingPlace:
     """The place of a setting that a run of an earlier version recorded: in env.folder."""
     folder = env.get("folder") if isinstance(env, dict) else None
     recorded = isinstance(folder, str) and Path(folder).is_absolute()
     return replace(place, folder=Path(str(folder))) if recorded else place
+
+
+def _task_folder(env: Mapping[str, Any], settings: PlacedSettings) -> Any:
+    """Where commands and Inspect tasks run: env.folder, by default the folder of the config."""
+    if env.get("folder"):
+        return _absolute_path(env["folder"], settings.place("env.folder"))
+    return _absolute_path(".", settings.place("env.tasks"))
 
 
 def _resolve_programs(spec: Any, settings: PlacedSettings, key: str) -> Any:
@@ -241,27 +255,21 @@ def _resolve_programs(spec: Any, settings: PlacedSettings, key: str) -> Any:
     for name in ("file", "program"):
         value = options.get(name)
         if isinstance(value, str) and (name == "file" or "/" in value):
-            resolved[name] = _absolute(value, settings.place(f"{key}.options.{name}"))
+            resolved[name] = _absolute_path(value, settings.place(f"{key}.options.{name}"))
     if readable := options.get("readable"):
         place = settings.place(f"{key}.options.readable")
         paths = readable if isinstance(readable, list) else [readable]
-        resolved["readable"] = [_absolute(path, place) for path in paths]
+        resolved["readable"] = [_absolute_path(path, place) for path in paths]
     return {**spec, "options": resolved}
-
-
-def _absolute(value: Any, place: SettingPlace) -> Any:
-    if not isinstance(value, str):
-        return value
-    return os.path.normpath(place.folder / Path(value).expanduser())
 
 
 def _resolve_tasks(value: Any, place: SettingPlace) -> Any:
     """A path or `file.py:name` becomes absolute; commands and named sources stay as they are."""
     if not isinstance(value, str) or value.startswith("command:") or is_source(value):
         return value
-    if _FUNCTION.match(value):
+    if _FILE_FUNCTION.match(value):
         return _resolve_functions(value, place)
-    path = _absolute(value, place)
+    path = _absolute_path(value, place)
     return path if Path(path).exists() or "/" in value or Path(value).suffix else value
 
 
@@ -271,20 +279,26 @@ def _resolve_functions(value: Any, place: SettingPlace) -> Any:
         return {key: _resolve_functions(item, place) for key, item in value.items()}
     if isinstance(value, list):
         return [_resolve_functions(item, place) for item in value]
-    if isinstance(value, str) and (match := _FUNCTION.match(value)):
-        return f"{_absolute(match['file'], place)}:{match['name']}"
+    if isinstance(value, str) and (match := _FILE_FUNCTION.match(value)):
+        return f"{_absolute_path(match['file'], place)}:{match['name']}"
     return value
+
+
+def _absolute_path(value: Any, place: SettingPlace) -> Any:
+    if not isinstance(value, str):
+        return value
+    return os.path.normpath(place.folder / Path(value).expanduser())
 
 
 # Settings that name files, each with the function that makes its paths absolute.
 _PATH_SETTINGS: Mapping[str, Callable[[Any, SettingPlace], Any]] = {
-    "run": _absolute,
+    "run": _absolute_path,
     "executor": _resolve_functions,
-    "env.skill": _absolute,
+    "env.skill": _absolute_path,
     "env.tasks": _resolve_tasks,
     "env.grader": _resolve_functions,
     "env.agent": _resolve_functions,
-    "env.corpus": _absolute,
+    "env.corpus": _absolute_path,
     "train.sampler": _resolve_functions,
     "optimizer.proposer": _resolve_functions,
     "evaluation.gate": _resolve_functions,
@@ -292,26 +306,26 @@ _PATH_SETTINGS: Mapping[str, Callable[[Any, SettingPlace], Any]] = {
 }
 
 
-def _sentences(errors: Sequence[ErrorDetails], settings: PlacedSettings) -> Iterator[str]:
+def _error_sentences(errors: Sequence[ErrorDetails], settings: PlacedSettings) -> Iterator[str]:
     """One sentence per key. Where several types are allowed, pydantic reports an error for each."""
     by_key: dict[str, list[ErrorDetails]] = {}
     for error in errors:
-        by_key.setdefault(_key(error, settings), []).append(error)
+        by_key.setdefault(_error_key(error, settings), []).append(error)
     for key, errors_here in by_key.items():
         where, first = settings.place(key), errors_here[0]
         if first["type"] == "extra_forbidden":
-            yield f"{where}: unknown key {key}.{_suggestion(key)}"
+            yield f"{where}: unknown key {key}.{_key_suggestion(key)}"
         elif first["type"] == "missing":
             yield f"{where}: {key} is missing."
         elif first["type"] == "value_error":  # from a check of ours; the value may be a secret
             yield f"{where.without_value}: {key}: {first['ctx']['error']}."
         else:
-            allowed = " or ".join(dict.fromkeys(_allowed(error) for error in errors_here))
+            allowed = " or ".join(dict.fromkeys(_allowed_value(error) for error in errors_here))
             value = repr(first["input"])
             yield f"{where}: {key} = {value} is not valid: it should be {allowed}."
 
 
-def _key(error: ErrorDetails, settings: PlacedSettings) -> str:
+def _error_key(error: ErrorDetails, settings: PlacedSettings) -> str:
     """The dotted key of an error. Where several types are allowed, pydantic appends the name of the
     type to the location; that part is not in the settings and is left out.
     """
@@ -331,9 +345,9 @@ def _key(error: ErrorDetails, settings: PlacedSettings) -> str:
     return ".".join(parts) or ".".join(str(part) for part in location)
 
 
-def _suggestion(key: str) -> str:
+def _key_suggestion(key: str) -> str:
     """What to write instead of an unknown key."""
-    from skillfit.config.skillopt import table
+    from skillfit.config.skillopt import table  # here: as in load_config
 
     if ours := table().key_here(key):
         return f" SkillOpt's {key} is {ours} here."
@@ -353,23 +367,11 @@ def _suggestion(key: str) -> str:
     return f" Allowed here: {', '.join(beside)}."
 
 
-def _allowed(error: ErrorDetails) -> str:
+def _allowed_value(error: ErrorDetails) -> str:
     message = error["msg"].removeprefix("Input should be ").removesuffix(".")
     if message.startswith("a valid dictionary"):
         return "a mapping"
     return message[0].lower() + message[1:]
-
-
-BASE = "_base_"
-# Far above any real config. YAML aliases can make a few lines stand for billions of values.
-_FILE_LIMIT = 1_000_000
-_VALUE_LIMIT = 20_000
-_DEPTH_LIMIT = 50
-_LONGEST_NUMBER = 400
-
-# Settings that are one value also where they are a mapping, {name: settings}: they are not merged.
-_WHOLE_VALUES = ("env.grader", "evaluation.ship_grader")
-FROM_PYTHON = "the settings"  # the name of the place of settings that are in no file
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +421,7 @@ class PlacedSettings:
         inside = tuple(f"{key}." for key in replaced)
         below = {key: place for key, place in base.places.items() if not key.startswith(inside)}
         return PlacedSettings(
-            _merge(base.data, self.data, replaced),
+            _merge_settings(base.data, self.data, replaced),
             {**below, **self.places},
             self.origin or base.origin,
         )
@@ -447,16 +449,32 @@ class PlacedSettings:
             key = key.rpartition(".")[0]
             if key in self.places:
                 return self.places[key]
-        return self.origin or SettingPlace(FROM_PYTHON, Path.cwd())
+        return self.origin or SettingPlace(_FROM_PYTHON, Path.cwd())
+
+
+def _merge_settings(
+    base: Mapping[str, Any], top: Mapping[str, Any], whole: Container[str], section: str = ""
+) -> JsonObject:
+    """`top` on top of `base`. `whole` are dotted keys whose values replace those of `base`."""
+    merged = dict(base)
+    for key, value in top.items():
+        below, dotted = merged.get(key), f"{section}{key}"
+        if isinstance(below, str) and key in ROLES and isinstance(value, dict):
+            below = {"id": below}  # `agent: openai/x` below, `agent: {temperature: 0}` on top
+        if isinstance(below, dict) and isinstance(value, dict) and dotted not in whole:
+            merged[key] = _merge_settings(below, value, whole, f"{dotted}.")
+        else:
+            merged[key] = value
+    return merged
 
 
 def read_source(source: Path | str | Mapping[str, Any]) -> PlacedSettings:
     """The settings of a YAML file with everything it inherits, or of a mapping."""
     if not isinstance(source, Mapping):
-        return _read_file(Path(source).absolute(), ())
-    data = _plain(source)
-    place = SettingPlace(FROM_PYTHON, Path.cwd())
-    return PlacedSettings(data, {key: place for key, _ in walk(data)}, place)
+        return _read_with_bases(Path(source).absolute(), ())
+    data = _plain_copy(source)
+    place = SettingPlace(_FROM_PYTHON, Path.cwd())
+    return PlacedSettings(data, {key: place for key, _ in _walk(data)}, place)
 
 
 def read_overrides(
@@ -470,9 +488,9 @@ def read_overrides(
     """
     settings = PlacedSettings({})
     if isinstance(overrides, Mapping):
-        place = SettingPlace(FROM_PYTHON, Path.cwd())
+        place = SettingPlace(_FROM_PYTHON, Path.cwd())
         for key, value in overrides.items():
-            settings = PlacedSettings.of(key, _plain(value), place).over(settings)
+            settings = PlacedSettings.of(key, _plain_copy(value), place).over(settings)
         return settings
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -494,10 +512,10 @@ def _override_value(shown: str, value: str, is_text: bool) -> Any:
                 f"The override {shown!r} has a value that is not valid YAML: {error.problem}."
             ) from error
         return value.strip()
-    return value.strip() if is_text and isinstance(parsed, (dict, list)) else _plain(parsed)
+    return value.strip() if is_text and isinstance(parsed, (dict, list)) else _plain_copy(parsed)
 
 
-def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def _walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every value in nested data with its dotted key, sections included. Entries of a list have the
     key of the list.
     """
@@ -505,41 +523,82 @@ def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         for name, value in data.items():
             below = f"{key}.{name}" if key else str(name)
             yield below, value
-            yield from walk(value, below)
+            yield from _walk(value, below)
     elif isinstance(data, list):
         for value in data:
             yield key, value
-            yield from walk(value, key)
+            yield from _walk(value, key)
 
 
-def _read_file(path: Path, chain: tuple[Path, ...]) -> PlacedSettings:
+def _plain_copy(value: Any) -> Any:
+    """A copy with plain dicts and lists, string keys, and paths as strings."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain_copy(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain_copy(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _read_with_bases(path: Path, chain: tuple[Path, ...]) -> PlacedSettings:
     """A file on top of the files that its `_base_` names. `chain` are the files that led here."""
     if path in chain:
         names = " -> ".join(str(step) for step in (*chain, path))
-        raise InputError(f"Circular {BASE}: {names}.", hint=f"Remove one of the {BASE} lines.")
-    own = _read_one(path)
-    bases = own.data.pop(BASE, [])
+        raise InputError(f"Circular {_BASE}: {names}.", hint=f"Remove one of the {_BASE} lines.")
+    own = _read_own(path)
+    bases = own.data.pop(_BASE, [])
     settings = PlacedSettings({})
     for base in bases if isinstance(bases, list) else [bases]:
         if not isinstance(base, str):
             raise InputError(
-                f"{own.place(BASE)}: {BASE} must be a path or a list of paths, not {base!r}."
+                f"{own.place(_BASE)}: {_BASE} must be a path or a list of paths, not {base!r}."
             )
         target = (path.parent / base).resolve()
         if not target.is_file():
             raise InputError(
-                f"{own.place(BASE)}: {BASE} names {base}, but there is no file {target}."
+                f"{own.place(_BASE)}: {_BASE} names {base}, but there is no file {target}."
             )
-        settings = _read_file(target, (*chain, path)).over(settings)
+        settings = _read_with_bases(target, (*chain, path)).over(settings)
     return own.over(settings)
+
+
+def _read_own(path: Path) -> PlacedSettings:
+    """The settings in one file, without what it inherits."""
+    parsed = _parse_file(path, "config")
+    if parsed.data is None:
+        return PlacedSettings({}, origin=SettingPlace(str(path), path.parent))
+    if not isinstance(parsed.data, dict):
+        kind = type(parsed.data).__name__
+        raise InputError(f"{path}: a config is a mapping of sections, not {kind}.")
+    places = {
+        key: SettingPlace(str(path), path.parent, line)
+        for key, line in _key_lines(parsed.node, path)
+    }
+    return PlacedSettings(_plain_copy(parsed.data), places, SettingPlace(str(path), path.parent))
+
+
+def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Dotted keys and their lines. A key that is set twice is refused: one value would be lost."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _key_lines(item, path, prefix)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, int] = {}
+    for key_node, value_node in node.value:
+        key, line = f"{prefix}{key_node.value}", key_node.start_mark.line + 1
+        if key in seen and key_node.value != "<<":
+            raise InputError(f"{path}:{line}: {key} is set twice (before on line {seen[key]}).")
+        seen[key] = line
+        yield key, line
+        yield from _key_lines(value_node, path, f"{key}.")
 
 
 def read_yaml(path: Path) -> Any:
     """The value in a YAML file that is no config, read as strictly as one."""
-    return _plain(_read_parsed(path, "file").data)
+    return _plain_copy(_parse_file(path, "file").data)
 
 
-def _read_parsed(path: Path, what: str) -> _Parsed:
+def _parse_file(path: Path, what: str) -> _ParsedYaml:
     try:
         data = read_regular_file(path, _FILE_LIMIT)
         if data is None:
@@ -560,65 +619,8 @@ def _read_parsed(path: Path, what: str) -> _Parsed:
         raise InputError(f"{where}: not valid YAML: {error.problem}.") from error
 
 
-def _read_one(path: Path) -> PlacedSettings:
-    """The settings in one file, without what it inherits."""
-    parsed = _read_parsed(path, "config")
-    if parsed.data is None:
-        return PlacedSettings({}, origin=SettingPlace(str(path), path.parent))
-    if not isinstance(parsed.data, dict):
-        kind = type(parsed.data).__name__
-        raise InputError(f"{path}: a config is a mapping of sections, not {kind}.")
-    places = {
-        key: SettingPlace(str(path), path.parent, line)
-        for key, line in _key_lines(parsed.node, path)
-    }
-    return PlacedSettings(_plain(parsed.data), places, SettingPlace(str(path), path.parent))
-
-
-def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Dotted keys and their lines. A key that is set twice is refused: one value would be lost."""
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield from _key_lines(item, path, prefix)
-    if not isinstance(node, yaml.MappingNode):
-        return
-    seen: dict[str, int] = {}
-    for key_node, value_node in node.value:
-        key, line = f"{prefix}{key_node.value}", key_node.start_mark.line + 1
-        if key in seen and key_node.value != "<<":
-            raise InputError(f"{path}:{line}: {key} is set twice (before on line {seen[key]}).")
-        seen[key] = line
-        yield key, line
-        yield from _key_lines(value_node, path, f"{key}.")
-
-
-def _merge(
-    base: Mapping[str, Any], top: Mapping[str, Any], whole: Container[str], section: str = ""
-) -> JsonObject:
-    """`top` on top of `base`. `whole` are dotted keys whose values replace those of `base`."""
-    merged = dict(base)
-    for key, value in top.items():
-        below, dotted = merged.get(key), f"{section}{key}"
-        if isinstance(below, str) and key in ROLES and isinstance(value, dict):
-            below = {"id": below}  # `agent: openai/x` below, `agent: {temperature: 0}` on top
-        if isinstance(below, dict) and isinstance(value, dict) and dotted not in whole:
-            merged[key] = _merge(below, value, whole, f"{dotted}.")
-        else:
-            merged[key] = value
-    return merged
-
-
-def _plain(value: Any) -> Any:
-    """A copy with plain dicts and lists, string keys, and paths as strings."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
-
-
 @dataclass(frozen=True, slots=True)
-class _Parsed:
+class _ParsedYaml:
     data: Any
     node: yaml.Node | None
 
@@ -633,14 +635,14 @@ class _NotYaml(Exception):
         self.column = mark.column + 1 if mark else 0
 
 
-def _parse_yaml(text: str) -> _Parsed:
+def _parse_yaml(text: str) -> _ParsedYaml:
     try:
-        loader = _Loader(text)
+        loader = _YamlLoader(text)
         node = loader.get_single_node()
         if node is None:
-            return _Parsed(None, None)
+            return _ParsedYaml(None, None)
         _expanded_size(node, {}, 0)
-        return _Parsed(loader.construct_document(node), node)
+        return _ParsedYaml(loader.construct_document(node), node)
     except yaml.MarkedYAMLError as error:
         raise _NotYaml(error.problem or str(error), error.problem_mark) from error
     except yaml.YAMLError as error:
@@ -678,7 +680,7 @@ def _expanded_size(node: yaml.Node, known: dict[int, int], depth: int) -> int:
     return size
 
 
-class _Loader(yaml.SafeLoader):
+class _YamlLoader(yaml.SafeLoader):
     """YAML with the plain values of version 1.2: `off` and `4:4:2` are text, `1e-4` is a number.
     Tags for anything but text, numbers, booleans, null, lists and mappings are refused.
     """
@@ -707,11 +709,11 @@ class _Loader(yaml.SafeLoader):
         return text.lower() == "true"
 
 
-def _tag(name: str) -> str:
+def _yaml_tag(name: str) -> str:
     return f"tag:yaml.org,2002:{name}"
 
 
-_Loader.yaml_implicit_resolvers = {}
+_YamlLoader.yaml_implicit_resolvers = {}
 for _name, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -723,12 +725,12 @@ for _name, _pattern, _first in (
     ),
     ("merge", r"<<", ["<"]),
 ):
-    _Loader.add_implicit_resolver(_tag(_name), re.compile(f"^(?:{_pattern})$"), _first)
+    _YamlLoader.add_implicit_resolver(_yaml_tag(_name), re.compile(f"^(?:{_pattern})$"), _first)
 
-_Loader.yaml_constructors = {
+_YamlLoader.yaml_constructors = {
     tag: yaml.SafeLoader.yaml_constructors[tag]
-    for tag in (_tag("null"), _tag("str"), _tag("seq"), _tag("map"), None)
+    for tag in (_yaml_tag("null"), _yaml_tag("str"), _yaml_tag("seq"), _yaml_tag("map"), None)
 }
-_Loader.add_constructor(_tag("int"), _Loader.number)
-_Loader.add_constructor(_tag("float"), _Loader.number)
-_Loader.add_constructor(_tag("bool"), _Loader.boolean)
+_YamlLoader.add_constructor(_yaml_tag("int"), _YamlLoader.number)
+_YamlLoader.add_constructor(_yaml_tag("float"), _YamlLoader.number)
+_YamlLoader.add_constructor(_yaml_tag("bool"), _YamlLoader.boolean)

@@ -23,7 +23,7 @@ from pydantic_core import PydanticUndefined
 from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import CONCURRENCY
-from skillfit.models.registry import ModelSpec
+from skillfit.models.registry import ModelSpec, names_cli_program
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
@@ -262,8 +262,8 @@ class AgentSection(Section):
     model, may; commands of the tools agent may not.
     """
     sandbox: Literal["auto", "require", "off"] = "auto"
-    """Isolation of the agent's programs. auto: the best this machine has; require: refuse to run
-    without a full one; off: none.
+    """tools, cli: isolation of the agent's programs. auto: the best this machine has; require:
+    refuse to run without a full one; off: none.
     """
     skill_as: Literal["message", "file"] = "message"
     """Inspect tasks: the skill as the first system message, or as files in the sandbox, at
@@ -437,13 +437,24 @@ def describe_keys() -> Iterator[Key]:
 
 def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:
     """A recorded config with a value for each setting that it does not have and whose default now
-    does something else than the version that recorded it.
+    does something else than the version that recorded it. A sandbox for an agent without programs,
+    which earlier versions ignored and this one refuses, is left out.
     """
     whole = dict(recorded)
     for section, values in _EARLIER_BEHAVIOUR.items():
         if isinstance(whole.get(section), Mapping):
             whole[section] = {**values, **whole[section]}
+    env = whole.get("env")
+    if isinstance(env, Mapping) and not _runs_programs(env, whole.get("model")):
+        whole["env"] = {name: value for name, value in env.items() if name != "sandbox"}
     return whole
+
+
+def _runs_programs(env: Mapping[str, Any], models: Any) -> bool:
+    """Whether the agent of a recorded config runs programs."""
+    spec = models.get("agent") if isinstance(models, Mapping) else None
+    named = spec.get("id") if isinstance(spec, Mapping) else spec
+    return env.get("agent") in ("tools", "cli") or names_cli_program(str(named))
 
 
 def settings_of_run(recorded: JsonObject) -> Config:

@@ -1,4 +1,6 @@
-"""From the patches of a step to a candidate skill: aggregate, select, update.
+"""Stages 3 to 5 of a step, and the end of an epoch: what the optimizer is asked after reflection.
+
+From the patches of a step to a candidate skill:
 
 - Aggregate: the patches become one. Failures are merged with failures and successes with successes,
   then both together.
@@ -6,6 +8,17 @@
   `edit_budget` is its schedule. The optimizer ranks the proposals only where there are more than
   the budget allows.
 - Update: the selected proposals become a candidate skill. Protected regions never change.
+
+At the end of an epoch the same items run under the previous and the current skill. From these
+pairs the optimizer draws two lessons:
+
+- The slow update is for the agent: it goes to a protected region of the skill, which step edits
+  cannot change.
+- The meta skill is for the optimizer: advice about editing this skill, given to the analysts, the
+  merger and the ranker of the next epoch.
+
+Appendix notes remind the agent of rules that it knew and did not follow. Steps add them; when there
+are too many, `consolidate_notes` condenses them.
 """
 
 from __future__ import annotations
@@ -63,9 +76,26 @@ from skillfit.skill import (
 )
 from skillfit.tasks.item import Item
 
-_INSTEAD = "the union of the patches is used instead"
-
 MergeSide = Literal["failure", "success", "final"]
+
+_UNION_INSTEAD = "the union of the patches is used instead"
+_SKILL_STAYS = "the skill stays as it is"
+_NOTES_STAY = "the notes stay as they are"
+_PAIR_TEXT = 2_000  # characters of a task or an answer in comparison_pairs.json
+
+_PAIR_KINDS: dict[tuple[bool, bool], PairKind] = {
+    (False, True): "improved",
+    (True, False): "regressed",
+    (False, False): "persistent_fail",
+    (True, True): "stable_success",
+}
+_KEPT_KINDS: dict[PairPolicy, tuple[PairKind, ...]] = {
+    "mixed": ("improved", "regressed", "persistent_fail", "stable_success"),
+    "changed": ("improved", "regressed"),
+    "unchanged": ("persistent_fail", "stable_success"),
+}
+# What went wrong comes first; what worked both times is only counted.
+_SHOWN_KINDS: tuple[PairKind, ...] = ("regressed", "persistent_fail", "improved")
 
 
 async def merge_patches(
@@ -100,7 +130,7 @@ class _Merge:
             if len(batches) == len(patches):
                 reason = "two patches together do not fit the model's context window"
                 self._discard(f"{side} level {level}", reason)
-                return _union(patches, side)
+                return _united(patches, side)
             merged = await gather(
                 self._merged(batch, side, f"{side} level {level} batch {number}")
                 for number, batch in enumerate(batches)
@@ -112,18 +142,22 @@ class _Merge:
     async def _merged(self, patches: Sequence[Patch], side: MergeSide, name: str) -> Patch:
         if len(patches) == 1:
             return patches[0]
-        user = f"{self._known}\n\n{sections(proposals=_listed(patches))}"
+        user = f"{self._known}\n\n{sections(proposals=_listed_proposals(patches))}"
         tokens = self._optimizer.patch_tokens()
         call = OptimizerCall("merge", self._step, name, self._system(side), user, tokens)
-        reply = await self._optimizer.try_ask(PATCH_REPLY[self._mode], call, otherwise=_INSTEAD)
+        reply = await self._optimizer.try_ask(
+            PATCH_REPLY[self._mode], call, otherwise=_UNION_INSTEAD
+        )
         if reply is None:
-            return _union(patches, side)
+            return _united(patches, side)
         given = [proposal for patch in patches for proposal in patch.proposals]
-        proposals = _attributed(reply, given)
+        proposals = _with_support(reply, given)
         if not proposals:
             self._discard(name, "the merged patch held nothing that can be used")
-            return _union(patches, side)
-        return replace(_together(patches, side), proposals=proposals, reasoning=reply.reasoning)
+            return _united(patches, side)
+        return replace(
+            _without_proposals(patches, side), proposals=proposals, reasoning=reply.reasoning
+        )
 
     def _batches(self, patches: Sequence[Patch], side: MergeSide) -> list[list[Patch]]:
         """Patches in order, at most `merge_batch_size` together and never more than the context
@@ -136,7 +170,7 @@ class _Merge:
         for patch in patches:
             last = batches[-1]
             full = len(last) == self._optimizer.gradient.merge_batch_size
-            if last and (full or estimate_tokens(_listed([*last, patch])) > room):
+            if last and (full or estimate_tokens(_listed_proposals([*last, patch])) > room):
                 batches.append([])
             batches[-1].append(patch)
         return batches
@@ -145,16 +179,16 @@ class _Merge:
         return render("merge", side=side, mode=self._mode)
 
     def _discard(self, what: str, reason: str) -> None:
-        self._optimizer.discard(self._step, "merge", what, reason, _INSTEAD)
+        self._optimizer.discard(self._step, "merge", what, reason, _UNION_INSTEAD)
 
 
-def _union(patches: Sequence[Patch], side: MergeSide) -> Patch:
+def _united(patches: Sequence[Patch], side: MergeSide) -> Patch:
     """All their proposals in one patch, equal ones once."""
     proposals = without_duplicates(proposal for patch in patches for proposal in patch.proposals)
-    return replace(_together(patches, side), proposals=proposals)
+    return replace(_without_proposals(patches, side), proposals=proposals)
 
 
-def _together(patches: Sequence[Patch], side: MergeSide) -> Patch:
+def _without_proposals(patches: Sequence[Patch], side: MergeSide) -> Patch:
     """A patch with everything of these but their proposals."""
     return Patch(
         proposals=(),
@@ -167,7 +201,7 @@ def _together(patches: Sequence[Patch], side: MergeSide) -> Patch:
     )
 
 
-def _listed(patches: Sequence[Patch]) -> str:
+def _listed_proposals(patches: Sequence[Patch]) -> str:
     """The proposals under one numbering, so that a merged one can name what it was made from."""
     numbers = count()
     lines = []
@@ -178,7 +212,7 @@ def _listed(patches: Sequence[Patch]) -> str:
     return "\n".join(lines)
 
 
-def _attributed(reply: PatchReply, given: Sequence[Proposal]) -> tuple[Proposal, ...]:
+def _with_support(reply: PatchReply, given: Sequence[Proposal]) -> tuple[Proposal, ...]:
     """The merged proposals, each supported by the distinct items behind the proposals it was made
     from.
     """
@@ -209,6 +243,51 @@ def _look_alike(merged: Proposal, given: Sequence[Proposal]) -> list[Proposal]:
     ]
 
 
+async def select_proposals(
+    optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: ControlMode
+) -> Selection:
+    """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
+    budget = context.edit_budget
+    decision = SelectionDecision()
+    if optimizer.settings.skill_update_mode == "full_rewrite_minibatch" or control == "none":
+        budget = None
+    elif control == "autonomous":
+        decision = await _decide_edit_budget(optimizer, skill, patch, context)
+        budget = decision.learning_rate
+    chosen = patch.proposals
+    if budget is not None and len(chosen) > budget:
+        ranking = await _rank_proposals(optimizer, skill, patch, budget, context)
+        chosen = tuple(chosen[index] for index in ranking.selected_indices or ())
+        decision = replace(
+            decision,
+            selected_indices=ranking.selected_indices,
+            reasoning=ranking.reasoning,
+            fallback=decision.fallback or ranking.fallback,
+        )
+    selection = Selection(chosen, budget, decision)
+    optimizer.emit(selection_event(context.step, selection))
+    return selection
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The proposals of a step that become edits, and how they were chosen."""
+
+    proposals: tuple[Proposal, ...]
+    edit_budget: int | None  # the limit that applied; None: no limit
+    decision: SelectionDecision = field(default_factory=SelectionDecision)
+
+
+def selection_event(step: int, selection: Selection) -> EditsSelected:
+    """The selection as the event log and ranked_edits.json show it."""
+    return EditsSelected(
+        step=step,
+        edit_budget=selection.edit_budget,
+        edits=[proposal.record() for proposal in selection.proposals],
+        decision=selection.decision,
+    )
+
+
 def edit_budget(
     scheduler: Scheduler, step: int, total_steps: int, *, maximum: int, minimum: int
 ) -> int | None:
@@ -225,58 +304,13 @@ def edit_budget(
     return max(minimum, round(minimum + 0.5 * (maximum - minimum) * (1 + cos(pi * progress))))
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The proposals of a step that become edits, and how they were chosen."""
-
-    proposals: tuple[Proposal, ...]
-    edit_budget: int | None  # the limit that applied; None: no limit
-    decision: SelectionDecision = field(default_factory=SelectionDecision)
-
-
-async def select_proposals(
-    optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: ControlMode
-) -> Selection:
-    """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
-    budget = context.edit_budget
-    decision = SelectionDecision()
-    if optimizer.settings.skill_update_mode == "full_rewrite_minibatch" or control == "none":
-        budget = None
-    elif control == "autonomous":
-        decision = await decide_edit_budget(optimizer, skill, patch, context)
-        budget = decision.learning_rate
-    chosen = patch.proposals
-    if budget is not None and len(chosen) > budget:
-        ranking = await _rank(optimizer, skill, patch, budget, context)
-        chosen = tuple(chosen[index] for index in ranking.selected_indices or ())
-        decision = replace(
-            decision,
-            selected_indices=ranking.selected_indices,
-            reasoning=ranking.reasoning,
-            fallback=decision.fallback or ranking.fallback,
-        )
-    selection = Selection(chosen, budget, decision)
-    optimizer.emit(selection_event(context.step, selection))
-    return selection
-
-
-def selection_event(step: int, selection: Selection) -> EditsSelected:
-    """The selection as the event log and ranked_edits.json show it."""
-    return EditsSelected(
-        step=step,
-        edit_budget=selection.edit_budget,
-        edits=[proposal.record() for proposal in selection.proposals],
-        decision=selection.decision,
-    )
-
-
-async def decide_edit_budget(
+async def _decide_edit_budget(
     optimizer: Optimizer, skill: Skill, patch: Patch, context: Context
 ) -> SelectionDecision:
     """The optimizer's own learning rate for this step, between none and all of the proposals."""
     available = len(patch.proposals)
     system = render("learning_rate", available=available)
-    user = _prompt(optimizer, skill, patch, context, system, memory=context.memory)
+    user = _selection_prompt(optimizer, skill, patch, context, system, memory=context.memory)
     call = OptimizerCall("lr_autonomous", context.step, "learning rate", system, user)
     reply = await optimizer.try_ask(
         LearningRateReply, call, otherwise="no edit is applied in this step"
@@ -292,7 +326,7 @@ async def decide_edit_budget(
     )
 
 
-async def _rank(
+async def _rank_proposals(
     optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, context: Context
 ) -> SelectionDecision:
     """Which proposals to keep, best first, and why."""
@@ -300,7 +334,7 @@ async def _rank(
         return SelectionDecision(selected_indices=())
     otherwise = f"the {budget} proposals with the most support are used instead"
     system = render("rank", edit_budget=budget)
-    prompt = _prompt(optimizer, skill, patch, context, system)
+    prompt = _selection_prompt(optimizer, skill, patch, context, system)
     call = OptimizerCall("rank", context.step, "ranking", system, prompt)
     reply = await optimizer.try_ask(RankReply, call, otherwise=otherwise)
     if reply is not None:
@@ -316,7 +350,7 @@ async def _rank(
     return SelectionDecision(selected_indices=tuple(by_support[:budget]), fallback=True)
 
 
-def _prompt(
+def _selection_prompt(
     optimizer: Optimizer,
     skill: Skill,
     patch: Patch,
@@ -340,7 +374,23 @@ def _prompt(
     return f"{known}\n\n{sections(proposals=listed)}"
 
 
-_STAYS = "the skill stays as it is"
+def apply_proposals(
+    skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None
+) -> Update:
+    """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
+    applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
+    return Update(applied.skill, applied.skill.hash != skill.hash, applied.results)
+
+
+async def rewrite_skill(
+    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
+) -> Update:
+    """The candidate of the two rewriting update modes. `changed` is False when it equals the
+    incumbent.
+    """
+    if optimizer.settings.skill_update_mode == "rewrite_from_suggestions":
+        return await _rewrite_from_suggestions(optimizer, skill, proposals, context)
+    return _first_candidate(optimizer, skill, proposals, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,26 +410,7 @@ class Update:
         return tuple(result for result in self.report if result.applied)
 
 
-async def rewrite_skill(
-    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
-) -> Update:
-    """The candidate of the two rewriting update modes. `changed` is False when it equals the
-    incumbent.
-    """
-    if optimizer.settings.skill_update_mode == "rewrite_from_suggestions":
-        return await _rewrite(optimizer, skill, proposals, context)
-    return _first_candidate(optimizer, skill, proposals, context)
-
-
-def apply_proposals(
-    skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None
-) -> Update:
-    """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
-    applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
-    return Update(applied.skill, applied.skill.hash != skill.hash, applied.results)
-
-
-async def _rewrite(
+async def _rewrite_from_suggestions(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
 ) -> Update:
     settings = optimizer.settings
@@ -398,7 +429,7 @@ async def _rewrite(
     call = OptimizerCall(
         "rewrite", context.step, "rewritten skill", render("rewrite"), user, tokens, effort
     )
-    reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)
+    reply = await optimizer.try_ask(RewriteReply, call, otherwise=_SKILL_STAYS)
     if reply is None:
         return Update(None, changed=False)
     written = RewriteRecord(
@@ -406,7 +437,7 @@ async def _rewrite(
         change_summary=tuple(reply.change_summary),
         new_skill=reply.new_skill,
     )
-    return _rewritten(optimizer, skill, written, context)
+    return _checked_rewrite(optimizer, skill, written, context)
 
 
 def _first_candidate(
@@ -421,11 +452,11 @@ def _first_candidate(
                 change_summary=candidate.change_summary,
                 new_skill=candidate.new_skill,
             )
-            return _rewritten(optimizer, skill, written, context)
+            return _checked_rewrite(optimizer, skill, written, context)
     return Update(None, changed=False)
 
 
-def _rewritten(
+def _checked_rewrite(
     optimizer: Optimizer, skill: Skill, written: RewriteRecord, context: Context
 ) -> Update:
     """A whole skill that a model wrote, unless it is empty or above the token ceiling."""
@@ -435,7 +466,7 @@ def _rewritten(
     if limit is not None and candidate.tokens > max(limit, skill.tokens):
         problem = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
     if problem:
-        optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _STAYS)
+        optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _SKILL_STAYS)
         return Update(None, changed=False, rewrite=written)
     return Update(
         candidate,
@@ -443,23 +474,6 @@ def _rewritten(
         change_summary=written.change_summary,
         rewrite=written,
     )
-
-
-_SHOWN_TASK = 2_000  # characters of a task or an answer in comparison_pairs.json
-
-_KINDS: dict[tuple[bool, bool], PairKind] = {
-    (False, True): "improved",
-    (True, False): "regressed",
-    (False, False): "persistent_fail",
-    (True, True): "stable_success",
-}
-_KEPT: dict[PairPolicy, tuple[PairKind, ...]] = {
-    "mixed": ("improved", "regressed", "persistent_fail", "stable_success"),
-    "changed": ("improved", "regressed"),
-    "unchanged": ("persistent_fail", "stable_success"),
-}
-# What went wrong comes first; what worked both times is only counted.
-_SHOWN: tuple[PairKind, ...] = ("regressed", "persistent_fail", "improved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +486,7 @@ class Pair:
 
     @property
     def kind(self) -> PairKind:
-        return _KINDS[self.previous.succeeded, self.current.succeeded]
+        return _PAIR_KINDS[self.previous.succeeded, self.current.succeeded]
 
     def record(self) -> PairRecord:
         """As comparison_pairs.json shows it."""
@@ -481,28 +495,14 @@ class Pair:
             category=self.kind,
             prev_hard=self.previous.hard,
             curr_hard=self.current.hard,
-            task=head_and_tail(self.item.input, _SHOWN_TASK),
+            task=head_and_tail(self.item.input, _PAIR_TEXT),
             prev_soft=self.previous.soft,
             curr_soft=self.current.soft,
-            prev_answer=_answer(self.previous),
-            curr_answer=_answer(self.current),
+            prev_answer=_shown_answer(self.previous),
+            curr_answer=_shown_answer(self.current),
             prev_fail_reason=failure_reason(self.previous),
             curr_fail_reason=failure_reason(self.current),
         )
-
-
-def _answer(outcome: Outcome) -> str:
-    return head_and_tail(outcome.attempt.answer, _SHOWN_TASK) if outcome.attempt else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """Text for the skill's memory or for the optimizer. Empty: there is nothing to say, and the
-    old one stays.
-    """
-
-    text: str
-    reasoning: str = ""
 
 
 def pair_up(
@@ -514,11 +514,6 @@ def pair_up(
         if before.score is not None and after.score is not None:
             pairs.append(Pair(item, before, after))
     return tuple(pairs)
-
-
-def keep(pairs: Sequence[Pair], policy: PairPolicy) -> tuple[Pair, ...]:
-    """The pairs that `optimizer.longitudinal_pair_policy` shows to the optimizer."""
-    return tuple(pair for pair in pairs if pair.kind in _KEPT[policy])
 
 
 async def top_up(
@@ -534,10 +529,19 @@ async def top_up(
     """
     tried = list(pairs)
     untried = list(untried)
-    while untried and (missing := target - len(keep(tried, "changed"))) > 0:
+    while untried and (missing := target - len(keep_pairs(tried, "changed"))) > 0:
         tried += await compare(untried[:missing])
         untried = untried[missing:]
     return tuple(tried)
+
+
+def keep_pairs(pairs: Sequence[Pair], policy: PairPolicy) -> tuple[Pair, ...]:
+    """The pairs that `optimizer.longitudinal_pair_policy` shows to the optimizer."""
+    return tuple(pair for pair in pairs if pair.kind in _KEPT_KINDS[policy])
+
+
+def _shown_answer(outcome: Outcome) -> str:
+    return head_and_tail(outcome.attempt.answer, _PAIR_TEXT) if outcome.attempt else ""
 
 
 async def write_lesson(
@@ -557,7 +561,7 @@ async def write_lesson(
         current_skill=current,
         previous_guidance=slow_update_text(current),
     )
-    call = _look_back("slow_update", optimizer, known, current, pairs, epoch=epoch, step=step)
+    call = _look_back_call("slow_update", optimizer, known, current, pairs, epoch=epoch, step=step)
     reply = await optimizer.try_ask(
         SlowUpdateReply, call, otherwise="the slow update memory stays as it is"
     )
@@ -580,14 +584,24 @@ async def write_advice(
     if not pairs:
         return Lesson("")
     known = sections(previous_skill=previous, current_skill=current, previous_advice=advice)
-    call = _look_back("meta_skill", optimizer, known, current, pairs, epoch=epoch, step=step)
+    call = _look_back_call("meta_skill", optimizer, known, current, pairs, epoch=epoch, step=step)
     reply = await optimizer.try_ask(MetaSkillReply, call, otherwise="the previous advice stays")
     if reply is None:
         return Lesson("")
     return Lesson(reply.meta_skill_content.strip(), reply.reasoning)
 
 
-def _look_back(
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Text for the skill's memory or for the optimizer. Empty: there is nothing to say, and the
+    old one stays.
+    """
+
+    text: str
+    reasoning: str = ""
+
+
+def _look_back_call(
     stage: str,
     optimizer: Optimizer,
     known: str,
@@ -603,10 +617,13 @@ def _look_back(
     counts = Counter(pair.kind for pair in pairs)
     training_items = quantity(len(pairs), "training item")
     system = render(
-        stage, training_items=training_items, **{kind: counts[kind] for kind in _KINDS.values()}
+        stage,
+        training_items=training_items,
+        **{kind: counts[kind] for kind in _PAIR_KINDS.values()},
     )
     telling = sorted(
-        (pair for pair in pairs if pair.kind in _SHOWN), key=lambda pair: _SHOWN.index(pair.kind)
+        (pair for pair in pairs if pair.kind in _SHOWN_KINDS),
+        key=lambda pair: _SHOWN_KINDS.index(pair.kind),
     )
     labels = ("Under the previous skill", "Under the current skill")
     cases = [ItemAttempts(pair.item, (pair.previous, pair.current), labels) for pair in telling]
@@ -617,15 +634,12 @@ def _look_back(
     return OptimizerCall(stage, step, f"epoch {epoch}", system, user)
 
 
-_STAY = "the notes stay as they are"
-
-
 def collect_notes(patches: Sequence[Patch]) -> tuple[str, ...]:
     """The notes of a step in planned order, each once."""
     return union(note for patch in patches for note in patch.appendix_notes)
 
 
-async def consolidate(
+async def consolidate_notes(
     optimizer: Optimizer, notes: Sequence[str], *, step: int
 ) -> tuple[str, ...] | None:
     """Fewer notes that say the same, or None when the threshold is not passed or the result would
@@ -638,7 +652,7 @@ async def consolidate(
     call = OptimizerCall(
         "appendix_consolidate", step, "notes", render("consolidate", count=len(notes)), user
     )
-    reply = await optimizer.try_ask(NotesReply, call, otherwise=_STAY)
+    reply = await optimizer.try_ask(NotesReply, call, otherwise=_NOTES_STAY)
     if reply is None:
         return None
     condensed = tuple(text for note in reply.notes if (text := " ".join(note.split())))
@@ -647,6 +661,8 @@ async def consolidate(
         or len(condensed) >= len(notes)
         or sum(map(len, condensed)) >= sum(map(len, notes))
     ):
-        optimizer.discard(step, "appendix_consolidate", "notes", "the result is not smaller", _STAY)
+        optimizer.discard(
+            step, "appendix_consolidate", "notes", "the result is not smaller", _NOTES_STAY
+        )
         return None
     return condensed

@@ -1,6 +1,15 @@
-"""From events to the story of a run. `StoryBuilder` is fed event by event, so that a live page and
-the report of a finished run agree. `RunFollower` and `read_story` read the events of a run's
-directory, and the journal for the bill: failed attempts and all resumes are in it.
+"""From events to the story of a run.
+
+`RunFollower` and `read_story` read the events of a run's directory, and the journal for the bill:
+failed attempts and all resumes are in it. `StoryBuilder` is fed event by event, so that a live page
+and the report of a finished run agree. It adds up three things in objects of their own:
+
+- `ScoreBook`: the scores of the skills that were measured.
+- `EditPool`: the worth of the edits. With screening every decision of the gate lists the pool with
+  effects. The strict gate decides about a whole candidate, so its edits share one decision and have
+  no separate effect.
+- `RolloutTotals`: counts of rollouts. A run may have 100,000 of them. Pages need sums, so a reader
+  lets SQLite count; a live terminal adds each event as it comes.
 """
 
 from __future__ import annotations
@@ -75,10 +84,150 @@ from skillfit.skill.edits import example_of
 from skillfit.skill.regions import examples
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
-_LAST_ROLLOUT = """
+_LAST_ISOLATION = """
 SELECT json_extract(CAST(value AS TEXT), '$.attempt.isolation') FROM effects NOT INDEXED
 WHERE key >= 'rollout/' AND key < 'rollout0' ORDER BY seq DESC LIMIT 1
 """
+_ROLLOUT_KEYS = "key >= 'RolloutFinished/' AND key < 'RolloutFinished0'"
+# The key of a rollout is RolloutFinished/phase/step/rollout/…: the index alone can count them.
+_STAGE_COUNTS = f"""
+SELECT substr(key, 17, instr(substr(key, 17), '/rollout/') - 1) AS stage, count(*), max(seq)
+FROM events WHERE {_ROLLOUT_KEYS} GROUP BY stage
+"""
+_FAILED_ROLLOUTS = """
+SELECT json_extract(data, '$.phase'), json_extract(data, '$.step'), json_extract(data, '$.failure')
+FROM events NOT INDEXED
+WHERE kind = 'RolloutFinished' AND json_extract(data, '$.failure') <> ''
+"""
+_EVENT_TIME = "SELECT at FROM events WHERE seq = ?"
+_SOME_SCORES = f"""
+SELECT json_extract(data, '$.hard') FROM events WHERE {_ROLLOUT_KEYS} LIMIT 500
+"""
+_NOT_STARTED = RunStarted(
+    run="",
+    config=RecordedConfig({}),
+    version="",
+    skill="",
+    skill_hash="",
+    splits={},
+    total_epochs=0,
+    steps_per_epoch=0,
+)
+
+
+def read_story(path: Path) -> RunStory:
+    """The story of the run in `path`, which may still be running."""
+    return RunFollower(path).story()
+
+
+class RunFollower:
+    """A run's story, brought up to date at each call of `story`.
+
+    Every call opens the journal and closes it again, so no connection is ever shared between
+    threads. Calls must not overlap.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+        self._builder = StoryBuilder()
+        self._bill = Bill()
+        self._last = 0  # number of the last event that was read
+        self._isolation = ""
+
+    def story(self) -> RunStory:
+        with closing(RunView.open(self.path)) as view:
+            run_id = view.run_id
+            with view.events.snapshot():
+                self._read_events(view)
+            self._bill = view.journal.bill(self._bill)
+            self._isolation = self._isolation or _last_isolation(view)
+        return self._complete(run_id)
+
+    def _read_events(self, view: RunView) -> None:
+        if self._last:
+            for stored in view.events.read(self._last):
+                self._builder(stored)
+                self._last = stored.seq
+            return
+        for stored in view.events.without(RolloutFinished):
+            self._builder(stored)
+        for row in view.events.found(RolloutFinished, "ship"):
+            self._builder.scores.ship_rows[row.rollout] = row
+        self._builder.rollouts.read(view.events)
+        self._last = view.events.newest()
+
+    def _complete(self, run_id: str) -> RunStory:
+        story = self._builder.story()
+        retried = [
+            RunNotice(
+                "retried", kind, f"{count:,} calls failed ({kind}) and were repeated or given up"
+            )
+            for kind, count in Counter(self._bill.failures).most_common()
+        ]
+        running = in_use(self.path)
+        decisions = _with_requests(self.path, story.decisions, running=running)
+        edits = tuple(_with_decision(edit, decisions) for edit in story.edits)
+        state = state_of(
+            self.path,
+            running=running,
+            finished=self._builder.finished,
+            to_review=any(edit.awaits_approval for edit in edits),
+        )
+        story = replace(
+            story,
+            run=run_id or story.run,
+            path=str(self.path),
+            state=state,
+            isolation=self._isolation,
+            costs=self._bill.rows,
+            total=self._bill.total,
+            notices=(*story.notices, *retried),
+            prompts=len(pending(self.path / "handoff")),
+            applied=any((self.path / APPLIED).glob("*.json")),
+            decisions=decisions,
+            edits=edits,
+        )
+        return replace(story, verdict=verdict_sentence(story))
+
+
+def _last_isolation(view: RunView) -> str:
+    """How the programs of the agent were isolated in the last rollout; empty when it ran none."""
+    rows = view.journal.query(_LAST_ISOLATION)
+    return str(rows[0][0] or "") if rows else ""
+
+
+def _with_requests(
+    path: Path, recorded: tuple[PersonDecision, ...], *, running: bool
+) -> tuple[PersonDecision, ...]:
+    """What the run recorded, then what it has not taken up yet."""
+    numbers = {decision.number for decision in recorded}
+    requests = [request for request in read_requests(path) if request.number not in numbers]
+    waiting = [
+        PersonDecision(
+            request.number,
+            request.action,
+            request.target,
+            request.text,
+            request.command(path.name),
+            request.at,
+            done=request.action in ("apply", "undo") or (request.action == "stop" and not running),
+        )
+        for request in requests
+    ]
+    return (*recorded, *waiting)
+
+
+def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> EditSummary:
+    """An edit under review that a person has decided on waits for the run, not for a person."""
+    answers = [
+        one.action
+        for one in decisions
+        if not one.done and one.target == edit.id and one.action in EDIT_ACTIONS
+    ]
+    if not answers or not edit.awaits_approval:
+        return edit
+    reason = f"{DONE_TO_EDIT[answers[-1]]}, waits for the run to take it up"
+    return replace(edit, reason=reason, awaits_approval=False)
 
 
 class StoryBuilder:
@@ -368,18 +517,6 @@ class StoryBuilder:
         return tuple(listed)
 
 
-_NOT_STARTED = RunStarted(
-    run="",
-    config=RecordedConfig({}),
-    version="",
-    skill="",
-    skill_hash="",
-    splits={},
-    total_epochs=0,
-    steps_per_epoch=0,
-)
-
-
 def _may_follow_end(event: Event) -> bool:
     """Whether a finished run stays finished: decisions of people, warnings, `skillfit check`."""
     if isinstance(event, StageStarted | StageFinished):
@@ -393,121 +530,6 @@ def _grader_name(grader: object) -> str:
     if isinstance(grader, dict):
         return ", ".join(str(name) for name in grader)
     return str(grader or "exact")
-
-
-def read_story(path: Path) -> RunStory:
-    """The story of the run in `path`, which may still be running."""
-    return RunFollower(path).story()
-
-
-class RunFollower:
-    """A run's story, brought up to date at each call of `story`.
-
-    Every call opens the journal and closes it again, so no connection is ever shared between
-    threads. Calls must not overlap.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path).absolute()
-        self._builder = StoryBuilder()
-        self._bill = Bill()
-        self._last = 0  # number of the last event that was read
-        self._isolation = ""
-
-    def story(self) -> RunStory:
-        with closing(RunView.open(self.path)) as view:
-            run_id = view.run_id
-            with view.events.snapshot():
-                self._read_events(view)
-            self._bill = view.journal.bill(self._bill)
-            self._isolation = self._isolation or _isolation(view)
-        return self._complete(run_id)
-
-    def _read_events(self, view: RunView) -> None:
-        if self._last:
-            for stored in view.events.read(self._last):
-                self._builder(stored)
-                self._last = stored.seq
-            return
-        for stored in view.events.without(RolloutFinished):
-            self._builder(stored)
-        for row in view.events.found(RolloutFinished, "ship"):
-            self._builder.scores.ship_rows[row.rollout] = row
-        self._builder.rollouts.read(view.events)
-        self._last = view.events.newest()
-
-    def _complete(self, run_id: str) -> RunStory:
-        story = self._builder.story()
-        retried = [
-            RunNotice(
-                "retried", kind, f"{count:,} calls failed ({kind}) and were repeated or given up"
-            )
-            for kind, count in Counter(self._bill.failures).most_common()
-        ]
-        running = in_use(self.path)
-        decisions = _with_requests(self.path, story.decisions, running=running)
-        edits = tuple(_with_decision(edit, decisions) for edit in story.edits)
-        state = state_of(
-            self.path,
-            running=running,
-            finished=self._builder.finished,
-            to_review=any(edit.awaits_approval for edit in edits),
-        )
-        story = replace(
-            story,
-            run=run_id or story.run,
-            path=str(self.path),
-            state=state,
-            isolation=self._isolation,
-            costs=self._bill.rows,
-            total=self._bill.total,
-            notices=(*story.notices, *retried),
-            prompts=len(pending(self.path / "handoff")),
-            applied=any((self.path / APPLIED).glob("*.json")),
-            decisions=decisions,
-            edits=edits,
-        )
-        return replace(story, verdict=verdict_sentence(story))
-
-
-def _isolation(view: RunView) -> str:
-    """How the programs of the agent were isolated in the last rollout; empty when it ran none."""
-    rows = view.journal.query(_LAST_ROLLOUT)
-    return str(rows[0][0] or "") if rows else ""
-
-
-def _with_requests(
-    path: Path, recorded: tuple[PersonDecision, ...], *, running: bool
-) -> tuple[PersonDecision, ...]:
-    """What the run recorded, then what it has not taken up yet."""
-    numbers = {decision.number for decision in recorded}
-    requests = [request for request in read_requests(path) if request.number not in numbers]
-    waiting = [
-        PersonDecision(
-            request.number,
-            request.action,
-            request.target,
-            request.text,
-            request.command(path.name),
-            request.at,
-            done=request.action in ("apply", "undo") or (request.action == "stop" and not running),
-        )
-        for request in requests
-    ]
-    return (*recorded, *waiting)
-
-
-def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> EditSummary:
-    """An edit under review that a person has decided on waits for the run, not for a person."""
-    answers = [
-        one.action
-        for one in decisions
-        if not one.done and one.target == edit.id and one.action in EDIT_ACTIONS
-    ]
-    if not answers or not edit.awaits_approval:
-        return edit
-    reason = f"{DONE_TO_EDIT[answers[-1]]}, waits for the run to take it up"
-    return replace(edit, reason=reason, awaits_approval=False)
 
 
 @dataclass(slots=True)
@@ -530,7 +552,7 @@ class ScoreBook:
         # decided about single edits.
         rejected = gate is not None and not gate.accepted and gate.pending is None
         decision = gate.action if gate is not None and rejected else "accept"
-        measured = score_interval(self.evaluation.value(event.hard, event.soft), event.scored)
+        measured = _score_interval(self.evaluation.value(event.hard, event.soft), event.scored)
         found = event.estimate or measured
         self._points[event.name] = Point(
             name=event.name,
@@ -608,7 +630,7 @@ def row_value(evaluation: EvaluationSection, row: RolloutFinished) -> float:
     return evaluation.value(hard, hard if row.soft is None else row.soft)
 
 
-def score_interval(score: float, count: int) -> Interval:
+def _score_interval(score: float, count: int) -> Interval:
     """A 90 % interval around a mean of `count` scores. It assumes scores of 0 and 1, the case with
     the widest interval.
     """
@@ -628,14 +650,16 @@ class EditPool:
     _candidates: dict[int, CandidateBuilt] = field(default_factory=dict)
     screening: bool = False
 
-    def steered(self, event: PersonDecided) -> None:
-        """A person decided about an edit. After the last step no decision of the gate says so."""
-        edit = self._edits.get(event.target)
-        if edit is None or event.action not in EDIT_ACTIONS:
-            return
-        status: EditStatus = "promoted" if event.action in ("pin", "approve") else "dropped"
-        reason = f"{DONE_TO_EDIT[event.action]} by a person"
-        self._edits[edit.id] = replace(edit, status=status, reason=reason, awaits_approval=False)
+    def built(self, event: CandidateBuilt) -> list[Rejection]:
+        """Note a candidate's edits; those that could not be applied are rejections."""
+        self._candidates[event.step] = event
+        return [
+            Rejection(
+                event.step, "update", report.edit.content or report.edit.target, report.reason
+            )
+            for report in event.report
+            if not report.applied
+        ]
 
     def measured(self, event: GateDecided, summary: GateSummary) -> GateSummary:
         """Take in the effects of a decision; the summary with what entered and left the pool."""
@@ -678,17 +702,6 @@ class EditPool:
             awaits_approval=effect.awaits_approval,
         )
 
-    def built(self, event: CandidateBuilt) -> list[Rejection]:
-        """Note a candidate's edits; those that could not be applied are rejections."""
-        self._candidates[event.step] = event
-        return [
-            Rejection(
-                event.step, "update", report.edit.content or report.edit.target, report.reason
-            )
-            for report in event.report
-            if not report.applied
-        ]
-
     def decided(self, step: int, *, accepted: bool, skipped: bool, reason: str) -> None:
         """The gate's decision about a whole candidate, where edits are not measured one by one."""
         candidate = self._candidates.pop(step, None)
@@ -702,19 +715,29 @@ class EditPool:
                 id=name, step=step, edit=report.edit, status=status, reason=reason
             )
 
+    def steered(self, event: PersonDecided) -> None:
+        """A person decided about an edit. After the last step no decision of the gate says so."""
+        edit = self._edits.get(event.target)
+        if edit is None or event.action not in EDIT_ACTIONS:
+            return
+        status: EditStatus = "promoted" if event.action in ("pin", "approve") else "dropped"
+        reason = f"{DONE_TO_EDIT[event.action]} by a person"
+        self._edits[edit.id] = replace(edit, status=status, reason=reason, awaits_approval=False)
+
     def listed(self, skill: str) -> tuple[EditSummary, ...]:
         """Every edit with its history, and whether its text is in `skill`."""
         return tuple(
             replace(
                 edit,
                 history=tuple(self._history.get(name, ())),
-                in_best=_stands_in(skill, edit),
+                in_best=_is_in_skill(skill, edit),
             )
             for name, edit in self._edits.items()
         )
 
 
-def _stands_in(skill: str, edit: EditSummary) -> bool:
+def _is_in_skill(skill: str, edit: EditSummary) -> bool:
+    """Whether the text that the edit adds is there; for a deletion, whether its target is gone."""
     example = example_of(edit.edit)
     if example is not None:
         shown = examples(Skill.from_text(skill))
@@ -722,32 +745,6 @@ def _stands_in(skill: str, edit: EditSummary) -> bool:
     if edit.edit.content:
         return edit.edit.content.strip("\n") in skill
     return edit.status != "dropped" and edit.edit.target.strip("\n") not in skill
-
-
-_ROLLOUTS = "key >= 'RolloutFinished/' AND key < 'RolloutFinished0'"
-# The key of a rollout is RolloutFinished/phase/step/rollout/…: the index alone can count them.
-_COUNTS = f"""
-SELECT substr(key, 17, instr(substr(key, 17), '/rollout/') - 1) AS stage, count(*), max(seq)
-FROM events WHERE {_ROLLOUTS} GROUP BY stage
-"""
-_FAILURES = """
-SELECT json_extract(data, '$.phase'), json_extract(data, '$.step'), json_extract(data, '$.failure')
-FROM events NOT INDEXED
-WHERE kind = 'RolloutFinished' AND json_extract(data, '$.failure') <> ''
-"""
-_TIME = "SELECT at FROM events WHERE seq = ?"
-_SCORES = f"""
-SELECT json_extract(data, '$.hard') FROM events WHERE {_ROLLOUTS} LIMIT 500
-"""
-
-
-@dataclass(slots=True)
-class StageRollouts:
-    """The rollouts of one stage of one step."""
-
-    done: int = 0
-    failed: int = 0
-    latest: float = 0.0  # time of the last one
 
 
 @dataclass(slots=True)
@@ -774,15 +771,15 @@ class RolloutTotals:
 
     def read(self, events: EventLog) -> None:
         """Count the rollouts of a log. Nothing may have been added before."""
-        for name, count, last in events.query(_COUNTS):
+        for name, count, last in events.query(_STAGE_COUNTS):
             phase, _, step = name.rpartition("/")
             stage = self._stage(phase, int(step))
             stage.done = count
-            [(stage.latest,)] = events.query(_TIME, (last,))
-        for phase, step, failure in events.query(_FAILURES):
+            [(stage.latest,)] = events.query(_EVENT_TIME, (last,))
+        for phase, step, failure in events.query(_FAILED_ROLLOUTS):
             self._stage(phase, step).failed += 1
             self._count(failure)
-        self.graded = any(score not in (None, 0, 1) for (score,) in events.query(_SCORES))
+        self.graded = any(score not in (None, 0, 1) for (score,) in events.query(_SOME_SCORES))
 
     def _stage(self, phase: str, step: int) -> StageRollouts:
         return self.stages.setdefault((phase, step), StageRollouts())
@@ -791,3 +788,12 @@ class RolloutTotals:
         kind, _, message = failure.partition(": ")
         self.failures[kind] += 1
         self.first_failure.setdefault(kind, message)
+
+
+@dataclass(slots=True)
+class StageRollouts:
+    """The rollouts of one stage of one step."""
+
+    done: int = 0
+    failed: int = 0
+    latest: float = 0.0  # time of the last one

@@ -1,9 +1,9 @@
 """The rollout engine: runs items under skills, each rollout paid for once.
 
-`start` queues the planned rollouts in an order that the requests fix. A bounded window decides how
-many run at the same time; a rollout gets an asyncio task when its turn comes, so a queue of
-100,000 costs little. Rollouts that the journal has are not run: their outcome is read, without a
-task.
+`Rollouts.start` queues the planned rollouts in an order that the requests fix. A bounded window
+decides how many run at the same time; a rollout gets an asyncio task when its turn comes, so a
+queue of 100,000 costs little. Rollouts that the journal has are not run: their outcome is read,
+without a task.
 
 A failed rollout is an outcome, not an exception. Errors that stop the whole run (bad key, wrong
 config, spent budget, too many failures) are exceptions: after one, no new rollout starts, and
@@ -11,6 +11,14 @@ those in flight finish and are recorded.
 
 An `Executor` decides where a rollout runs. It takes one `Assignment` and brings back attempt and
 score, or raises what went wrong.
+
+A `RolloutMeter` is used for rollouts whose model calls skillfit does not see: programs and the
+user's own code. What such a rollout costs is known only when it has ended. So under a cap the meter
+reserves an estimate from the rollouts before it: the highest cost seen, and a margin for how much
+the costs vary. The first rollout reserves everything that is left. Until several have shown their
+cost, no more run at the same time than have ended, and near the cap they run one by one. A program
+that accepts a spending limit is given the reserved amount as its limit. If it reaches the limit,
+the engine repeats the rollout with a larger reservation, as long as the budget has one.
 """
 
 from __future__ import annotations
@@ -46,150 +54,11 @@ if TYPE_CHECKING:
     from skillfit.skill import Skill
     from skillfit.tasks.task import Evaluator, Task
 
-_SHOWN = 300  # characters of an answer or of feedback in an event
-_AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn
-
-
-@dataclass(slots=True)
-class _Batch:
-    """The rollouts of one call to `Rollouts.start`, counted as they finish: says when to stop
-    the run because they fail for reasons other than the skill.
-
-    `proven`: something was scored earlier in this run, so the setup as such works.
-    """
-
-    planned: int
-    coverage_floor: float
-    proven: bool
-    context: Context = field(default_factory=copy_context)  # of the caller of `start`
-    scored: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    failures: dict[str, Outcome] = field(default_factory=dict)  # by the key that records the loss
-
-    def count(self, outcome: Outcome) -> InfrastructureError | None:
-        """Count one more outcome. Returns the reason to stop the run, if there is one now."""
-        if outcome.failure is None:
-            self.scored += outcome.status == "scored"
-            return None
-        self.failed[outcome.failure.kind] += 1
-        why = why_stop(
-            self.failed,
-            outcome.failure.kind,
-            scored=self.scored,
-            planned=self.planned,
-            coverage_floor=self.coverage_floor,
-            proven=self.proven,
-        )
-        if not why:
-            return None
-        hint = "Everything so far is saved. Fix the cause, then start the same run again."
-        return InfrastructureError(f"{why} The last error: {outcome.failure.message}", hint=hint)
-
-    @property
-    def complete(self) -> bool:
-        return self.scored + self.failed.total() == self.planned
-
-    @property
-    def coverage(self) -> float:
-        return self.scored / self.planned if self.planned else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    request: RolloutRequest
-    phase: StageName
-    step: int
-    series: str
-    instruction: str
-    batch: _Batch
-    key: str = field(init=False)  # the journal key: rollouts with equal keys are one rollout
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self._journal_key())
-
-    def _journal_key(self) -> str:
-        request = self.request
-        parts = [
-            "rollout",
-            self.series,
-            request.arm.skill.hash,
-            request.item.fingerprint(),
-            str(request.repeat),
-        ]
-        if self.instruction:
-            parts.append(hashlib.sha256(self.instruction.encode()).hexdigest()[:16])
-        return "/".join(parts)
-
-    @property
-    def loss_key(self) -> str:
-        """Where a permanent failure of this rollout is recorded for the phase that asked."""
-        return f"{ABANDONED}/{self.phase}/{self.step}/{self.key}"
-
-
-class QueuedRollout(asyncio.Future[Outcome]):
-    """The outcome of a queued rollout. To its callers it is like the rollout's task, which exists
-    only once the rollout runs: cancelling it ends the work first.
-    """
-
-    def __init__(self, plan: _Planned, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self.plan = plan
-        self._task: asyncio.Task[Outcome] | None = None
-
-    def run(self, task: asyncio.Task[Outcome]) -> None:
-        self._task = task
-        task.add_done_callback(self._deliver)
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        return super().cancel(msg) if self._task is None else self._task.cancel(msg)
-
-    def _deliver(self, task: asyncio.Task[Outcome]) -> None:
-        if task.cancelled():
-            super().cancel()
-        elif (error := task.exception()) is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(task.result())
-
-
-class RolloutStats:
-    """Counts over all rollouts of a run: the same on replay."""
-
-    def __init__(self) -> None:
-        self._scored: dict[str, bool] = {}
-        self.usage = Usage()  # of the scored rollouts
-        self._scores: set[float] = set()
-        self._skills: set[str] = set()
-
-    def add(self, key: str, skill_hash: str, outcome: Outcome) -> None:
-        """Count an outcome. A rollout that several phases share counts once."""
-        known = key in self._scored
-        self._scored[key] = outcome.score is not None
-        if outcome.score is not None:
-            if not known:
-                self.usage += outcome.usage
-            self._scores |= {outcome.score.hard, outcome.score.soft}
-            self._skills.add(skill_hash)
-
-    @property
-    def planned(self) -> int:
-        return len(self._scored)
-
-    @property
-    def scored(self) -> int:
-        return sum(self._scored.values())
-
-    @property
-    def coverage(self) -> float | None:
-        """The share of rollouts that was scored; None before the first."""
-        return self.scored / self.planned if self.planned else None
-
-    @property
-    def constant(self) -> float | None:
-        """The one score that every rollout got, where several skills were tried; else None."""
-        if len(self._scores) == 1 and len(self._skills) > 1:
-            return next(iter(self._scores))
-        return None
+_SHOWN_CHARACTERS = 300  # characters of an answer or of feedback in an event
+_TAKEN_AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn
+# A program that has a limit stops after the model call that passes it, not before.
+_ROOM_ABOVE_LIMIT = 1.25
+_NEAR_THE_CAP = 4  # reservations: with less left than this many, rollouts run one by one
 
 
 class Rollouts:
@@ -228,7 +97,7 @@ class Rollouts:
         self._meter = meter
         self._count_rollout = count_rollout
         self._max_in_flight = max_in_flight
-        self._queue: deque[QueuedRollout] = deque()
+        self._queue: deque[_QueuedRollout] = deque()
         self._in_flight = 0
         self._advance_planned = False
         self._stopped_by: SkillfitError | None = None
@@ -256,7 +125,7 @@ class Rollouts:
         loop = asyncio.get_running_loop()
         for at in self._starting_order(requests):
             plan = _Planned(requests[at], phase, step, series, instruction, batch)
-            pending[at] = queued = QueuedRollout(plan, loop)
+            pending[at] = queued = _QueuedRollout(plan, loop)
             queued.add_done_callback(mark_retrieved)
             self._queue.append(queued)
         self._advance_soon()
@@ -288,6 +157,16 @@ class Rollouts:
             self.start(requests, phase=phase, series=series, step=step, instruction=instruction)
         )
 
+    async def persist_failures(self) -> None:
+        """Record the failures of batches with too little coverage as permanent.
+
+        Called before a decision that was made without them is emitted, so that a replay decides the
+        same. Until then, starting the run again tries them again. Single failures in a batch with
+        enough coverage are recorded at once.
+        """
+        failed, self._unrecorded_failures = self._unrecorded_failures, {}
+        await self._record_failures(failed)
+
     def stop(self) -> None:
         """Finish the rollouts in flight and start no more; the rest come back as skipped."""
         self.stopping = True
@@ -307,7 +186,7 @@ class Rollouts:
     def _advance(self) -> None:
         """Take rollouts from the queue while there is room for them."""
         self._advance_planned = False
-        for _ in range(_AT_ONCE):
+        for _ in range(_TAKEN_AT_ONCE):
             if not self._queue:
                 return
             pending = self._queue[0]
@@ -326,7 +205,7 @@ class Rollouts:
         self._in_flight -= 1
         self._advance_soon()
 
-    def _replay(self, pending: QueuedRollout) -> bool:
+    def _replay(self, pending: _QueuedRollout) -> bool:
         """Read the outcome if the journal has it. A batch with failures needs a task: the failures
         are recorded with its last rollout.
         """
@@ -350,7 +229,7 @@ class Rollouts:
             if self._stopped_by is not None:
                 raise self._stopped_by
             if self.stopping:
-                return _skipped(plan)
+                return _skipped_outcome(plan)
         outcome = lost or await self._recorded(plan)
         if outcome.status == "skipped":
             return outcome
@@ -371,20 +250,10 @@ class Rollouts:
         """Report an outcome to everyone who waits for it. Returns the reason to stop the run, if
         there is one.
         """
-        self._events.emit(_event(plan, outcome))
+        self._events.emit(_finished_event(plan, outcome))
         self.stats.add(plan.key, plan.request.arm.skill.hash, outcome)
         self._proven = self._proven or outcome.status == "scored"
         return plan.batch.count(outcome)
-
-    async def persist_failures(self) -> None:
-        """Record the failures of batches with too little coverage as permanent.
-
-        Called before a decision that was made without them is emitted, so that a replay decides the
-        same. Until then, starting the run again tries them again. Single failures in a batch with
-        enough coverage are recorded at once.
-        """
-        failed, self._unrecorded_failures = self._unrecorded_failures, {}
-        await self._record_failures(failed)
 
     async def _record_failures(self, failed: Mapping[str, Outcome]) -> None:
         for key, outcome in failed.items():
@@ -412,10 +281,10 @@ class Rollouts:
                     self._stopped_by = error
                     raise
                 if self.stopping:
-                    return _skipped(plan)  # cut short by the stop: tried again on resume
+                    return _skipped_outcome(plan)  # cut short by the stop: tried again on resume
                 tried += 1
                 if self._stopped_by is not None or tried > decision.rollout_retries:
-                    return _failed(plan, error, time.monotonic() - begun)
+                    return _failed_outcome(plan, error, time.monotonic() - begun)
             except SkillfitError as error:
                 self._stopped_by = error
                 raise
@@ -425,7 +294,7 @@ class Rollouts:
         assignment = Assignment(
             request.arm.skill,
             request.item,
-            _seed(self._config.train.seed, plan),
+            _rollout_seed(self._config.train.seed, plan),
             f"{plan.series}/{request.item.id}/{request.repeat}",
             plan.instruction,
             self._config.env.exec_timeout,
@@ -472,11 +341,155 @@ class Rollouts:
                     return attempt, score, spent + reserved.bill(attempt.usage)
 
 
-def _skipped(plan: _Planned) -> Outcome:
+class RolloutStats:
+    """Counts over all rollouts of a run: the same on replay."""
+
+    def __init__(self) -> None:
+        self._scored: dict[str, bool] = {}
+        self.usage = Usage()  # of the scored rollouts
+        self._scores: set[float] = set()
+        self._skills: set[str] = set()
+
+    def add(self, key: str, skill_hash: str, outcome: Outcome) -> None:
+        """Count an outcome. A rollout that several phases share counts once."""
+        known = key in self._scored
+        self._scored[key] = outcome.score is not None
+        if outcome.score is not None:
+            if not known:
+                self.usage += outcome.usage
+            self._scores |= {outcome.score.hard, outcome.score.soft}
+            self._skills.add(skill_hash)
+
+    @property
+    def planned(self) -> int:
+        return len(self._scored)
+
+    @property
+    def scored(self) -> int:
+        return sum(self._scored.values())
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of rollouts that was scored; None before the first."""
+        return self.scored / self.planned if self.planned else None
+
+    @property
+    def constant(self) -> float | None:
+        """The one score that every rollout got, where several skills were tried; else None."""
+        if len(self._scores) == 1 and len(self._skills) > 1:
+            return next(iter(self._scores))
+        return None
+
+
+class _QueuedRollout(asyncio.Future[Outcome]):
+    """The outcome of a queued rollout. To its callers it is like the rollout's task, which exists
+    only once the rollout runs: cancelling it ends the work first.
+    """
+
+    def __init__(self, plan: _Planned, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.plan = plan
+        self._task: asyncio.Task[Outcome] | None = None
+
+    def run(self, task: asyncio.Task[Outcome]) -> None:
+        self._task = task
+        task.add_done_callback(self._deliver)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return super().cancel(msg) if self._task is None else self._task.cancel(msg)
+
+    def _deliver(self, task: asyncio.Task[Outcome]) -> None:
+        if task.cancelled():
+            super().cancel()
+        elif (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One rollout of a batch, and who asks for it."""
+
+    request: RolloutRequest
+    phase: StageName
+    step: int
+    series: str
+    instruction: str
+    batch: _Batch
+    key: str = field(init=False)  # the journal key: rollouts with equal keys are one rollout
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self._journal_key())
+
+    def _journal_key(self) -> str:
+        request = self.request
+        parts = [
+            "rollout",
+            self.series,
+            request.arm.skill.hash,
+            request.item.fingerprint(),
+            str(request.repeat),
+        ]
+        if self.instruction:
+            parts.append(hashlib.sha256(self.instruction.encode()).hexdigest()[:16])
+        return "/".join(parts)
+
+    @property
+    def loss_key(self) -> str:
+        """Where a permanent failure of this rollout is recorded for the phase that asked."""
+        return f"{ABANDONED}/{self.phase}/{self.step}/{self.key}"
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The rollouts of one call to `Rollouts.start`, counted as they finish: says when to stop
+    the run because they fail for reasons other than the skill.
+
+    `proven`: something was scored earlier in this run, so the setup as such works.
+    """
+
+    planned: int
+    coverage_floor: float
+    proven: bool
+    context: Context = field(default_factory=copy_context)  # of the caller of `start`
+    scored: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Outcome] = field(default_factory=dict)  # by the key that records the loss
+
+    def count(self, outcome: Outcome) -> InfrastructureError | None:
+        """Count one more outcome. Returns the reason to stop the run, if there is one now."""
+        if outcome.failure is None:
+            self.scored += outcome.status == "scored"
+            return None
+        self.failed[outcome.failure.kind] += 1
+        why = why_stop(
+            self.failed,
+            outcome.failure.kind,
+            scored=self.scored,
+            planned=self.planned,
+            coverage_floor=self.coverage_floor,
+            proven=self.proven,
+        )
+        if not why:
+            return None
+        hint = "Everything so far is saved. Fix the cause, then start the same run again."
+        return InfrastructureError(f"{why} The last error: {outcome.failure.message}", hint=hint)
+
+    @property
+    def complete(self) -> bool:
+        return self.scored + self.failed.total() == self.planned
+
+    @property
+    def coverage(self) -> float:
+        return self.scored / self.planned if self.planned else 1.0
+
+
+def _skipped_outcome(plan: _Planned) -> Outcome:
     return Outcome(plan.request.item.id, plan.request.repeat, "skipped")
 
 
-def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:
+def _failed_outcome(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:
     return Outcome(
         plan.request.item.id,
         plan.request.repeat,
@@ -487,13 +500,13 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
     )
 
 
-def _seed(run_seed: int, plan: _Planned) -> int:
+def _rollout_seed(run_seed: int, plan: _Planned) -> int:
     """Independent of the skill, so that skills under comparison get the same seed."""
     text = f"{run_seed}/{plan.series}/{plan.request.item.id}/{plan.request.repeat}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
 
-def _event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
+def _finished_event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
     failure = f"{outcome.failure.kind}: {outcome.failure.message}" if outcome.failure else ""
     return RolloutFinished(
         rollout=plan.key,
@@ -511,22 +524,40 @@ def _event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
         tokens=outcome.usage.tokens,
         usd=outcome.usage.usd,
         edits=list(plan.request.arm.edits),
-        answer=shorten(outcome.attempt.answer, _SHOWN) if outcome.attempt else "",
-        feedback=shorten(outcome.score.feedback, _SHOWN) if outcome.score else "",
+        answer=shorten(outcome.attempt.answer, _SHOWN_CHARACTERS) if outcome.attempt else "",
+        feedback=shorten(outcome.score.feedback, _SHOWN_CHARACTERS) if outcome.score else "",
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """One rollout to do: plain data that can be sent to another machine."""
+class Executor(Protocol):
+    """Where rollouts run."""
 
-    skill: Skill
-    item: Item
-    seed: int
-    purpose: str
-    instruction: str = ""
-    timeout: float | None = None
-    max_usd: float | None = None  # dollars the attempt may spend
+    @property
+    def cores(self) -> int:
+        """How many programs can compute at the same time."""
+        ...
+
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
+        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
+        runs.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LocalExecutor:
+    """On this event loop. Calls wait, they do not compute, so one process holds thousands."""
+
+    @property
+    def cores(self) -> int:
+        return os.cpu_count() or 1
+
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
+        return await worker.do(assignment)
+
+    async def close(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,74 +601,25 @@ class Worker:
             remove_workspace(attempt.workspace)
 
 
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One rollout to do: plain data that can be sent to another machine."""
+
+    skill: Skill
+    item: Item
+    seed: int
+    purpose: str
+    instruction: str = ""
+    timeout: float | None = None
+    max_usd: float | None = None  # dollars the attempt may spend
+
+
 class WorkerLost(ModelError):
     """The process or machine that ran the rollout is gone. The rollout did not cause it and runs
     again elsewhere.
     """
 
     kind = "worker"
-
-
-class Executor(Protocol):
-    """Where rollouts run."""
-
-    @property
-    def cores(self) -> int:
-        """How many programs can compute at the same time."""
-        ...
-
-    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
-        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
-        runs.
-        """
-        ...
-
-    async def close(self) -> None: ...
-
-
-class LocalExecutor:
-    """On this event loop. Calls wait, they do not compute, so one process holds thousands."""
-
-    @property
-    def cores(self) -> int:
-        return os.cpu_count() or 1
-
-    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
-        return await worker.do(assignment)
-
-    async def close(self) -> None:
-        return None
-
-
-# A program that has a limit stops after the model call that passes it, not before.
-_ROOM_ABOVE_LIMIT = 1.25
-_NEAR_THE_CAP = 4  # reservations: with less left than this many, rollouts run one by one
-
-
-class CappedMeter(Meter, Protocol):
-    """A budget that can say what is left."""
-
-    def left(self) -> Remaining: ...
-
-
-@dataclass(slots=True)
-class RolloutReservation:
-    """What is reserved for one rollout."""
-
-    max_usd: float | None  # the limit to give to a program that accepts one
-    _meter: RolloutMeter
-    _reservation: Reservation  # settling it a second time changes nothing
-
-    def bill(self, reported: Usage) -> Usage:
-        """Replace the reservation by what the rollout used. Returns it with its price."""
-        used = self._meter.priced(reported)
-        self._meter.learn(used)
-        self._reservation.settle(used if used.usd is not None else self._meter.guess(used))
-        return used
-
-    def close(self) -> None:
-        """Bill an estimate when nothing was billed: the cost of a cancelled rollout is unknown."""
-        self._reservation.settle(self._meter.guess(Usage(calls=1)))
 
 
 @dataclass(slots=True)
@@ -734,6 +716,32 @@ class RolloutMeter:
         """
         spread = (highest - lowest) / highest if highest else 0.0
         return 1 + max(spread, 1 / self._seen)
+
+
+@dataclass(slots=True)
+class RolloutReservation:
+    """What is reserved for one rollout."""
+
+    max_usd: float | None  # the limit to give to a program that accepts one
+    _meter: RolloutMeter
+    _reservation: Reservation  # settling it a second time changes nothing
+
+    def bill(self, reported: Usage) -> Usage:
+        """Replace the reservation by what the rollout used. Returns it with its price."""
+        used = self._meter.priced(reported)
+        self._meter.learn(used)
+        self._reservation.settle(used if used.usd is not None else self._meter.guess(used))
+        return used
+
+    def close(self) -> None:
+        """Bill an estimate when nothing was billed: the cost of a cancelled rollout is unknown."""
+        self._reservation.settle(self._meter.guess(Usage(calls=1)))
+
+
+class CappedMeter(Meter, Protocol):
+    """A budget that can say what is left."""
+
+    def left(self) -> Remaining: ...
 
 
 def refuse_unseen_usage(

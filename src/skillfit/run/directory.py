@@ -1,7 +1,12 @@
-"""A run on disk: one directory, one writer, and files that appear complete or not at all.
+"""A run on disk: one directory with one writer, and the identity that decides who may resume it.
 
-`RunDirectory.open` starts or resumes a run and is its only writer. `RunDirectory.read` gives a
-`RunView` to everybody else, also while the run is being written.
+`RunDirectory.open` starts or resumes a run and is its only writer. Files appear complete or not at
+all. `RunDirectory.read` gives a `RunView` to everybody else, also while the run is being written.
+
+A run is resumed only by a command with the same identity: `RunIdentity` for training,
+`EvaluationIdentity` for `eval`, `AblationIdentity` for `ablate`. The journal keeps it as JSON.
+`RecordedIdentity` is that JSON, perhaps written by an older version. It is compared key by key, so
+that an error names every setting that has changed.
 """
 
 from __future__ import annotations
@@ -36,9 +41,42 @@ from skillfit.run.view import CardKeeper, RunView
 from skillfit.skill.edits import Granularity
 
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
+PartKind = Literal["gate", "proposer", "sampler", "executor"]  # parts that a user can replace
+IdentityJson = dict[str, JsonValue]
+SettingsJson = Mapping[str, JsonValue]
+"""Settings of the config as JSON. Other versions have other settings: no closer type holds all."""
+
+# What may change between two starts of one run: limits, speed and places. The contents of skill and
+# tasks are compared instead of their paths. docs/runs.md lists them.
+CHANGEABLE = frozenset(
+    {
+        "budget",
+        "executor",
+        "run",
+        "model.concurrency",
+        "model.prices",
+        "gradient.analyst_workers",
+        "env.exec_timeout",
+        "env.rollout_usd",
+        "env.sandbox",
+        "env.corpus",
+        "env.skill",
+        "env.tasks",
+        "env.folder",
+    }
+)
+# Options of command-line agents that say where and how a program runs on this machine.
+CHANGEABLE_OF_A_PROGRAM = frozenset(
+    {"file", "program", "login", "readable", "isolation", "concurrency"}
+)
+CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
+
 _DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
-_FAILED_PART = "failed_part"  # the fact that holds its kind
 _SCRATCH = ".writing"  # files are written here and renamed when they are complete
+_IDENTITY_FACT = "identity"  # names of facts in the journal
+_FAILED_PART_FACT = "failed_part"
+# Parts of which no result is recorded: after a fix they decide again.
+_RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _BAD_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST)
@@ -78,11 +116,11 @@ class RunDirectory:
         """
         path = Path(path).absolute()
         recorded = RecordedIdentity.of(identity, redact)
-        with _explained(path):
-            lock = _claim(path)
+        with _explained_file_errors(path):
+            lock = _locked_directory(path)
             if force_new and (path / JOURNAL).exists():
                 _move_aside(path, lock)
-                lock = _claim(path)
+                lock = _locked_directory(path)
             try:
                 run = cls(path, lock, redact)
                 run._begin(recorded, keep_end)
@@ -94,11 +132,11 @@ class RunDirectory:
     def _begin(self, identity: RecordedIdentity, keep_end: bool) -> None:
         """Resume the recorded run if its identity is the same, else begin a new one."""
         before = RecordedIdentity.read(self.journal)
-        if before is None and (others := _others(self.path)):
+        if before is None and (others := _other_files(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
         changes = before.changes(identity) if before is not None else []
         if before is not None and changes:
-            if before.is_fix(changes, self.journal.fact(_FAILED_PART, str) or ""):
+            if before.is_fix(changes, self.journal.fact(_FAILED_PART_FACT, str) or ""):
                 identity.write(self.journal)
                 changes = []
             elif self._has_results():
@@ -107,7 +145,7 @@ class RunDirectory:
                         f"{self.path} holds {before.kind}, not {identity.kind}.",
                         hint="Give another directory with --run.",
                     )
-                raise _changed_run(self.path, changes)
+                raise _changed_settings_error(self.path, changes)
         self.resumed = before is not None and not changes
         if not self.resumed:
             identity.write(self.journal)
@@ -124,12 +162,12 @@ class RunDirectory:
         """A user's gate, proposer or batch sampler failed. The next start may bring its file with
         other content: these parts decide again from what is recorded.
         """
-        self.journal.set_fact(_FAILED_PART, kind)
+        self.journal.set_fact(_FAILED_PART_FACT, kind)
 
     def expect_no_fix(self) -> None:
         """The run continues: from here on a changed file is a different run."""
-        if self.journal.fact(_FAILED_PART, str):
-            self.journal.set_fact(_FAILED_PART, "")
+        if self.journal.fact(_FAILED_PART_FACT, str):
+            self.journal.set_fact(_FAILED_PART_FACT, "")
 
     def _has_results(self) -> bool:
         """Whether the run has done more than test its models."""
@@ -148,7 +186,7 @@ class RunDirectory:
         target = self.path / name
         data = self._redact(text).encode()
         try:
-            with _explained(target):
+            with _explained_file_errors(target):
                 replace_file(target, data, scratch=self.path / _SCRATCH)
         except InputError as error:
             self.journal.fail(error)
@@ -173,7 +211,7 @@ class RunDirectory:
             self.journal.close()
             self.events.close()
             shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)
-            if blank and self.path.is_dir() and not _others(self.path):
+            if blank and self.path.is_dir() and not _other_files(self.path):
                 self._remove()
             else:
                 self._lock.release()
@@ -197,23 +235,13 @@ class RunDirectory:
         self.close()
 
 
-def _changed_run(path: Path, changes: Sequence[IdentityChange]) -> InputError:
-    return InputError(
-        f"The run in {path} was started with other settings:\n"
-        + "\n".join(f"  {change}" for change in changes)
-        + "\n",
-        hint="Set them back to resume it, give another directory with --run, or start a new run "
-        "with --force-new (the old run is moved aside).",
-    )
-
-
-def _claim(path: Path) -> RunLock:
+def _locked_directory(path: Path) -> RunLock:
     """Create the directory if needed, and lock it. A directory with other files is not touched."""
     if path.is_file():
         raise InputError(
             f"{path} is a file, not a directory.", hint="Give a directory for the run with --run."
         )
-    if path.is_dir() and not (path / JOURNAL).exists() and (others := _others(path)):
+    if path.is_dir() and not (path / JOURNAL).exists() and (others := _other_files(path)):
         raise InputError(
             f"{path} holds other files ({', '.join(others[:3])}) and no run.",
             hint="Give a new or empty directory with --run.",
@@ -224,7 +252,7 @@ def _claim(path: Path) -> RunLock:
     return lock
 
 
-def _others(path: Path) -> list[str]:
+def _other_files(path: Path) -> list[str]:
     """Files that an empty run would not have created."""
     names = (entry.name for entry in path.iterdir())
     return sorted(
@@ -243,8 +271,18 @@ def _move_aside(path: Path, lock: RunLock) -> None:
     lock.release()
 
 
+def _changed_settings_error(path: Path, changes: Sequence[IdentityChange]) -> InputError:
+    return InputError(
+        f"The run in {path} was started with other settings:\n"
+        + "\n".join(f"  {change}" for change in changes)
+        + "\n",
+        hint="Set them back to resume it, give another directory with --run, or start a new run "
+        "with --force-new (the old run is moved aside).",
+    )
+
+
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained_file_errors(path: Path) -> Iterator[None]:
     """Turn errors of the file system into errors that say what to do."""
     try:
         yield
@@ -268,41 +306,6 @@ def _explained(path: Path) -> Iterator[None]:
         raise
 
 
-IdentityJson = dict[str, JsonValue]
-SettingsJson = Mapping[str, JsonValue]
-"""Settings of the config as JSON. Other versions have other settings: no closer type holds all."""
-
-# What may change between two starts of one run: limits, speed and places. The contents of skill and
-# tasks are compared instead of their paths. docs/runs.md lists them.
-CHANGEABLE = frozenset(
-    {
-        "budget",
-        "executor",
-        "run",
-        "model.concurrency",
-        "model.prices",
-        "gradient.analyst_workers",
-        "env.exec_timeout",
-        "env.rollout_usd",
-        "env.sandbox",
-        "env.corpus",
-        "env.skill",
-        "env.tasks",
-        "env.folder",
-    }
-)
-# Options of command-line agents that say where and how a program runs on this machine.
-CHANGEABLE_OF_A_PROGRAM = frozenset(
-    {"file", "program", "login", "readable", "isolation", "concurrency"}
-)
-CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
-
-PartKind = Literal["gate", "proposer", "sampler", "executor"]  # parts that a user can replace
-_FACT = "identity"
-# Parts of which no result is recorded: after a fix they decide again.
-_RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
-
-
 class Identity(Protocol):
     """What tells a run from others."""
 
@@ -311,28 +314,42 @@ class Identity(Protocol):
         ...
 
 
-def settings_identity(config: Config) -> SettingsJson:
-    """The part of a config that must stay the same for a run to be resumed."""
-    kept = _without_changeable(config.model_dump(mode="json"))
-    return {**kept, "model": models_identity(config.model)}
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What makes a training run this run."""
 
+    config: SettingsJson  # the settings that must stay the same
+    skill: str  # hash
+    task: TaskIdentity
+    parts: ReplacedParts
+    agent: PartDescription | None  # of an agent in Python
+    programs: Mapping[str, str]  # role -> hash of the command-line program's description
+    corpus: str  # hash; empty: no corpus
 
-def models_identity(models: ModelSection) -> dict[str, SettingsJson | None]:
-    """By role; None: the run has no such model."""
-    return {role: model_identity(models.of_role(role)) for role in ROLES}
-
-
-def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
-    """The settings of a model that decide what it answers."""
-    if spec is None:
-        return None
-    kept: IdentityJson = spec.model_dump(mode="json", exclude=set(CHANGEABLE_OF_A_MODEL))
-    options = kept["options"]
-    if names_cli_program(spec.id) and isinstance(options, dict):
-        kept["options"] = {
-            name: value for name, value in options.items() if name not in CHANGEABLE_OF_A_PROGRAM
+    def as_json(self) -> IdentityJson:
+        """Without what the run does not have."""
+        whole: IdentityJson = {
+            "config": self.config,
+            "skill": self.skill,
+            "task": self.task.as_json(),
+            "parts": self.parts.as_json(),
         }
-    return kept
+        if self.agent is not None:
+            whole["agent"] = self.agent
+        if self.programs:
+            whole["programs"] = self.programs
+        if self.corpus:
+            whole["corpus"] = self.corpus
+        return whole
+
+    def for_name(self) -> IdentityJson:
+        """What the default name of a run's directory is computed from. If no part is replaced, it
+        is what versions without replaceable parts computed it from.
+        """
+        whole = self.as_json()
+        if not any(self.parts.as_json().values()):
+            del whole["parts"]
+        return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,44 +396,6 @@ class ReplacedParts:
 
 
 @dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """What makes a training run this run."""
-
-    config: SettingsJson  # the settings that must stay the same
-    skill: str  # hash
-    task: TaskIdentity
-    parts: ReplacedParts
-    agent: PartDescription | None  # of an agent in Python
-    programs: Mapping[str, str]  # role -> hash of the command-line program's description
-    corpus: str  # hash; empty: no corpus
-
-    def as_json(self) -> IdentityJson:
-        """Without what the run does not have."""
-        whole: IdentityJson = {
-            "config": self.config,
-            "skill": self.skill,
-            "task": self.task.as_json(),
-            "parts": self.parts.as_json(),
-        }
-        if self.agent is not None:
-            whole["agent"] = self.agent
-        if self.programs:
-            whole["programs"] = self.programs
-        if self.corpus:
-            whole["corpus"] = self.corpus
-        return whole
-
-    def for_name(self) -> IdentityJson:
-        """What the default name of a run's directory is computed from. If no part is replaced, it
-        is what versions without replaceable parts computed it from.
-        """
-        whole = self.as_json()
-        if not any(self.parts.as_json().values()):
-            del whole["parts"]
-        return whole
-
-
-@dataclass(frozen=True, slots=True)
 class EvaluationIdentity:
     """How the answers of an evaluation are made and graded. Items, splits, skills and repeats may
     change, because each rollout is recorded separately.
@@ -451,16 +430,28 @@ class AblationIdentity:
         return {"ablate": self.models, "skill": self.skill, "by": self.by}
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityChange:
-    """A value that differs from the one the run was started with."""
+def settings_identity(config: Config) -> SettingsJson:
+    """The part of a config that must stay the same for a run to be resumed."""
+    kept = _without_changeable(config.model_dump(mode="json"))
+    return {**kept, "model": models_identity(config.model)}
 
-    key: str  # for example config.train.seed
-    before: JsonValue
-    after: JsonValue
 
-    def __str__(self) -> str:
-        return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
+def models_identity(models: ModelSection) -> dict[str, SettingsJson | None]:
+    """By role; None: the run has no such model."""
+    return {role: model_identity(models.of_role(role)) for role in ROLES}
+
+
+def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
+    """The settings of a model that decide what it answers."""
+    if spec is None:
+        return None
+    kept: IdentityJson = spec.model_dump(mode="json", exclude=set(CHANGEABLE_OF_A_MODEL))
+    options = kept["options"]
+    if names_cli_program(spec.id) and isinstance(options, dict):
+        kept["options"] = {
+            name: value for name, value in options.items() if name not in CHANGEABLE_OF_A_PROGRAM
+        }
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,7 +469,7 @@ class RecordedIdentity:
     @classmethod
     def read(cls, journal: Journal) -> RecordedIdentity | None:
         """None: nothing is recorded yet."""
-        values = journal.fact(_FACT, dict)
+        values = journal.fact(_IDENTITY_FACT, dict)
         return None if values is None else cls(values)
 
     @property
@@ -489,20 +480,20 @@ class RecordedIdentity:
         return "an evaluation" if "described" in self.values else "a training run"
 
     def write(self, journal: Journal) -> None:
-        journal.set_fact(_FACT, self.as_json())
+        journal.set_fact(_IDENTITY_FACT, self.as_json())
 
     def as_json(self) -> IdentityJson:
         return dict(self.values)
 
     def changes(self, current: RecordedIdentity) -> list[IdentityChange]:
         """What differs in the identity of the command that wants to resume the run."""
-        return _changes(self._completed(current).values, current.values)
+        return _json_changes(self._completed(current).values, current.values)
 
     def is_fix(self, changes: Sequence[IdentityChange], failed_part: str) -> bool:
         """Whether only the file of the part that failed has changed. Other parts may be in it, but
         none whose results are recorded (agents, graders).
         """
-        file = _source(self.values.get("parts"), failed_part)
+        file = _recorded_source(self.values.get("parts"), failed_part)
         allowed = {f"parts.{kind}.source" for kind in _RECOMPUTED}
         return file is not None and all(
             change.key in allowed and change.before == file for change in changes
@@ -520,6 +511,18 @@ class RecordedIdentity:
         if isinstance(parts, dict) and isinstance(recorded, dict):
             completed["parts"] = {**parts, **recorded}
         return RecordedIdentity(completed)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityChange:
+    """A value that differs from the one the run was started with."""
+
+    key: str  # for example config.train.seed
+    before: JsonValue
+    after: JsonValue
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown_value(self.before)} -> {_shown_value(self.after)}"
 
 
 def _completed_settings(recorded: SettingsJson) -> SettingsJson:
@@ -555,18 +558,18 @@ def _without_changeable(settings: SettingsJson) -> IdentityJson:
     return {section: values for section, values in kept.items() if section not in CHANGEABLE}
 
 
-def _source(parts: JsonValue, kind: str) -> str | None:
+def _recorded_source(parts: JsonValue, kind: str) -> str | None:
     """The recorded hash of a part's file; None for a part that is in none."""
     part = parts.get(kind) if isinstance(parts, dict) else None
     source = part.get("source") if isinstance(part, dict) else None
     return source if isinstance(source, str) else None
 
 
-def _changes(before: JsonValue, after: JsonValue, key: str = "") -> list[IdentityChange]:
+def _json_changes(before: JsonValue, after: JsonValue, key: str = "") -> list[IdentityChange]:
     if isinstance(before, dict) and isinstance(after, dict):
         found: list[IdentityChange] = []
         for name in sorted(before.keys() | after.keys()):
-            found += _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
+            found += _json_changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
         return found
     if _without_folders(before) == _without_folders(after):
         return []
@@ -584,5 +587,5 @@ def _without_folders(value: JsonValue) -> JsonValue:
     return Path(value).name if isinstance(value, str) and is_reference(value) else value
 
 
-def _short(value: JsonValue) -> str:
+def _shown_value(value: JsonValue) -> str:
     return shorten(pydantic_core.to_json(value).decode(), 120)

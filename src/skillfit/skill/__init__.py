@@ -13,7 +13,7 @@ from skillfit.skill.edits import (
     apply_edits,
     example_edit,
     units,
-    without,
+    without_units,
 )
 from skillfit.skill.lint import document_problems, lint, refuse_unreadable
 from skillfit.skill.regions import (
@@ -59,6 +59,6 @@ __all__ = [
     "with_examples",
     "with_notes",
     "with_slow_update",
-    "without",
     "without_placeholder",
+    "without_units",
 ]

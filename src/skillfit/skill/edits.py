@@ -1,8 +1,16 @@
-"""Edits: the changes an optimizer proposes, and what became of each one.
+"""Edits: the changes an optimizer proposes, what became of each one, and the units of a skill that
+an edit can remove.
 
 A patch is a sequence of edits that are applied in order. Each edit gets a status that says what
 happened: `applied_<op>`, `applied_append_before_protected_region`, or `skipped_<why>` with a
-reason. A skipped edit changes nothing.
+reason. A skipped edit changes nothing. Text edits find their anchor in the body, leave protected
+regions alone and join blocks with blank lines.
+
+`units` splits the body of a skill into parts that can be removed one by one. `skillfit ablate`
+removes random subsets of the units to measure what each one is worth, and
+`optimizer.prune_initial` offers each removal as an edit. A unit is a paragraph, list, table or code
+block, or with `by="line"` a list item or a sentence line. Headings are removed only together with
+the whole text of their section. Frontmatter and protected regions are never part of a unit.
 """
 
 from __future__ import annotations
@@ -28,6 +36,9 @@ from skillfit.skill.regions import (
     without_slow_update,
 )
 
+Granularity = Literal["paragraph", "line"]  # of units
+_BlockKind = Literal["heading", "rule", "paragraph", "list", "table", "code"]
+
 # Internal operations write the regions that skillfit itself owns. Only skillfit creates them: an
 # operation of this name in a model's reply is renamed by `Edit.from_reply` and then refused.
 #
@@ -38,9 +49,21 @@ EXAMPLE_OP = "example"
 SLOW_UPDATE_OP = "slow_update"
 # `content` is one note for the appendix.
 NOTE_OP = "note"
-INTERNAL_OPS = (EXAMPLE_OP, SLOW_UPDATE_OP, NOTE_OP)
-
+_INTERNAL_OPS = (EXAMPLE_OP, SLOW_UPDATE_OP, NOTE_OP)
+_TEXT_OPS = ("append", "insert_after", "replace", "delete")
 MAX_EXAMPLES = 8  # in one skill; the agent reads all of them for every task
+
+_REMOVAL_LABEL = "remove "  # how the label of a removal begins
+# More places than this are ambiguous anyway; the limit keeps the search for them quick.
+_MOST_PLACES = 200
+# Inserted text continues a list if it begins like this. `_LIST_ITEM` matches empty items too.
+_ITEM_WITH_TEXT = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]")
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]|\r?$)")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t\r]*$")
+_RULE = re.compile(r" {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})\r?$")
+_CODE_FENCE = re.compile(r"[> \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
+_SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]*_`]*[ \t\r]*$|(?: {2,}|\\)\r?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +84,7 @@ class Edit:
         is applied.
         """
         word = re.sub(r"[\s-]+", "_", op.strip().lower())
-        if word in INTERNAL_OPS:
+        if word in _INTERNAL_OPS:
             word = f"unknown_{word}"
         return cls(word, target, content)
 
@@ -98,6 +121,30 @@ class EditReportRow(EditFields):
     reason: str
 
 
+def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
+    """Apply a patch.
+
+    Nothing that a model sends raises, changes a protected region or the frontmatter, or makes the
+    document longer than `max_tokens` (estimated). Edits that make it shorter are always allowed.
+    """
+    patching = _Patching(skill, max_tokens)
+    results = tuple(_apply_edit(patching, edit) for edit in edits)
+    return Applied(patching.result(), results)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The skill after a patch, and the status of each edit."""
+
+    skill: Skill
+    results: tuple[EditResult, ...]
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits that took effect."""
+        return tuple(result.edit for result in self.results if result.applied)
+
+
 @dataclass(frozen=True, slots=True)
 class EditResult:
     """What became of one edit."""
@@ -115,38 +162,21 @@ class EditResult:
         return {**self.edit.as_json(), "status": self.status, "reason": self.reason}
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The skill after a patch, and the status of each edit."""
-
-    skill: Skill
-    results: tuple[EditResult, ...]
-
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """The edits that took effect."""
-        return tuple(result.edit for result in self.results if result.applied)
-
-
-def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
-    """Apply a patch.
-
-    Nothing that a model sends raises, changes a protected region or the frontmatter, or makes the
-    document longer than `max_tokens` (estimated). Edits that make it shorter are always allowed.
-    """
-    patching = Patching(skill, max_tokens)
-    results = tuple(_apply(patching, edit) for edit in edits)
-    return Applied(patching.result(), results)
-
-
-def _apply(patching: Patching, edit: Edit) -> EditResult:
+def _apply_edit(patching: _Patching, edit: Edit) -> EditResult:
     try:
-        if edit.op in INTERNAL_OPS:
+        if edit.op in _INTERNAL_OPS:
             patching.continue_with(_with_region_changed(patching.result(), edit))
             return EditResult(edit, f"applied_{edit.op}")
         return EditResult(edit, patching.apply(edit.op, edit.target or "", edit.content or ""))
-    except EditSkipped as skipped:
+    except _EditSkipped as skipped:
         return EditResult(edit, f"skipped_{skipped.status}", skipped.reason)
+
+
+class _EditSkipped(Exception):
+    """An edit is not applied. Its status becomes `skipped_<status>`."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
 
 
 def example_edit(example: Example, replaces: str = "") -> Edit:
@@ -162,7 +192,7 @@ def example_of(edit: Edit) -> Example | None:
         return None
     try:
         return _parse_example(edit.content)
-    except EditSkipped:
+    except _EditSkipped:
         return None
 
 
@@ -172,7 +202,7 @@ def _with_region_changed(skill: Skill, edit: Edit) -> Skill:
         return with_examples(skill, _examples_after(edit, examples(skill)))
     content = clean(edit.content or "").strip()
     if not content and (edit.content or edit.op == NOTE_OP):
-        raise EditSkipped("empty_content", "the edit holds no text besides region markers")
+        raise _EditSkipped("empty_content", "the edit holds no text besides region markers")
     if edit.op == NOTE_OP:
         changed = with_notes(skill, [content])
     elif content:
@@ -180,7 +210,7 @@ def _with_region_changed(skill: Skill, edit: Edit) -> Skill:
     else:
         changed = without_slow_update(skill)
     if changed == skill:
-        raise EditSkipped("no_change", "the skill already says exactly this")
+        raise _EditSkipped("no_change", "the skill already says exactly this")
     return changed
 
 
@@ -188,20 +218,20 @@ def _examples_after(edit: Edit, shown: Sequence[Example]) -> list[Example]:
     """The examples of the skill after an example edit."""
     ids = [example.item_id for example in shown]
     if edit.target and edit.target not in ids:
-        raise EditSkipped(
+        raise _EditSkipped(
             "example_target_not_found", f"the skill shows no example of item {edit.target}"
         )
     if not edit.content and not edit.target:
-        raise EditSkipped("empty_content", "the edit names no example")
+        raise _EditSkipped("empty_content", "the edit names no example")
     if not edit.content:
         return [example for example in shown if example.item_id != edit.target]
     new = _parse_example(edit.content)
     if new.item_id in ids:
-        raise EditSkipped("no_change", "the skill already shows this item")
+        raise _EditSkipped("no_change", "the skill already shows this item")
     if edit.target:
         return [new if example.item_id == edit.target else example for example in shown]
     if len(shown) >= MAX_EXAMPLES:
-        raise EditSkipped("example_limit", f"the skill already shows {MAX_EXAMPLES} examples")
+        raise _EditSkipped("example_limit", f"the skill already shows {MAX_EXAMPLES} examples")
     return [*shown, new]
 
 
@@ -210,44 +240,10 @@ def _parse_example(content: str) -> Example:
         fields = json.loads(content)
         return Example(str(fields["input"]), str(fields["output"]), str(fields["item_id"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise EditSkipped("invalid_example", "the content is not an example as JSON") from error
+        raise _EditSkipped("invalid_example", "the content is not an example as JSON") from error
 
 
-# Text edits: find the anchor, leave protected regions alone, join blocks with blank lines.
-
-TEXT_OPS = ("append", "insert_after", "replace", "delete")
-
-_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]")
-# More places than this are ambiguous anyway; the limit keeps the search for them quick.
-_MOST_PLACES = 200
-
-
-class EditSkipped(Exception):
-    """An edit is not applied. Its status becomes `skipped_<status>`."""
-
-    def __init__(self, status: str, reason: str) -> None:
-        self.status, self.reason = status, reason
-
-
-class Span(NamedTuple):
-    """A range of characters of the body."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Splice:
-    """Put `text` in place of `span`. `content` is the part of `text` that the edit asked for, as a
-    range within `text`; the rest is newlines around it.
-    """
-
-    span: Span
-    text: str
-    content: Span
-
-
-class Patching:
+class _Patching:
     """The state of a skill while one patch is applied.
 
     `_written` are the places that earlier edits of the patch wrote or deleted. Later edits of the
@@ -262,7 +258,7 @@ class Patching:
         self._skill = skill
         self._original = self._body = skill.unix_body
         self._regions = scan(self._body)
-        self._written: list[Span] = []
+        self._written: list[_Span] = []
 
     def result(self) -> Skill:
         """The skill after the edits so far."""
@@ -276,14 +272,14 @@ class Patching:
         self._start_from(skill)
 
     def apply(self, op: str, target: str, content: str) -> str:
-        """Apply one text edit and return its status. Raises `EditSkipped` and changes nothing when
+        """Apply one text edit and return its status. Raises `_EditSkipped` and changes nothing when
         the edit cannot be applied.
         """
-        if op not in TEXT_OPS:
-            raise EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(TEXT_OPS)}")
+        if op not in _TEXT_OPS:
+            raise _EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(_TEXT_OPS)}")
         content = "" if op == "delete" else clean(content).strip("\n")
         if op != "delete" and not content.strip():
-            raise EditSkipped(
+            raise _EditSkipped(
                 "empty_content",
                 "there is nothing to write (markers of protected regions do not count)",
             )
@@ -295,7 +291,7 @@ class Patching:
             self._commit(_insertion(self._body, _line_end(self._body, span.end, regions), content))
         elif op == "replace":
             content = _with_edges_of(self._body[span.start : span.end], content)
-            self._commit(_Splice(span, content, Span(0, len(content))))
+            self._commit(_Splice(span, content, _Span(0, len(content))))
         else:
             self._commit(_deletion(self._body, span))
         return f"applied_{op}"
@@ -303,7 +299,7 @@ class Patching:
     def _append(self, content: str, regions: Sequence[Region]) -> str:
         """Append to the body, before protected regions at its end."""
         if f"\n{content}\n" in f"\n{self._body}\n":
-            raise EditSkipped("no_change", "the skill already says exactly this")
+            raise _EditSkipped("no_change", "the skill already says exactly this")
         place = len(self._body)
         before_region = False
         for region in reversed(regions):
@@ -313,71 +309,89 @@ class Patching:
         self._commit(_insertion(self._body, place, content))
         return "applied_append_before_protected_region" if before_region else "applied_append"
 
-    def _locate(self, op: str, target: str, regions: Sequence[Region]) -> Span:
+    def _locate(self, op: str, target: str, regions: Sequence[Region]) -> _Span:
         """The one place that the target names."""
         if not target.strip():
-            raise EditSkipped(f"{op}_missing_target", "the edit names no text to anchor to")
+            raise _EditSkipped(f"{op}_missing_target", "the edit names no text to anchor to")
         places = self._places_of(op, target)
         allowed = [place for place in places if not _overlaps_any(place, regions)]
         if not allowed:
-            raise EditSkipped(
+            raise _EditSkipped(
                 "protected_region", "the target is in, or reaches into, a protected region"
             )
         unwritten = [place for place in allowed if not _overlaps_any(place, self._written)]
         if not unwritten and op != "insert_after":
-            raise EditSkipped("overlapping_edit", "an earlier edit of this patch wrote this text")
+            raise _EditSkipped("overlapping_edit", "an earlier edit of this patch wrote this text")
         places = unwritten or allowed
         if len(places) == 1:
             return places[0]
         whole_lines = [place for place in places if _is_whole_lines(self._body, place)]
         if len(whole_lines) != 1:
-            raise EditSkipped(
+            raise _EditSkipped(
                 f"{op}_target_ambiguous", f"the target occurs in {len(places)} places"
             )
         return whole_lines[0]
 
-    def _places_of(self, op: str, target: str) -> list[Span]:
-        places = _find(self._body, target)
+    def _places_of(self, op: str, target: str) -> list[_Span]:
+        places = _find_target(self._body, target)
         if places:
             return places
-        if _find(self._original, target):
-            raise EditSkipped(
+        if _find_target(self._original, target):
+            raise _EditSkipped(
                 "overlapping_edit", "an earlier edit of this patch already changed the target"
             )
-        if _find(self._skill.head, target):
-            raise EditSkipped(
+        if _find_target(self._skill.head, target):
+            raise _EditSkipped(
                 "frontmatter", "the target is in the frontmatter, which edits may not change"
             )
-        raise EditSkipped(f"{op}_target_not_found", "the target is not in the skill")
+        raise _EditSkipped(f"{op}_target_not_found", "the target is not in the skill")
 
     def _commit(self, splice: _Splice) -> None:
         start, end = splice.span
         body = self._body[:start] + splice.text + self._body[end:]
         if body == self._body:
-            raise EditSkipped("no_change", "the skill would stay as it is")
+            raise _EditSkipped("no_change", "the skill would stay as it is")
         regions = scan(body)
         if texts_of(regions) != texts_of(self._regions):
-            raise EditSkipped(
+            raise _EditSkipped(
                 "protected_region", "the result would make, break or reach into a protected region"
             )
         if self._max_tokens is not None:
             self._refuse_growth(self._skill.with_body(body))
         self._written = [
-            span if span.end < start else _after(splice, span) for span in self._written
+            span if span.end < start else _span_after(splice, span) for span in self._written
         ]
-        self._written.append(Span(start + splice.content.start, start + splice.content.end))
+        self._written.append(_Span(start + splice.content.start, start + splice.content.end))
         self._body, self._regions = body, regions
 
     def _refuse_growth(self, new: Skill) -> None:
         limit = self._max_tokens
         if limit is not None and new.tokens > max(limit, self.result().tokens):
-            raise EditSkipped(
+            raise _EditSkipped(
                 "over_token_ceiling",
                 f"the skill would have about {new.tokens} tokens; {limit} are allowed",
             )
 
 
-def _after(splice: _Splice, span: Span) -> Span:
+class _Span(NamedTuple):
+    """A range of characters of the body."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Splice:
+    """Put `text` in place of `span`. `content` is the part of `text` that the edit asked for, as a
+    range within `text`; the rest is newlines around it.
+    """
+
+    span: _Span
+    text: str
+    content: _Span
+
+
+def _span_after(splice: _Splice, span: _Span) -> _Span:
     """Where a range of the old body is after the splice."""
     shift = len(splice.text) - (splice.span.end - splice.span.start)
 
@@ -386,51 +400,51 @@ def _after(splice: _Splice, span: Span) -> Span:
             return position + shift
         return min(position, splice.span.start)
 
-    return Span(moved(span.start), moved(span.end))
+    return _Span(moved(span.start), moved(span.end))
 
 
-def _find(body: str, target: str) -> list[Span]:
+def _find_target(body: str, target: str) -> list[_Span]:
     """The places where the target occurs: exactly, else with other newlines or white space."""
     exact = {*_occurrences(body, target), *_line_occurrences(body, target)}
     if exact:
         return sorted(exact)
     unix = target.replace("\r\n", "\n")
-    if unix != target and (places := _find(body, unix)):
+    if unix != target and (places := _find_target(body, unix)):
         return places
     words = target.split()
     if not all(word in body for word in words):
         return []
     pattern = r"\s+".join(re.escape(word) for word in words)
-    return [Span(*match.span()) for match in re.finditer(pattern, body)]
+    return [_Span(*match.span()) for match in re.finditer(pattern, body)]
 
 
-def _occurrences(body: str, target: str) -> list[Span]:
+def _occurrences(body: str, target: str) -> list[_Span]:
     """Places that do not overlap each other, from left to right."""
     places = []
     start = body.find(target)
     while start >= 0:
-        places.append(Span(start, start + len(target)))
+        places.append(_Span(start, start + len(target)))
         start = body.find(target, start + len(target))
     return places
 
 
-def _line_occurrences(body: str, target: str) -> list[Span]:
+def _line_occurrences(body: str, target: str) -> list[_Span]:
     """Places at the beginning of a line. They may overlap each other, and a place that begins
     within a line cannot hide them.
     """
-    places = [Span(0, len(target))] if body.startswith(target) else []
+    places = [_Span(0, len(target))] if body.startswith(target) else []
     newline = body.find(f"\n{target}")
     while newline >= 0 and len(places) < _MOST_PLACES:
-        places.append(Span(newline + 1, newline + 1 + len(target)))
+        places.append(_Span(newline + 1, newline + 1 + len(target)))
         newline = body.find(f"\n{target}", newline + 1)
     return places
 
 
-def _overlaps_any(span: Span, others: Sequence[Span | Region]) -> bool:
+def _overlaps_any(span: _Span, others: Sequence[_Span | Region]) -> bool:
     return any(span.start < other.end and other.start < span.end for other in others)
 
 
-def _is_whole_lines(body: str, span: Span) -> bool:
+def _is_whole_lines(body: str, span: _Span) -> bool:
     """Whether only spaces are before the span on its first line and after it on its last line."""
     before = body[: span.start].rstrip(" \t")
     after = body[span.end :].lstrip(" \t")
@@ -457,18 +471,18 @@ def _insertion(body: str, place: int, content: str) -> _Splice:
     none between items of a list.
     """
     before, after = body[:place].rstrip("\n"), body[place:].lstrip("\n")
-    lead = _gap(before, content) if before else ""
-    tail = _gap(content, after) if after else "\n"
+    lead = _gap_between(before, content) if before else ""
+    tail = _gap_between(content, after) if after else "\n"
     return _Splice(
-        Span(len(before), len(body) - len(after)),
+        _Span(len(before), len(body) - len(after)),
         lead + content + tail,
-        Span(len(lead), len(lead) + len(content)),
+        _Span(len(lead), len(lead) + len(content)),
     )
 
 
-def _gap(upper: str, lower: str) -> str:
+def _gap_between(upper: str, lower: str) -> str:
     last_line = upper[upper.rfind("\n") + 1 :]
-    both_items = _LIST_ITEM.match(last_line) and _LIST_ITEM.match(lower)
+    both_items = _ITEM_WITH_TEXT.match(last_line) and _ITEM_WITH_TEXT.match(lower)
     return "\n" if both_items else "\n\n"
 
 
@@ -481,33 +495,21 @@ def _with_edges_of(old: str, new: str) -> str:
     return old[:start] + new + old[start + len(inner) :]
 
 
-def _deletion(body: str, span: Span) -> _Splice:
+def _deletion(body: str, span: _Span) -> _Splice:
     """Delete the span. Whole lines go with their newline and with the blank lines that would
     otherwise be doubled or left at the end of the body.
     """
     start, end = span
     starts_line = start == 0 or body[start - 1] == "\n"
     if not starts_line or body[end : end + 1] not in ("\n", ""):
-        return _Splice(span, "", Span(0, 0))
+        return _Splice(span, "", _Span(0, 0))
     if end < len(body):
         end += 1
     while body[end : end + 1] == "\n" and (start == 0 or body[start - 2 : start] == "\n\n"):
         end += 1
     while end == len(body) and body[start - 2 : start] == "\n\n":
         start -= 1
-    return _Splice(Span(start, end), "", Span(0, 0))
-
-
-Granularity = Literal["paragraph", "line"]
-Kind = Literal["heading", "rule", "paragraph", "list", "table", "code"]
-
-_REMOVE = "remove "  # how the label of a removal begins
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
-_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t\r]*$")
-_RULE = re.compile(r" {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})\r?$")
-_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]|\r?$)")
-_CODE_FENCE = re.compile(r"[> \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
-_SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]*_`]*[ \t\r]*$|(?: {2,}|\\)\r?$")
+    return _Splice(_Span(start, end), "", _Span(0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,18 +533,13 @@ class Unit:
         """The edit that removes the unit. The removals of any subset of the units can be applied
         together, in any order.
         """
-        label = f"{_REMOVE}{self.lines}"
+        label = f"{_REMOVAL_LABEL}{self.lines}"
         return Edit("delete", self.text, id=self.id, label=label, source_type="prune")
 
     @property
     def lines(self) -> str:
         """Where it is, for people: "line 12" or "lines 12-15"."""
         return f"line {self.start}" if self.start == self.end else f"lines {self.id[1:]}"
-
-
-def removed_lines(removal: Edit) -> str:
-    """The lines of the initial skill that a unit's removal takes out, for people."""
-    return removal.label.removeprefix(_REMOVE)
 
 
 def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:
@@ -552,8 +549,8 @@ def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:
     """
     lines = skill.unix_body.split("\n")
     protected, glued = _protected_lines(skill.unix_body, lines), _glued_lines(lines)
-    body = _UnitBody(lines, _with_glued(protected, glued), glued)
-    spans = _with_headings(body, _blocks(body), by)
+    body = _BodyLines(lines, _with_glued(protected, glued), glued)
+    spans = _unit_blocks(body, _blocks(body), by)
     counts = Counter(
         line.strip(" \t") for number, line in enumerate(lines) if number not in protected
     )
@@ -571,7 +568,7 @@ def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:
     return tuple(found)
 
 
-def without(skill: Skill, removed: Iterable[Unit]) -> Skill:
+def without_units(skill: Skill, removed: Iterable[Unit]) -> Skill:
     """The skill without these units, which must come from `units(skill)`."""
     applied = apply_edits(skill, [unit.removal for unit in removed])
     for result in applied.results:
@@ -580,18 +577,23 @@ def without(skill: Skill, removed: Iterable[Unit]) -> Skill:
     return applied.skill
 
 
+def removed_lines(removal: Edit) -> str:
+    """The lines of the initial skill that a unit's removal takes out, for people."""
+    return removal.label.removeprefix(_REMOVAL_LABEL)
+
+
 @dataclass(frozen=True, slots=True)
-class _Lines:
+class _LineBlock:
     """A range of lines of the body; `end` is exclusive."""
 
     start: int
     end: int
-    kind: Kind
+    kind: _BlockKind
     level: int = 0  # of a heading
 
 
 @dataclass(frozen=True, slots=True)
-class _UnitBody:
+class _BodyLines:
     """The lines of a body, and what must be known about them before they are grouped."""
 
     lines: Sequence[str]
@@ -607,7 +609,7 @@ class _UnitBody:
 
     def is_item(self, number: int) -> bool:
         line = self.lines[number]
-        return bool(_ITEM.match(line)) and not _RULE.match(line)
+        return bool(_LIST_ITEM.match(line)) and not _RULE.match(line)
 
     def starts_block(self, number: int) -> bool:
         """The line cannot continue a paragraph."""
@@ -617,7 +619,7 @@ class _UnitBody:
             or not line.strip()
             or _HEADING.match(line)
             or _RULE.match(line)
-            or _ITEM.match(line)
+            or _LIST_ITEM.match(line)
             or _CODE_FENCE.match(line)
         )
 
@@ -682,7 +684,7 @@ def _with_glued(numbers: frozenset[int], glued: frozenset[int]) -> frozenset[int
     return frozenset(found)
 
 
-def _blocks(body: _UnitBody) -> list[_Lines]:
+def _blocks(body: _BodyLines) -> list[_LineBlock]:
     """The markdown blocks of the body, in order, without blank and protected lines."""
     blocks = []
     number = 0
@@ -696,28 +698,28 @@ def _blocks(body: _UnitBody) -> list[_Lines]:
     return blocks
 
 
-def _block_at(body: _UnitBody, start: int) -> _Lines:
+def _block_at(body: _BodyLines, start: int) -> _LineBlock:
     line = body.lines[start]
     if heading := _HEADING.match(line):
-        return _Lines(start, body.past_glued(start + 1), "heading", len(heading[1]))
+        return _LineBlock(start, body.past_glued(start + 1), "heading", len(heading[1]))
     if _RULE.match(line):
-        return _Lines(start, start + 1, "rule")
+        return _LineBlock(start, start + 1, "rule")
     if body.is_item(start):
-        return _Lines(start, _list_end(body, start), "list")
+        return _LineBlock(start, _list_end(body, start), "list")
     if _CODE_FENCE.match(line):
-        return _Lines(start, body.past_glued(start + 1), "code")
+        return _LineBlock(start, body.past_glued(start + 1), "code")
     end = body.past_glued(start + 1)
     while end < len(body.lines):
         if underline := _UNDERLINE.match(body.lines[end]):
-            return _Lines(start, end + 1, "heading", 1 if "=" in underline[1] else 2)
+            return _LineBlock(start, end + 1, "heading", 1 if "=" in underline[1] else 2)
         if body.starts_block(end):
             break
         end = body.past_glued(end + 1)
     is_table = any(text.lstrip().startswith("|") for text in body.lines[start:end])
-    return _Lines(start, end, "table" if is_table else "paragraph")
+    return _LineBlock(start, end, "table" if is_table else "paragraph")
 
 
-def _list_end(body: _UnitBody, start: int) -> int:
+def _list_end(body: _BodyLines, start: int) -> int:
     """Where the list that starts here ends, without blank lines after it."""
     inside = body.indent(start) + 2
     end = number = body.past_glued(start + 1)
@@ -733,21 +735,23 @@ def _list_end(body: _UnitBody, start: int) -> int:
     return end
 
 
-def _with_headings(body: _UnitBody, blocks: Sequence[_Lines], by: Granularity) -> list[_Lines]:
+def _unit_blocks(
+    body: _BodyLines, blocks: Sequence[_LineBlock], by: Granularity
+) -> list[_LineBlock]:
     """The parts of all blocks. A heading joins the one part that is its whole section."""
-    spans: list[_Lines] = []
+    spans: list[_LineBlock] = []
     for index, block in enumerate(blocks):
         if block.kind in ("heading", "rule"):
             continue
-        parts = _parts(body, block) if by == "line" else [block]
+        parts = _parts_of_block(body, block) if by == "line" else [block]
         heading = blocks[index - 1] if index else None
         if len(parts) == 1 and heading is not None and _is_whole_section(body, blocks, index):
-            parts = [_Lines(heading.start, block.end, block.kind)]
+            parts = [_LineBlock(heading.start, block.end, block.kind)]
         spans += parts
     return spans
 
 
-def _is_whole_section(body: _UnitBody, blocks: Sequence[_Lines], index: int) -> bool:
+def _is_whole_section(body: _BodyLines, blocks: Sequence[_LineBlock], index: int) -> bool:
     """Whether the block is everything between its heading and the next one of the same or a
     higher level.
     """
@@ -762,7 +766,7 @@ def _is_whole_section(body: _UnitBody, blocks: Sequence[_Lines], index: int) -> 
     return all(number not in body.protected for number in around)
 
 
-def _parts(body: _UnitBody, block: _Lines) -> list[_Lines]:
+def _parts_of_block(body: _BodyLines, block: _LineBlock) -> list[_LineBlock]:
     """The items of a list, the sentence lines of a paragraph; other blocks stay whole."""
     if block.kind == "list":
         top = body.indent(block.start) + 1
@@ -782,5 +786,5 @@ def _parts(body: _UnitBody, block: _Lines) -> list[_Lines]:
     for start, end in zip(starts, [*starts[1:], block.end], strict=True):
         while body.is_blank(end - 1):
             end -= 1
-        parts.append(_Lines(start, end, block.kind))
+        parts.append(_LineBlock(start, end, block.kind))
     return parts

@@ -1,4 +1,13 @@
-"""The list of runs, and several runs side by side."""
+"""Pages about a folder of runs: the list, several runs side by side, and the form for a new run.
+
+- The address says how the list is filtered, searched and sorted. Its table is updated while the
+  page is open.
+- The comparison shows settings that differ, measured edits, and the skills of two runs.
+- The form has one input per key of the config; it is made from the config's schema. A filled form
+  is written as a config file, or overrides the settings of a file that was chosen. Estimate, check
+  and start are the commands of that name, in a process of their own. `starting_page` is shown until
+  the started run has its journal.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +59,100 @@ from skillfit.studio.site import (
     stream_parts,
 )
 
-_PAGE = 50
-_COMPARED = 6  # runs side by side at most
+_RUNS_PER_PAGE = 50
+_STATES = (*get_args(RunState), "failed")
+_SORTS: dict[str, Callable[[RunRow], tuple[float, str]]] = {
+    "date": lambda row: (row.card.updated_at, row.name),
+    "gain": lambda row: (_none_last(row.gain), row.name),
+    "score": lambda row: (_none_last(row.card.score), row.name),
+    "cost": lambda row: (_none_last(row.card.usd), row.name),
+    "tokens": lambda row: (row.card.tokens, row.name),
+}
+_COMPARED_RUNS = 6  # runs side by side at most
 _COMPARED_EDITS = 20
-_UNSET = ("null", "{}", "[]", '""')
-STATES = (*get_args(RunState), "failed")
+_UNSET = ("null", "{}", "[]", '""')  # as flat_settings writes them
+# Asked for at the top of the form, in this order; all other keys are below, by section.
+_MAIN_KEYS = (
+    "recipe",
+    "env.skill",
+    "env.tasks",
+    "env.grader",
+    "model.agent",
+    "model.optimizer",
+    "model.judge",
+    "budget.usd",
+    "budget.rollouts",
+    "budget.calls",
+    "budget.tokens",
+    "budget.minutes",
+)
+_MADE_HERE = "# Made in skillfit studio."
+_CHECK_SECONDS = 1_800.0
+
+
+def index_page(studio: Studio, request: Request) -> Response:
+    return studio.page(request, RunsPage(run_list(studio.library.index(), request)))
+
+
+def index_live(studio: Studio, request: Request) -> Response:
+    def look() -> dict[str, str]:
+        return {"runs": studio.render(RunsTable(run_list(studio.library.index(), request)))}
+
+    return stream_parts(request, look)
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPage(PageData):
+    template: ClassVar = "runs.html.j2"
+
+    runs: RunList
+
+
+@dataclass(frozen=True, slots=True)
+class RunsTable(PageData):
+    """The part of the page that is updated."""
+
+    template: ClassVar = "runs_table.html.j2"
+
+    runs: RunList
+
+
+@dataclass(frozen=True, slots=True)
+class RunList:
+    """The rows that were asked for, and how many there are of each state."""
+
+    page: ListPage[RunRow]
+    counts: dict[str, int]
+    problems: tuple[str, ...]
+    state: str
+    search: str
+    sort: str
+
+    def sorted_by(self, sort: str) -> str:
+        """The address of this list in another order."""
+        chosen = {"q": self.search, "state": self.state, "sort": sort}
+        return "/?" + urlencode({key: value for key, value in chosen.items() if value})
+
+
+def run_list(index: RunIndex, request: Request) -> RunList:
+    """Filter, search and sort as the address says."""
+    query = request.query_params
+    state, search = query.get("state", ""), query.get("q", "").strip()
+    sort = query.get("sort", "date")
+    rows = [_run_row(run) for run in index.runs]
+    counts = dict.fromkeys(_STATES, 0)
+    for row in rows:
+        counts[row.state] += 1
+    if state in _STATES:
+        rows = [row for row in rows if row.state == state]
+    if search:
+        rows = [row for row in rows if _matches(row, search.lower())]
+    if sort == "name":
+        rows.sort(key=lambda row: row.name)
+    else:
+        rows.sort(key=_SORTS.get(sort, _SORTS["date"]), reverse=True)
+    page = page_of(rows, number_in(request, "page"), _RUNS_PER_PAGE, query)
+    return RunList(page, counts, index.problems, state, search, sort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,62 +188,11 @@ class RunRow:
         )
 
 
-def _row(run: NamedRun) -> RunRow:
+def _run_row(run: NamedRun) -> RunRow:
     listed, card = run.listed, run.listed.card
     state = "failed" if card.finish_reason == "infrastructure" else listed.state
     curve = sparkline([point.score for point in card.points])
     return RunRow(run.name, state, card, curve)
-
-
-def _number(value: float | None) -> float:
-    return float("-inf") if value is None else value
-
-
-SORTS: dict[str, Callable[[RunRow], tuple[float, str]]] = {
-    "date": lambda row: (row.card.updated_at, row.name),
-    "gain": lambda row: (_number(row.gain), row.name),
-    "score": lambda row: (_number(row.card.score), row.name),
-    "cost": lambda row: (_number(row.card.usd), row.name),
-    "tokens": lambda row: (row.card.tokens, row.name),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RunList:
-    """The rows that were asked for, and how many there are of each state."""
-
-    page: ListPage[RunRow]
-    counts: dict[str, int]
-    problems: tuple[str, ...]
-    state: str
-    search: str
-    sort: str
-
-    def sorted_by(self, sort: str) -> str:
-        """The address of this list in another order."""
-        chosen = {"q": self.search, "state": self.state, "sort": sort}
-        return "/?" + urlencode({key: value for key, value in chosen.items() if value})
-
-
-def run_list(index: RunIndex, request: Request) -> RunList:
-    """Filter, search and sort as the address says."""
-    query = request.query_params
-    state, search = query.get("state", ""), query.get("q", "").strip()
-    sort = query.get("sort", "date")
-    rows = [_row(run) for run in index.runs]
-    counts = dict.fromkeys(STATES, 0)
-    for row in rows:
-        counts[row.state] += 1
-    if state in STATES:
-        rows = [row for row in rows if row.state == state]
-    if search:
-        rows = [row for row in rows if _matches(row, search.lower())]
-    if sort == "name":
-        rows.sort(key=lambda row: row.name)
-    else:
-        rows.sort(key=SORTS.get(sort, SORTS["date"]), reverse=True)
-    page = page_of(rows, number_in(request, "page"), _PAGE, query)
-    return RunList(page, counts, index.problems, state, search, sort)
 
 
 def _matches(row: RunRow, wanted: str) -> bool:
@@ -153,31 +200,56 @@ def _matches(row: RunRow, wanted: str) -> bool:
     return all(any(word in text.lower() for text in texts) for word in wanted.split())
 
 
-@dataclass(frozen=True, slots=True)
-class RunsPage(PageData):
-    template: ClassVar = "runs.html.j2"
-
-    runs: RunList
+def _none_last(value: float | None) -> float:
+    return float("-inf") if value is None else value
 
 
-@dataclass(frozen=True, slots=True)
-class RunsTable(PageData):
-    """The part of the page that is updated."""
+def compare_page(studio: Studio, request: Request) -> Response:
+    names = list(dict.fromkeys(request.query_params.getlist("run")))[:_COMPARED_RUNS]
+    if len(names) < 2:
+        return studio.go_to("/", "Choose two or more runs to compare.")
+    try:
+        stories = [studio.library.story(name) for name in names]
+    except NoSuchRun as error:
+        raise HTTPException(404, str(error)) from error
+    runs = [ComparedRun(name, story) for name, story in zip(names, stories, strict=True)]
+    query = request.query_params
+    left, right = (
+        _chosen_run(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
+    )
+    edits = compared_edits(stories)
+    curves = {visible(run.name): run.story for run in runs}
+    page = ComparePage(
+        runs=runs,
+        chart=compare_chart(curves),
+        small_chart=compare_chart(curves, 340, 260, names=False),
+        settings=differing_settings(stories),
+        edits=edits[:_COMPARED_EDITS],
+        edits_cut=max(0, len(edits) - _COMPARED_EDITS),
+        left=names[left],
+        right=names[right],
+        hunks=diff_hunks(stories[left].found_skill, stories[right].found_skill),
+    )
+    return studio.page(request, page)
 
-    template: ClassVar = "runs_table.html.j2"
 
-    runs: RunList
-
-
-def index_page(studio: Studio, request: Request) -> Response:
-    return studio.page(request, RunsPage(run_list(studio.library.index(), request)))
+def _chosen_run(names: Sequence[str], wanted: str, usual: int) -> int:
+    return names.index(wanted) if wanted in names else usual
 
 
-def index_live(studio: Studio, request: Request) -> Response:
-    def look() -> dict[str, str]:
-        return {"runs": studio.render(RunsTable(run_list(studio.library.index(), request)))}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparePage(PageData):
+    template: ClassVar = "compare.html.j2"
 
-    return stream_parts(request, look)
+    runs: Sequence[ComparedRun]
+    chart: Markup
+    small_chart: Markup
+    settings: Sequence[SettingRow]
+    edits: Sequence[EditRow]
+    edits_cut: int
+    left: str  # names of the two runs whose skills are compared
+    right: str
+    hunks: Sequence[Hunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,95 +311,28 @@ def compared_edits(stories: Sequence[RunStory]) -> list[EditRow]:
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparePage(PageData):
-    template: ClassVar = "compare.html.j2"
-
-    runs: Sequence[ComparedRun]
-    chart: Markup
-    small_chart: Markup
-    settings: Sequence[SettingRow]
-    edits: Sequence[EditRow]
-    edits_cut: int
-    left: str  # names of the two runs whose skills are compared
-    right: str
-    hunks: Sequence[Hunk]
-
-
-def compare_page(studio: Studio, request: Request) -> Response:
-    names = list(dict.fromkeys(request.query_params.getlist("run")))[:_COMPARED]
-    if len(names) < 2:
-        return studio.go_to("/", "Choose two or more runs to compare.")
-    try:
-        stories = [studio.library.story(name) for name in names]
-    except NoSuchRun as error:
-        raise HTTPException(404, str(error)) from error
-    runs = [ComparedRun(name, story) for name, story in zip(names, stories, strict=True)]
-    query = request.query_params
-    left, right = (
-        _chosen(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
-    )
-    edits = compared_edits(stories)
-    curves = {visible(run.name): run.story for run in runs}
-    page = ComparePage(
-        runs=runs,
-        chart=compare_chart(curves),
-        small_chart=compare_chart(curves, 340, 260, names=False),
-        settings=differing_settings(stories),
-        edits=edits[:_COMPARED_EDITS],
-        edits_cut=max(0, len(edits) - _COMPARED_EDITS),
-        left=names[left],
-        right=names[right],
-        hunks=diff_hunks(stories[left].found_skill, stories[right].found_skill),
-    )
-    return studio.page(request, page)
-
-
-def _chosen(names: Sequence[str], wanted: str, usual: int) -> int:
-    return names.index(wanted) if wanted in names else usual
-
-
-# Asked for at the top of the form, in this order; all other keys are below, by section.
-MAIN_KEYS = (
-    "recipe",
-    "env.skill",
-    "env.tasks",
-    "env.grader",
-    "model.agent",
-    "model.optimizer",
-    "model.judge",
-    "budget.usd",
-    "budget.rollouts",
-    "budget.calls",
-    "budget.tokens",
-    "budget.minutes",
-)
-_MADE_HERE = "# Made in skillfit studio."
-_CHECK_SECONDS = 1_800.0
-
-
 async def new_page(studio: Studio, request: Request) -> Response:
     """The form; with POST, its estimate, its check, or the start of the run."""
     if request.method == "GET":
         filled = NewRun(_free_name(studio), request.query_params.get("config", ""))
-        return _form(studio, request, filled)
+        return _form_page(studio, request, filled)
     form = await studio.form(request)
     texts = {key: str(value) for key, value in form.items()}
     do = texts.get("do", "")
     try:
         filled = NewRun.from_form(texts)
         if do == "show":
-            return _form(studio, request, filled)
+            return _form_page(studio, request, filled)
         filled.check(studio.folders)
         run = studio.folders.resolve(studio.library.folder / filled.name)
         config = filled.config_path(studio.folders, studio.project)
     except SkillfitError as error:
-        filled = NewRun(texts.get("name", ""), texts.get("config", ""), _given(texts))
-        return _form(studio, request, filled, problem=str(error))
+        filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
+        return _form_page(studio, request, filled, problem=str(error))
     settings = filled.overrides() if filled.config else []
     words = [studio.folders.shown(config), *settings]
     if do == "start":
-        return await _start(studio, request, filled, run, words, force="force" in texts)
+        return await _start_run(studio, request, filled, run, words, force="force" in texts)
     if do == "check":
         arguments = ["check", *words, "--run", str(run)]
     else:
@@ -335,31 +340,23 @@ async def new_page(studio: Studio, request: Request) -> Response:
     try:
         result = await run_command(arguments, folder=studio.project, timeout=_CHECK_SECONDS)
     except InputError as error:
-        return _form(studio, request, filled, problem=str(error))
-    return _form(studio, request, filled, result=result, kind=do)
+        return _form_page(studio, request, filled, problem=str(error))
+    return _form_page(studio, request, filled, result=result, kind=do)
 
 
-def _given(texts: dict[str, str]) -> dict[str, str]:
+def _setting_texts(texts: dict[str, str]) -> dict[str, str]:
     return {key.removeprefix("set:"): text for key, text in texts.items() if key.startswith("set:")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRunPage(PageData):
-    template: ClassVar = "new.html.j2"
-
-    filled: NewRun
-    given: Mapping[str, str]  # settings of the config file to start from
-    problem: str
-    result: CommandResult | None  # of an estimate or a check
-    kind: str  # estimate or check
-    fields: Sequence[FormField]
-    sections: Mapping[str, Sequence[FormField]]
-    skills: Sequence[str]
-    tasks: Sequence[str]
-    configs: Sequence[str]
+def _free_name(studio: Studio) -> str:
+    taken = {run.name for run in studio.library.index().runs}
+    number = len(taken) + 1
+    while f"run-{number}" in taken or (studio.library.folder / f"run-{number}").exists():
+        number += 1
+    return f"run-{number}"
 
 
-def _form(
+def _form_page(
     studio: Studio,
     request: Request,
     filled: NewRun,
@@ -390,37 +387,35 @@ def _form(
     return studio.page(request, page, 400 if problem else 200)
 
 
-def _free_name(studio: Studio) -> str:
-    taken = {run.name for run in studio.library.index().runs}
-    number = len(taken) + 1
-    while f"run-{number}" in taken or (studio.library.folder / f"run-{number}").exists():
-        number += 1
-    return f"run-{number}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRunPage(PageData):
+    template: ClassVar = "new.html.j2"
+
+    filled: NewRun
+    given: Mapping[str, str]  # settings of the config file to start from
+    problem: str
+    result: CommandResult | None  # of an estimate or a check
+    kind: str  # estimate or check
+    fields: Sequence[FormField]
+    sections: Mapping[str, Sequence[FormField]]
+    skills: Sequence[str]
+    tasks: Sequence[str]
+    configs: Sequence[str]
 
 
-async def _start(
+async def _start_run(
     studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
 ) -> Response:
     if await asyncio.to_thread(_has_started, studio, filled.name):  # not only checked
         problem = f"There is a run named {filled.name} already. Give this one another name."
-        return _form(studio, request, filled, problem=problem)
+        return _form_page(studio, request, filled, problem=problem)
     forced = ["--force"] if force else []
     arguments = ["train", *words, "--run", str(run), "--json", *forced]
     try:
         studio.starter.start(run, arguments, folder=studio.project)
     except InputError as error:
-        return _form(studio, request, filled, problem=str(error))
+        return _form_page(studio, request, filled, problem=str(error))
     return studio.go_to(run_url("starting", filled.name))
-
-
-@dataclass(frozen=True, slots=True)
-class StartingPage(PageData):
-    template: ClassVar = "starting.html.j2"
-
-    name: str
-    alive: bool  # its process runs
-    log: str
-    config: str  # the file that the form wrote; empty when it started from another file
 
 
 def starting_page(studio: Studio, request: Request) -> Response:
@@ -438,117 +433,21 @@ def starting_page(studio: Studio, request: Request) -> Response:
     return studio.page(request, StartingPage(name, alive, start_log(run), config))
 
 
+@dataclass(frozen=True, slots=True)
+class StartingPage(PageData):
+    template: ClassVar = "starting.html.j2"
+
+    name: str
+    alive: bool  # its process runs
+    log: str
+    config: str  # the file that the form wrote; empty when it started from another file
+
+
 def _has_started(studio: Studio, name: str) -> bool:
     try:
         return studio.library.story(name).has_begun
     except SkillfitError:
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class FormField:
-    """One input of the form."""
-
-    key: str
-    kind: Literal["text", "number", "choice", "switch"]
-    doc: str
-    default: str = ""
-    choices: tuple[str, ...] = ()
-    step: str = "any"  # of a number: "1" for whole ones
-
-    @property
-    def label(self) -> str:
-        return self.key.rpartition(".")[2].replace("_", " ")
-
-
-@cache
-def form_fields() -> tuple[FormField, ...]:
-    """Every key of the config that a form can set, in the schema's order."""
-    schema = Config.model_json_schema()
-    return tuple(_fields(schema["properties"], schema["$defs"], ""))
-
-
-# A JSON schema, as far as pydantic uses it for the config.
-_Schema = TypedDict(
-    "_Schema",
-    {
-        "$ref": str,
-        "anyOf": "list[_Schema]",
-        "default": JsonValue,
-        "description": str,
-        "enum": list[str],
-        "properties": "dict[str, _Schema]",
-        "type": str,
-    },
-    total=False,
-)
-
-
-def _fields(
-    properties: Mapping[str, _Schema], definitions: Mapping[str, _Schema], prefix: str
-) -> Iterator[FormField]:
-    for name, described in properties.items():
-        key = f"{prefix}{name}"
-        section = _section(described, definitions)
-        if section is not None and not key.startswith("model."):
-            yield from _fields(section["properties"], definitions, f"{key}.")
-        else:
-            yield _field(key, described)
-
-
-def _section(described: _Schema, definitions: Mapping[str, _Schema]) -> _Schema | None:
-    return definitions.get(described.get("$ref", "").rpartition("/")[2])
-
-
-def _field(key: str, described: _Schema) -> FormField:
-    doc = " ".join(str(described.get("description", "")).split())
-    default = described.get("default")
-    shown = "" if default in (None, "", [], {}) else _as_text(default)
-    kinds = [described.get("type"), *(part.get("type") for part in described.get("anyOf", ()))]
-    if "enum" in described:
-        return FormField(key, "choice", doc, shown, tuple(map(str, described["enum"])))
-    if "boolean" in kinds:
-        return FormField(key, "switch", doc, shown, ("true", "false"))
-    if "integer" in kinds or "number" in kinds:
-        return FormField(key, "number", doc, shown, step="1" if "integer" in kinds else "any")
-    return FormField(key, "text", doc, shown)
-
-
-def _as_text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def form_sections() -> dict[str, list[FormField]]:
-    """The fields that are not asked for at the top, by section."""
-    grouped: dict[str, list[FormField]] = {}
-    for one in form_fields():
-        if one.key not in MAIN_KEYS and "." in one.key:
-            grouped.setdefault(one.key.partition(".")[0], []).append(one)
-    return grouped
-
-
-def main_fields() -> list[FormField]:
-    by_key = {one.key: one for one in form_fields()}
-    return [by_key[key] for key in MAIN_KEYS if key in by_key]
-
-
-def file_values(folders: Folders, config: str) -> dict[str, str]:
-    """The settings of a config file that differ from the defaults, by dotted key, as texts."""
-    path = folders.resolve(config)
-    loaded = load_config(path, warn=lambda message: None)
-    given = loaded.model_dump(mode="json", exclude_defaults=True)
-    values: dict[str, str] = {}
-    for one in form_fields():
-        value: JsonValue = given
-        for part in one.key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if isinstance(value, Mapping) and set(value) == {"id"}:  # a model without options
-            value = value["id"]
-        if value not in (None, "", [], {}):
-            text = _as_text(value)
-            inside = one.key in PATH_KEYS and folders.holds(text)
-            values[one.key] = folders.shown(folders.resolve(text)) if inside else text
-    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +467,7 @@ class NewRun:
             one = known.get(key.removeprefix("set:"))
             if one is None or not key.startswith("set:") or not text.strip():
                 continue
-            settings[one.key] = _parsed(one, text.strip())
+            settings[one.key] = _parse_field(one, text.strip())
         return cls(form.get("name", "").strip(), form.get("config", "").strip(), settings)
 
     def check(self, folders: Folders) -> None:
@@ -580,7 +479,7 @@ class NewRun:
 
     def overrides(self) -> list[str]:
         """The settings as words of a command line."""
-        return [f"{key}={_as_text(value)}" for key, value in self.settings.items()]
+        return [f"{key}={_value_text(value)}" for key, value in self.settings.items()]
 
     def yaml_text(self) -> str:
         """The settings as a config file."""
@@ -613,7 +512,7 @@ class NewRun:
         return path
 
 
-def _parsed(one: FormField, text: str) -> JsonValue:
+def _parse_field(one: FormField, text: str) -> JsonValue:
     """A field's text as the value that goes into the config."""
     if one.kind == "number":
         try:
@@ -634,3 +533,112 @@ def _parsed(one: FormField, text: str) -> JsonValue:
             ) from error
         return value
     return text
+
+
+def file_values(folders: Folders, config: str) -> dict[str, str]:
+    """The settings of a config file that differ from the defaults, by dotted key, as texts."""
+    path = folders.resolve(config)
+    loaded = load_config(path, warn=lambda message: None)
+    given = loaded.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, str] = {}
+    for one in form_fields():
+        value: JsonValue = given
+        for part in one.key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping) and set(value) == {"id"}:  # a model without options
+            value = value["id"]
+        if value not in (None, "", [], {}):
+            text = _value_text(value)
+            inside = one.key in PATH_KEYS and folders.holds(text)
+            values[one.key] = folders.shown(folders.resolve(text)) if inside else text
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One input of the form."""
+
+    key: str
+    kind: Literal["text", "number", "choice", "switch"]
+    doc: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    step: str = "any"  # of a number: "1" for whole ones
+
+    @property
+    def label(self) -> str:
+        return self.key.rpartition(".")[2].replace("_", " ")
+
+
+def main_fields() -> list[FormField]:
+    """The fields that are asked for at the top."""
+    by_key = {one.key: one for one in form_fields()}
+    return [by_key[key] for key in _MAIN_KEYS if key in by_key]
+
+
+def form_sections() -> dict[str, list[FormField]]:
+    """The fields that are not asked for at the top, by section."""
+    grouped: dict[str, list[FormField]] = {}
+    for one in form_fields():
+        if one.key not in _MAIN_KEYS and "." in one.key:
+            grouped.setdefault(one.key.partition(".")[0], []).append(one)
+    return grouped
+
+
+@cache
+def form_fields() -> tuple[FormField, ...]:
+    """Every key of the config that a form can set, in the schema's order."""
+    schema = Config.model_json_schema()
+    return tuple(_schema_fields(schema["properties"], schema["$defs"], ""))
+
+
+# A JSON schema, as far as pydantic uses it for the config.
+_JsonSchema = TypedDict(
+    "_JsonSchema",
+    {
+        "$ref": str,
+        "anyOf": "list[_JsonSchema]",
+        "default": JsonValue,
+        "description": str,
+        "enum": list[str],
+        "properties": "dict[str, _JsonSchema]",
+        "type": str,
+    },
+    total=False,
+)
+
+
+def _schema_fields(
+    properties: Mapping[str, _JsonSchema], definitions: Mapping[str, _JsonSchema], prefix: str
+) -> Iterator[FormField]:
+    for name, described in properties.items():
+        key = f"{prefix}{name}"
+        section = _schema_section(described, definitions)
+        if section is not None and not key.startswith("model."):
+            yield from _schema_fields(section["properties"], definitions, f"{key}.")
+        else:
+            yield _form_field(key, described)
+
+
+def _schema_section(
+    described: _JsonSchema, definitions: Mapping[str, _JsonSchema]
+) -> _JsonSchema | None:
+    return definitions.get(described.get("$ref", "").rpartition("/")[2])
+
+
+def _form_field(key: str, described: _JsonSchema) -> FormField:
+    doc = " ".join(str(described.get("description", "")).split())
+    default = described.get("default")
+    shown = "" if default in (None, "", [], {}) else _value_text(default)
+    kinds = [described.get("type"), *(part.get("type") for part in described.get("anyOf", ()))]
+    if "enum" in described:
+        return FormField(key, "choice", doc, shown, tuple(map(str, described["enum"])))
+    if "boolean" in kinds:
+        return FormField(key, "switch", doc, shown, ("true", "false"))
+    if "integer" in kinds or "number" in kinds:
+        return FormField(key, "number", doc, shown, step="1" if "integer" in kinds else "any")
+    return FormField(key, "text", doc, shown)
+
+
+def _value_text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from skillfit.config.schema import EvaluationSection, OptimizerSection
 from skillfit.gate import Candidate, Gate, TextFilter
-from skillfit.optimize import stages as look_back
-from skillfit.optimize.stages import Pair
+from skillfit.optimize.stages import Pair, keep_pairs, pair_up, top_up, write_advice, write_lesson
 from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
@@ -62,7 +61,7 @@ async def slow_update(run: Components, epoch: Epoch, state: TrainingState) -> Sl
         return SlowUpdated(state)  # in the last epoch nothing could measure the lesson any more
     with log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state)
-        lesson = await look_back.write_lesson(
+        lesson = await write_lesson(
             run.optimizer,
             comparison.previous,
             comparison.current,
@@ -107,7 +106,7 @@ async def meta_skill(
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     with log.stage("meta_skill"):
         comparison = comparison or await _compare(run.engine, run.config.optimizer, epoch, state)
-        advice = await look_back.write_advice(
+        advice = await write_advice(
             run.optimizer,
             comparison.previous,
             comparison.current,
@@ -170,14 +169,14 @@ async def _compare(
         raise_if_skipped([*old, *new])
         before.extend(old)
         after.extend(new)
-        return look_back.pair_up(items, old, new)
+        return pair_up(items, old, new)
 
     sample = epoch.slow_order[: settings.slow_update_samples]
     pairs = await compare(sample)
     if settings.longitudinal_pair_policy == "changed":
         others = epoch.slow_order[len(sample) :]
-        pairs = await look_back.top_up(pairs, others, len(sample), compare)
-    kept = look_back.keep(pairs, settings.longitudinal_pair_policy)
+        pairs = await top_up(pairs, others, len(sample), compare)
+    kept = keep_pairs(pairs, settings.longitudinal_pair_policy)
     return EpochComparison(
         previous, current, pairs, kept, Tally.of(before).hard, Tally.of(after).hard
     )

@@ -370,6 +370,7 @@ def _refuse_unused_settings_of_agents(config: Config, task: Task, agent: Agent |
             "env.max_rollout_tokens": env.max_rollout_tokens,
             "env.corpus": env.corpus,
             "env.network": env.network != "auto",
+            "env.sandbox": env.sandbox != "auto",
         }
         brought = _source_settings(config)
         if named := [name for name, value in unused.items() if value and name not in brought]:

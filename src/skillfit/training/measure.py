@@ -42,7 +42,7 @@ from skillfit.run.directory import (
 from skillfit.run.events import AblationFinished, RunStarted
 from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill
-from skillfit.skill.edits import Granularity, Unit, units, without
+from skillfit.skill.edits import Granularity, Unit, units, without_units
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
@@ -309,7 +309,7 @@ class AblationRollouts:
             for unit, worth in zip(self._units.values(), worths, strict=True)
             if worth.decision == "cut"
         ]
-        shorter = without(self._skill, cut) if cut else None
+        shorter = without_units(self._skill, cut) if cut else None
         event = AblationFinished(
             units=worths,
             rollouts=self._scored,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from skillfit.config.schema import Config, EvaluationSection
 from skillfit.gate import Candidate, EditEffect, Gate, Observation, TextFilter, Verdict
 from skillfit.optimize.optimizer import Optimizer, Patch, failure_patterns
-from skillfit.optimize.stages import collect_notes, consolidate
+from skillfit.optimize.stages import collect_notes, consolidate_notes
 from skillfit.rollout import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, GateDecided, StepFinished
 from skillfit.run.records import (
@@ -157,7 +157,7 @@ async def add_notes(
     held = set(appendix_notes(state.skill))
     skill = with_notes(state.skill, notes)
     with log.within("gate"):
-        condensed = await consolidate(optimizer, appendix_notes(skill), step=log.step)
+        condensed = await consolidate_notes(optimizer, appendix_notes(skill), step=log.step)
         consolidated = condensed is not None and all(
             texts.passes(note, log.step) for note in condensed
         )
