@@ -28,7 +28,8 @@ from typing import Any
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
-from skillfit.optimize.optimizer import Context, Optimizer, Patch, Payload, Proposal
+from skillfit.optimize.context import Context
+from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
 from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.optimize.stages import (
     Selection,
