@@ -265,7 +265,7 @@ def benchmarks() -> str:
 
 def isolations() -> str:
     """The ways to isolate a program, the strongest first."""
-    from skillfit.sandbox.isolation import ISOLATIONS
+    from skillfit.sandbox.programs import ISOLATIONS
 
     network = {"all": "cut", "tcp": "TCP is cut", "no": "open"}
     rows = [

@@ -13,7 +13,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setattr("skillfit.sandbox.isolation._root", None)
+    monkeypatch.setattr("skillfit.sandbox.programs._root", None)
     return folder
 
 

@@ -18,7 +18,7 @@ from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
 from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, QuotaExhausted
 from skillfit.models.wire import MAX_TOKEN_COUNT
-from skillfit.sandbox.isolation import best_isolation
+from skillfit.sandbox.programs import best_isolation
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from tests.agents.stand_in import DESCRIPTION, ITEM, PROGRAM, SKILL, StandIn, seen

@@ -13,7 +13,7 @@ import pytest
 from skillfit.agents import AgentFailure, AttemptContext, remove_workspace
 from skillfit.errors import InputError
 from skillfit.models.failures import policy
-from skillfit.sandbox.isolation import ISOLATIONS, Isolation, works
+from skillfit.sandbox.programs import ISOLATIONS, Isolation, works
 from skillfit.tasks.item import Item
 from tests.agents.stand_in import ITEM, SKILL, StandIn
 
@@ -24,7 +24,7 @@ each = pytest.mark.parametrize("isolation", FULL, ids=lambda isolation: isolatio
 @pytest.fixture
 def isolated(fake: StandIn, isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """The machine has this isolation and no better one."""
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: isolation)
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: isolation)
     return fake
 
 
@@ -122,7 +122,7 @@ async def test_without_a_sandbox_the_record_says_so(fake: StandIn) -> None:
 def test_a_required_sandbox_that_is_not_there_is_an_error_at_the_start(
     fake: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: ISOLATIONS[-1])
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: ISOLATIONS[-1])
 
     with pytest.raises(InputError, match="no full isolation"):
         fake.agent(options={"isolation": "require"})
@@ -137,7 +137,7 @@ async def test_a_sandbox_that_does_not_start_is_a_failure_that_may_pass(
     broken.chmod(0o755)
     agent = fake.agent()
     monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: ISOLATIONS[0])
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: ISOLATIONS[0])
 
     with pytest.raises(AgentFailure, match="no permission") as failed:
         await agent.attempt(SKILL, ITEM, AttemptContext())

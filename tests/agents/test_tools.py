@@ -17,7 +17,7 @@ from skillfit.models import Reply, ToolCall, Usage
 from skillfit.models.failures import policy
 from skillfit.models.protocol import RateLimited
 from skillfit.models.providers.practice import ScriptedModel
-from skillfit.sandbox.isolation import ISOLATIONS, Isolation, best_isolation, works
+from skillfit.sandbox.programs import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item
 
@@ -338,7 +338,7 @@ async def test_a_sandbox_that_does_not_start_ends_the_attempt_as_a_failure(
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: ISOLATIONS[0])
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: ISOLATIONS[0])
 
     with pytest.raises(AgentFailure) as failed:
         await run(use("run_command", command="true"), "never asked")

@@ -44,7 +44,7 @@ from skillfit.models.protocol import (
     TimedOut,
 )
 from skillfit.rollout.engine import WorkerLost
-from skillfit.sandbox.isolation import SandboxNotStarted
+from skillfit.sandbox.programs import SandboxNotStarted
 
 
 def openai_error(message: str, code: str = "") -> dict[str, dict[str, str]]:

@@ -13,7 +13,8 @@ from typing import Any
 from skillfit.config.schema import GradientSection, OptimizerSection
 from skillfit.models import Request
 from skillfit.models.providers.practice import ScriptedModel
-from skillfit.optimize.optimizer import Context, Optimizer
+from skillfit.optimize.context import Context
+from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.proposer import Reflection, ask_analysts
 from skillfit.rollout.outcome import Failure, Outcome, requests_for
 from skillfit.run.events import Discarded, Event

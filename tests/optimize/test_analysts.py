@@ -16,7 +16,8 @@ from skillfit.models.protocol import (
     QuotaExhausted,
     Refused,
 )
-from skillfit.optimize.optimizer import Context, ItemAttempts, edits_of
+from skillfit.optimize.context import Context, ItemAttempts
+from skillfit.optimize.optimizer import edits_of
 from skillfit.optimize.proposer import diagnose, worth_diagnosing
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.item import TrajectoryStep

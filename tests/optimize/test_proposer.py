@@ -1,6 +1,7 @@
 import pytest
 
-from skillfit.optimize.optimizer import Context, edits_of
+from skillfit.optimize.context import Context
+from skillfit.optimize.optimizer import edits_of
 from skillfit.optimize.proposer import propose_examples, solved_examples
 from skillfit.optimize.stages import apply_proposals
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed, Refused
-from skillfit.optimize.optimizer import Context, Patch, Proposal, edits_of
+from skillfit.optimize.context import Context
+from skillfit.optimize.optimizer import Patch, Proposal, edits_of
 from skillfit.optimize.stages import (
     Pair,
     apply_proposals,

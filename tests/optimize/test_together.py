@@ -5,7 +5,7 @@ end.
 import pytest
 
 from skillfit.models.providers.practice import practice_reply
-from skillfit.optimize.optimizer import Context
+from skillfit.optimize.context import Context
 from skillfit.optimize.stages import (
     apply_proposals,
     merge_patches,

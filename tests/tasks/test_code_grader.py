@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import TaskFailure
-from skillfit.sandbox.isolation import ISOLATIONS, Isolation, best_isolation, works
+from skillfit.sandbox.programs import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.tasks.graders import build_grader
 from skillfit.tasks.item import Attempt, Item, Score
 
@@ -289,7 +289,7 @@ TRICKS = {
 async def test_a_wrong_answer_does_not_pass_by(
     trick: str, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: isolation)
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: isolation)
     answer, tests = TRICKS[trick]
     for test in tests:
         assert (await grade(answer, test, timeout=20)).hard == 0.0, test
@@ -342,7 +342,7 @@ async def test_a_sandbox_that_does_not_start_is_a_failure_and_no_score(
     broken.write_text("#!/bin/sh\necho 'bwrap: no permission' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: ISOLATIONS[0])
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: ISOLATIONS[0])
 
     with pytest.raises(TaskFailure, match="no permission") as failed:
         await grade("def f(): return 1", "assert f() == 1")

@@ -18,7 +18,7 @@ from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
 from skillfit.models.registry import ModelSpec
-from skillfit.sandbox.isolation import ISOLATIONS
+from skillfit.sandbox.programs import ISOLATIONS
 from skillfit.training.estimate import estimate
 from skillfit.training.start import start
 from tests.support.chat_server import Call
@@ -250,7 +250,7 @@ async def test_a_required_sandbox_that_is_not_there_stops_a_run_of_the_tools_age
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weak = next(isolation for isolation in ISOLATIONS if not isolation.full)
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: weak)
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: weak)
     project = make_project("env.agent=tools", "evaluation.preflight=true")
     with pytest.raises(InputError, match="no full isolation"):
         await project.train("env.sandbox=require")

@@ -26,7 +26,7 @@ from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
 from skillfit.models.registry import ModelSpec, register_provider
-from skillfit.sandbox.isolation import SandboxMode
+from skillfit.sandbox.programs import SandboxMode
 
 
 def build_agent(

@@ -37,7 +37,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Reply, Request, Tool, Usage
-from skillfit.sandbox.isolation import new_folder, remove_folder, remove_tree
+from skillfit.sandbox.programs import new_folder, remove_folder, remove_tree
 from skillfit.skill import Skill
 from skillfit.skill.document import check_relative
 from skillfit.tasks.item import Attempt, Item, Reported, TrajectoryStep, reported_by, stable_hash

@@ -43,7 +43,7 @@ from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Req
 from skillfit.models.registry import ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
-from skillfit.sandbox.isolation import (
+from skillfit.sandbox.programs import (
     NO_ISOLATION,
     Access,
     Isolation,

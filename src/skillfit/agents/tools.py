@@ -30,7 +30,7 @@ from skillfit.extensions import PartDescription
 from skillfit.models.json_text import parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.plain_text import head_and_tail
-from skillfit.sandbox.isolation import (
+from skillfit.sandbox.programs import (
     Isolation,
     Mount,
     SandboxMode,

@@ -47,7 +47,7 @@ from skillfit.benchmarks.game_process import Game, Move
 from skillfit.errors import InputError, TaskFailure, did_you_mean
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
-from skillfit.sandbox.isolation import plain_environment
+from skillfit.sandbox.programs import plain_environment
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score, ScoredAttempt, Split, TrajectoryStep
 from skillfit.tasks.rows import Row

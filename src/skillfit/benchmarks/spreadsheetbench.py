@@ -53,7 +53,7 @@ from skillfit.benchmarks.benchmark import (
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
-from skillfit.sandbox.isolation import SandboxNotStarted, run_untrusted, scratch_folder
+from skillfit.sandbox.programs import SandboxNotStarted, run_untrusted, scratch_folder
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep

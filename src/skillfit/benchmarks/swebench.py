@@ -56,7 +56,7 @@ from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.plain_text import last_part
-from skillfit.sandbox.isolation import (
+from skillfit.sandbox.programs import (
     ProcessResult,
     SandboxNotStarted,
     plain_environment,

@@ -48,7 +48,7 @@ from skillfit.run.records import (
     ScoreEstimate,
 )
 from skillfit.skill import Skill, units
-from skillfit.skill.edits import removed_lines
+from skillfit.skill.units import removed_lines
 from skillfit.tasks.item import Item
 
 MUST_PASS_REPEATS = 3  # rollouts of a must-pass item that looks broken, under each skill

@@ -38,22 +38,24 @@ from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InfrastructureError
 from skillfit.models.failures import can_be_lost, is_unreachable
 from skillfit.models.protocol import ContextTooLong, ModelError
+from skillfit.optimize.context import (
+    Context,
+    ItemAttempts,
+    failure_patterns,
+    render_cases,
+    render_pending,
+)
 from skillfit.optimize.optimizer import (
     ANALYST_REPLY,
     AnalystReply,
-    Context,
     DiagnosisReply,
     FailureNoteReply,
-    ItemAttempts,
     Optimizer,
     OptimizerCall,
     Patch,
     PatchReply,
     Proposal,
-    failure_patterns,
     render,
-    render_cases,
-    render_pending,
     sections,
     union,
 )

@@ -31,10 +31,9 @@ from math import cos, pi
 from typing import Literal
 
 from skillfit.config.schema import ControlMode, PairPolicy, Scheduler
+from skillfit.optimize.context import Context, ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
-    Context,
-    ItemAttempts,
     LearningRateReply,
     MetaSkillReply,
     NotesReply,
@@ -47,9 +46,7 @@ from skillfit.optimize.optimizer import (
     RewriteReply,
     SlowUpdateReply,
     edits_of,
-    failure_reason,
     render,
-    render_cases,
     sections,
     union,
     without_duplicates,

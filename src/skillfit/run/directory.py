@@ -38,7 +38,7 @@ from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
 from skillfit.run.store import JOURNAL, LOCK, Redact, RunLock, RunNotWritable, damaged, disk_full
 from skillfit.run.view import CardKeeper, RunView
-from skillfit.skill.edits import Granularity
+from skillfit.skill.units import Granularity
 
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
 PartKind = Literal["gate", "proposer", "sampler", "executor"]  # parts that a user can replace

@@ -2,7 +2,7 @@
 
 skillfit runs this file as a script (`python -I -S launcher.py [SETTING=VALUE ...] -- PROGRAM ...`),
 once for every program it starts. It must start quickly, so it imports little and only what the
-standard library has. `Launch.command` in isolation.py writes the settings. In order:
+standard library has. `Launch.command` in programs.py writes the settings. In order:
 
 1. With `parent`, stay as the parent of the program. When the program ends, or when skillfit
    itself is gone (even after `kill -9`), end every process the program has started, including those

@@ -9,11 +9,8 @@ from skillfit.skill.edits import (
     Applied,
     Edit,
     EditResult,
-    Unit,
     apply_edits,
     example_edit,
-    units,
-    without_units,
 )
 from skillfit.skill.lint import document_problems, lint, refuse_unreadable
 from skillfit.skill.regions import (
@@ -28,6 +25,7 @@ from skillfit.skill.regions import (
     with_slow_update,
     without_placeholder,
 )
+from skillfit.skill.units import Unit, units, without_units
 
 __all__ = [
     "EXAMPLE_OP",

@@ -55,7 +55,7 @@ from skillfit.models.failures import policy_of
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model
 from skillfit.plain_text import last_part, shorten
-from skillfit.sandbox.isolation import (
+from skillfit.sandbox.programs import (
     SandboxNotStarted,
     plain_environment,
     run_process,

@@ -28,7 +28,8 @@ from typing import Any
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
-from skillfit.optimize.optimizer import Context, Optimizer, Patch, Payload, Proposal
+from skillfit.optimize.context import Context
+from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
 from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.optimize.stages import (
     Selection,
@@ -154,10 +155,8 @@ async def take_step(
     updated = await update(  # 5
         run.optimizer, texts, skill, learned.selection, own_edits, context, log, pools_edits=pools
     )
-    if updated.skipped and planned.step <= lag:
-        updated = StepUpdate(
-            None, "skip_lag"
-        )  # the first steps of a run with a lag have no edits yet
+    if updated.skipped and planned.step <= lag:  # no edits can have joined yet
+        updated = StepUpdate(None, "skip_lag")
     candidate = updated.candidate
     selection_rollouts = rollouts_per_judgement(len(run.task.selection), pools)
     judging = begin_judging(gate, planned.name, candidate, selection_rollouts, log)  # 6

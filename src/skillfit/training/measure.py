@@ -42,7 +42,7 @@ from skillfit.run.directory import (
 from skillfit.run.events import AblationFinished, RunStarted
 from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill
-from skillfit.skill.edits import Granularity, Unit, units, without_units
+from skillfit.skill.units import Granularity, Unit, units, without_units
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task

@@ -44,7 +44,7 @@ from skillfit.run.records import (
     RunFinishReason,
     RunSummary,
 )
-from skillfit.sandbox.isolation import choose_isolation
+from skillfit.sandbox.programs import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, count_unreviewed

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 from skillfit.config.schema import Config
 from skillfit.gate import Candidate, Gate, GateSettings, TextFilter
 from skillfit.models.protocol import Model, Reply, Request, Usage
-from skillfit.optimize.optimizer import Optimizer, Patch, render_memory
+from skillfit.optimize.context import render_memory
+from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.proposer import Proposals, Proposer
 from skillfit.optimize.stages import Selection, Update
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, gather

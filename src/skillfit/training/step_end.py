@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import Config, EvaluationSection
 from skillfit.gate import Candidate, EditEffect, Gate, Observation, TextFilter, Verdict
-from skillfit.optimize.optimizer import Optimizer, Patch, failure_patterns
+from skillfit.optimize.context import failure_patterns
+from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.stages import collect_notes, consolidate_notes
 from skillfit.rollout import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, GateDecided, StepFinished

@@ -33,7 +33,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.sandbox.isolation import (
+from skillfit.sandbox.programs import (
     Handover,
     Isolation,
     ProcessResult,

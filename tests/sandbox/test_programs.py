@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.sandbox.isolation import (
+from skillfit.sandbox.launcher import landlock_version
+from skillfit.sandbox.programs import (
     ISOLATIONS,
     MARK,
     Access,
@@ -36,7 +37,6 @@ from skillfit.sandbox.isolation import (
     run_untrusted,
     works,
 )
-from skillfit.sandbox.launcher import landlock_version
 from tests.sandbox.processes import is_gone, is_running, leaving_a_child, wait_for
 
 AVAILABLE = [isolation for isolation in ISOLATIONS if works(isolation)]
@@ -203,7 +203,7 @@ async def test_a_bubblewrap_that_fails_at_run_time_is_no_result(
 SANDBOXED_SUM = """
 import asyncio, sys, tempfile
 from pathlib import Path
-from skillfit.sandbox.isolation import ISOLATIONS, run_untrusted, works
+from skillfit.sandbox.programs import ISOLATIONS, run_untrusted, works
 
 async def main():
     with tempfile.TemporaryDirectory() as folder:
@@ -339,7 +339,7 @@ def test_the_setting_require_is_refused_where_there_is_no_full_isolation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weak = next(isolation for isolation in ISOLATIONS if not isolation.full)
-    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: weak)
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: weak)
 
     with pytest.raises(InputError, match="no full isolation"):
         choose_isolation("require")
@@ -348,7 +348,7 @@ def test_the_setting_require_is_refused_where_there_is_no_full_isolation(
 
 DRIVER = """
 import asyncio, sys
-from skillfit.sandbox.isolation import ISOLATIONS, new_folder, run_untrusted
+from skillfit.sandbox.programs import ISOLATIONS, new_folder, run_untrusted
 
 async def main(name, code):
     isolation = next(each for each in ISOLATIONS if each.name == name)

@@ -1,4 +1,4 @@
-"""Run untrusted programs: what they can see and reach is limited, and nothing of them is left.
+"""Run programs, also untrusted ones: what these can see and reach is limited, and nothing is left.
 
 Which isolation is used depends on the machine. `ISOLATIONS` lists them, the strongest first; the
 documentation page docs/isolation.md has the same table in words. The result of a program says under
@@ -556,12 +556,7 @@ class Launch:
         if self.contained:
             return [*self.wrapper, *_launcher(settings), *argv]
         if self.wrapper:
-            return [
-                *_launcher(supervised),
-                *self.wrapper,
-                *_launcher(settings),
-                *argv,
-            ]
+            return [*_launcher(supervised), *self.wrapper, *_launcher(settings), *argv]
         return [*_launcher([*supervised, *settings]), *argv]
 
 

@@ -4,18 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.optimize.optimizer import (
+from skillfit.optimize.context import (
     ItemAttempts,
-    Patch,
-    Proposal,
-    StepMemory,
     failure_patterns,
     fair_shares,
     render_cases,
     render_memory,
 )
+from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.plain_text import head_and_tail
-from skillfit.run.records import FailureNote
+from skillfit.run.records import FailureNote, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens
 from skillfit.tasks.item import Item, TrajectoryStep
 from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome
