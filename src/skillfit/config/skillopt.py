@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from skillfit.config.reading import PlacedSettings, read_source
 from skillfit.config.schema import SECTIONS, describe_keys
+from skillfit.config.yaml_source import PlacedSettings, read_source
 from skillfit.extensions import is_source, source_options
 from skillfit.models.registry import names_cli_program
 from skillfit.models.secrets import redact

@@ -9,51 +9,45 @@ others, and a cancelled one cancels its sample. The eval ends, and its log is wr
 rollout is left. In the log, the same item under another skill or seed is another epoch of its
 sample; the sample's store says which. A scorer or a thread of the task that Inspect cannot
 interrupt runs on after a cancelled rollout, and delays the end of the log.
-
-Inspect sees our models as those of a provider named skillfit. Calls of solvers and scorers go
-through it to the journal, the budget and the limiter; calls to other providers are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import difflib
-import hashlib
 import inspect
 import json
 import math
-import mimetypes
-import re
-import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from skillfit.atomic_write import write_whole
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 from skillfit.extensions import JsonValue, PartDescription, SourceReference, TaskSource, errors_in
-from skillfit.models.json_text import JsonObject, parse_json
+from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import (
-    BadRequest,
-    FinishReason,
-    Image,
-    Message,
     Model,
-    Reply,
-    Request,
-    Tool,
-    ToolCall,
-    Usage,
+)
+from skillfit.plugins.inspect_bridge import (
+    AGENT,
+    JUDGE,
+    PROVIDER,
+    InspectRole,
+    InspectRollout,
+    asks_for_own_model,
+    own_model_failure,
+    refuse_other_models,
+    register_inspect_provider,
+    text_of,
+    without_markup,
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
@@ -66,32 +60,14 @@ if TYPE_CHECKING:
     from inspect_ai import Task as InspectTask
     from inspect_ai.dataset import Sample
     from inspect_ai.log import EvalSample
-    from inspect_ai.log._samples import ActiveSample
-    from inspect_ai.model import ChatMessage, ContentImage, GenerateConfig, ModelOutput
+    from inspect_ai.model import ChatMessage
     from inspect_ai.model import Model as InspectModel
     from inspect_ai.scorer import Value
     from inspect_ai.solver import Generate, Solver, TaskState
-    from inspect_ai.tool import ToolCall as InspectCall
-    from inspect_ai.tool import ToolChoice, ToolInfo
 
-InspectRole = Literal["agent", "judge"]
-_PROVIDER = "skillfit"  # the name of our models' provider in Inspect
-_AGENT: InspectRole = "agent"
-_JUDGE: InspectRole = "judge"
 _GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
-_FREE_MODELS = ("mockllm/", "none/")  # Inspect's own stand-ins, which make no calls
 _SKILLS_FOLDER = ".agents/skills"  # where agents look for skills, relative to their working folder
 _REFERENCE_HINT = "Write inspect:file.py@task or inspect:package/task."
-# Our finish reasons that have another name in Inspect.
-_STOP_REASON: dict[FinishReason, str] = {
-    "length": "max_tokens",
-    "refused": "content_filter",
-    "other": "unknown",
-}
-# Settings that our models do not take. The first ones change the shape of the reply.
-_REFUSED_SETTINGS = ("num_choices", "logprobs", "top_logprobs", "prompt_logprobs")
-_IGNORED_SETTINGS = ("top_p", "top_k", "frequency_penalty", "presence_penalty", "logit_bias")
-_RUNNING: dict[str, InspectRollout] = {}  # by the uuid of Inspect's sample
 
 
 def inspect_source(reference: SourceReference, **task_args: JsonValue) -> TaskSource:
@@ -106,7 +82,7 @@ def inspect_source(reference: SourceReference, **task_args: JsonValue) -> TaskSo
 
 
 def _refuse_missing_judge(context: LoadContext) -> None:
-    roles = [role for role, model in context.env.model_roles.items() if model == _JUDGE]
+    roles = [role for role, model in context.env.model_roles.items() if model == JUDGE]
     if roles and context.judge is None:
         raise InputError(
             f"env.model_roles: {roles[0]} is the judge, but model.judge is not set.",
@@ -198,16 +174,16 @@ def _load_tasks(reference: str, task_args: Mapping[str, JsonValue]) -> list[Insp
     from inspect_ai.model import GenerateConfig, get_model
     from inspect_ai.model._model import init_active_model
 
-    _register_provider()
-    init_active_model(get_model(f"{_PROVIDER}/{_AGENT}", memoize=False), GenerateConfig())
+    register_inspect_provider()
+    init_active_model(get_model(f"{PROVIDER}/{AGENT}", memoize=False), GenerateConfig())
     tasks: list[Any] = load_tasks([reference], dict(task_args))
     return tasks
 
 
 def _prerequisite_missing(message: str) -> InputError:
-    plain = _without_markup(message)
+    plain = without_markup(message)
     hint = f"Is there a @task of this name? {_REFERENCE_HINT}"
-    if _asks_for_own_model(plain):
+    if asks_for_own_model(plain):
         hint = (
             "The task creates its own model. If an argument names it, set it to one of ours: "
             "env.task_args: {ARGUMENT: skillfit/judge}."
@@ -244,7 +220,7 @@ def _source_items(named: NamedTask, context: LoadContext) -> SourceItems:
                 "put the skill in.",
                 hint="Set env.skill_as: message, or give the task a sandbox.",
             )
-    given: dict[InspectRole, Model | None] = {_AGENT: context.model, _JUDGE: context.judge}
+    given: dict[InspectRole, Model | None] = {AGENT: context.model, JUDGE: context.judge}
     models = {role: model for role, model in given.items() if model is not None}
     evaluator = InspectEvaluator(named, samples, models, context.env)
     return SourceItems(_sample_items(samples), evaluator=evaluator)
@@ -319,7 +295,7 @@ class InspectEvaluator(Evaluator):
         raise TypeError("Inspect runs its samples in the process that loaded the task")
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
-        if _AGENT not in self._models:
+        if AGENT not in self._models:
             raise InputError("An Inspect task needs the agent's model.", hint="Set model.agent.")
         result = asyncio.get_running_loop().create_future()
         images = self._logs / "images"
@@ -389,7 +365,7 @@ class InspectEvaluator(Evaluator):
         init_display_type("none")
         self._epochs.clear()
         model, roles = self._inspect_models()
-        _refuse_other_models()
+        refuse_other_models()
         setup = self._task.setup or []
         own_setup = setup if isinstance(setup, Sequence) else [setup]
         task = task_with(
@@ -421,12 +397,12 @@ class InspectEvaluator(Evaluator):
         """Inspect's model for the agent, and those for the task's roles."""
         from inspect_ai.model import get_model
 
-        agent = judge = get_model(f"{_PROVIDER}/{self._models[_AGENT].id}", memoize=False)
-        if _JUDGE in self._models:
-            judge = get_model(f"{_PROVIDER}/{_JUDGE}", memoize=False)
+        agent = judge = get_model(f"{PROVIDER}/{self._models[AGENT].id}", memoize=False)
+        if JUDGE in self._models:
+            judge = get_model(f"{PROVIDER}/{JUDGE}", memoize=False)
         roles = dict.fromkeys(self._task.model_roles or {}, agent) | {_GRADER_ROLE: judge}
         for role, ours in self._env.model_roles.items():
-            roles[role] = judge if ours == _JUDGE else agent
+            roles[role] = judge if ours == JUDGE else agent
         return agent, roles
 
     async def _next_samples(self) -> None:
@@ -523,9 +499,9 @@ def _sample_attempt(sample: EvalSample, rollout: InspectRollout) -> Attempt:
     if rollout.error is not None:
         raise rollout.error
     if sample.error is not None:
-        message = f"item {sample.id}: {_without_markup(sample.error.message)}"
-        if _asks_for_own_model(message):
-            raise _own_model_failure(message)
+        message = f"item {sample.id}: {without_markup(sample.error.message)}"
+        if asks_for_own_model(message):
+            raise own_model_failure(message)
         raise TaskFailure("inspect", message)
     return Attempt(
         sample.output.completion, tuple(_trajectory(sample.messages)), usage=rollout.usage
@@ -535,7 +511,7 @@ def _sample_attempt(sample: EvalSample, rollout: InspectRollout) -> Attempt:
 def _trajectory(turns: Sequence[ChatMessage]) -> Iterator[TrajectoryStep]:
     for turn in turns:
         if turn.role == "tool":
-            yield TrajectoryStep("tool_result", _text_of(turn), "tool", turn.function or "")
+            yield TrajectoryStep("tool_result", text_of(turn), "tool", turn.function or "")
         elif turn.role == "assistant":
             if turn.text:
                 yield TrajectoryStep("message", turn.text)
@@ -572,290 +548,3 @@ def _mean_value(value: Value) -> float:
     elif isinstance(value, list):
         parts = value
     return sum(float(value_to_float()(part)) for part in parts) / len(parts) if parts else math.nan
-
-
-@dataclass(slots=True, eq=False)
-class InspectRollout:
-    """One rollout: the caller waits for `result` while Inspect runs the sample."""
-
-    skill: Skill
-    item: Item
-    seed: int
-    models: Mapping[InspectRole, Model]
-    images: Path  # folder for images that arrive as data; journal keys contain their paths
-    result: asyncio.Future[ScoredAttempt]
-    context: Context = field(default_factory=copy_context)  # the caller's, with its time limit
-    usage: Usage = field(default_factory=Usage)
-    requests: Counter[str] = field(default_factory=Counter)  # fingerprints of those sent so far
-    error: SkillfitError | None = None
-    sample: ActiveSample | None = None
-    begun: asyncio.Event = field(default_factory=asyncio.Event)  # also set when it will not begin
-
-    def __post_init__(self) -> None:
-        self.result.add_done_callback(lambda _: self.begun.set())
-
-    def numbered(self, request: Request) -> Request:
-        """The request with a purpose that makes it unique in the run. Equal requests of one rollout
-        are numbered; different ones need no number, so their order does not matter.
-        """
-        fingerprint = request.fingerprint()
-        self.requests[fingerprint] += 1
-        number = self.requests[fingerprint]
-        return replace(request, purpose=f"{self.item.id}/{self.seed}/{number}")
-
-    def begin(self, active_sample: ActiveSample) -> None:
-        """Its sample has begun: model calls from within the sample belong to this rollout."""
-        self.sample = active_sample
-        _RUNNING[active_sample.sample_uuid] = self
-        self.begun.set()
-
-    def end(self) -> None:
-        """Its sample has ended."""
-        if self.sample is not None:
-            _RUNNING.pop(self.sample.sample_uuid, None)
-            self.sample = None
-
-    def give_up(self) -> None:
-        """The result is no longer needed: cancel the sample if it runs."""
-        self.result.cancel()
-        if self.sample is not None:
-            self.sample.interrupt("cancel")
-
-
-def _current_rollout() -> InspectRollout | None:
-    """The rollout whose sample Inspect is running where this is called."""
-    from inspect_ai.log._samples import sample_active
-
-    active = sample_active()
-    return _RUNNING.get(active.sample_uuid) if active is not None else None
-
-
-@cache
-def _register_provider() -> None:
-    """Make our models known to Inspect: `skillfit/judge` is the judge, any other name of this
-    provider the agent's model. Tasks can be given these names as arguments.
-    """
-    from inspect_ai.model import ModelAPI, modelapi
-
-    class Bridge(ModelAPI):
-        def max_connections(self) -> int:
-            return 10_000  # skillfit's limiter decides
-
-        async def generate(
-            self,
-            input: list[ChatMessage],
-            tools: list[ToolInfo],
-            tool_choice: ToolChoice,
-            config: GenerateConfig,
-        ) -> ModelOutput:
-            rollout = _current_rollout()
-            if rollout is None:
-                raise TaskFailure(
-                    "inspect",
-                    "The Inspect task calls a model outside of a running sample, where the call "
-                    "cannot be recorded.",
-                )
-            role = _JUDGE if self.model_name == _JUDGE else _AGENT
-            try:
-                return await _ask_model(rollout, role, input, tools, tool_choice, config)
-            except SkillfitError as error:
-                rollout.error = error
-                raise
-
-    modelapi(name=_PROVIDER)(lambda: Bridge)
-
-
-async def _ask_model(
-    rollout: InspectRollout,
-    role: InspectRole,
-    turns: Sequence[ChatMessage],
-    tools: Sequence[ToolInfo],
-    choice: ToolChoice,
-    config: GenerateConfig,
-) -> ModelOutput:
-    model = rollout.models.get(role)
-    if model is None:
-        raise TaskFailure(
-            "config", f"The Inspect task asks for the {role}.", hint=f"Set model.{role}."
-        )
-    request = rollout.numbered(
-        replace(
-            _our_request(turns, tools, choice, config, rollout.images),
-            stage="judge" if role == _JUDGE else "rollout",
-            seed=rollout.seed,
-        )
-    )
-    # In the context of the caller, whose time limit counts.
-    reply = await asyncio.create_task(model.complete(request), context=rollout.context)
-    rollout.usage += reply.usage
-    return _inspect_output(model.id, reply, config.stop_seqs or ())
-
-
-def _our_request(
-    turns: Sequence[ChatMessage],
-    tools: Sequence[ToolInfo],
-    tool_choice: ToolChoice,
-    config: GenerateConfig,
-    images: Path,
-) -> Request:
-    _check_model_settings(config)
-    if tool_choice == "none":
-        tools = ()
-    forced = getattr(tool_choice, "name", None)  # a ToolFunction: only this tool is offered
-    offered = tuple(
-        Tool(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True))
-        for tool in tools
-        if forced is None or tool.name == forced
-    )
-    schema = config.response_schema
-    return Request(
-        tuple(_our_message(turn, images) for turn in turns),
-        stage="rollout",
-        tools=offered,
-        schema=schema.json_schema.model_dump(exclude_none=True) if schema else None,
-        temperature=config.temperature,
-        max_tokens=config.max_tokens,
-        reasoning_effort=config.reasoning_effort,
-    )
-
-
-def _check_model_settings(config: GenerateConfig) -> None:
-    """Refuse or warn about settings of the task that our models do not take."""
-    for name in _REFUSED_SETTINGS:
-        if (getattr(config, name, None) or 1) not in (1, False):
-            raise BadRequest(
-                f"The Inspect task sets {name}, which skillfit's models do not support.",
-                hint="Remove it from the task's GenerateConfig.",
-            )
-    ignored = [name for name in _IGNORED_SETTINGS if getattr(config, name, None) is not None]
-    if ignored:
-        warnings.warn(
-            f"The Inspect task sets {', '.join(ignored)}: ignored, skillfit's models do not take "
-            "these settings.",
-            stacklevel=2,
-        )
-
-
-def _our_message(turn: ChatMessage, images: Path) -> Message:
-    parts = [] if isinstance(turn.content, str) else turn.content
-    other = [part.type for part in parts if part.type not in ("text", "reasoning", "image")]
-    if other:
-        raise BadRequest(
-            f"An Inspect message contains {other[0]}.",
-            hint="Only text and images can be sent to the agent's model.",
-        )
-    pictures = tuple(_our_image(part, images) for part in parts if part.type == "image")
-    calls = tuple(
-        ToolCall(call.id, call.function, json.dumps(call.arguments))
-        for call in getattr(turn, "tool_calls", None) or ()
-    )
-    answered = getattr(turn, "tool_call_id", None) or ""
-    return Message(turn.role, _text_of(turn), pictures, calls, answered)
-
-
-def _text_of(turn: ChatMessage) -> str:
-    """The text of a message. A failed tool has its error beside its content, not in it."""
-    error = getattr(turn, "error", None)
-    return f"Error: {error.message}" if error is not None else str(turn.text)
-
-
-def _our_image(part: ContentImage, folder: Path) -> Image:
-    """Inspect has turned every image into a data URL by now. The file is named by its content."""
-    head, _, data = part.image.partition(",")
-    media_type = head.removeprefix("data:").partition(";")[0]
-    content = base64.b64decode(data)
-    suffix = mimetypes.guess_extension(media_type) or ""
-    path = folder / f"{hashlib.sha256(content).hexdigest()[:32]}{suffix}"
-    write_whole(path, content)
-    return Image(path, media_type, "high" if part.detail == "original" else part.detail)
-
-
-def _inspect_output(model_id: str, reply: Reply, stop: Sequence[str]) -> ModelOutput:
-    from inspect_ai.model import (
-        ChatCompletionChoice,
-        ChatMessageAssistant,
-        ModelOutput,
-        ModelUsage,
-    )
-
-    text = _before_stop(reply.text, stop)
-    reason = _STOP_REASON.get(reply.finish_reason, reply.finish_reason)
-    calls = [_inspect_call(call) for call in reply.tool_calls]
-    message = ChatMessageAssistant(
-        content=text, tool_calls=calls or None, model=model_id, source="generate"
-    )
-    used = reply.usage
-    usage = ModelUsage(
-        input_tokens=used.input - used.cached,
-        output_tokens=used.output,
-        total_tokens=used.tokens,
-    )
-    ended = "stop" if text != reply.text else reason
-    choice = ChatCompletionChoice(message=message, stop_reason=ended)
-    return ModelOutput(model=model_id, choices=[choice], usage=usage)
-
-
-def _before_stop(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first stop sequence, as a provider would have returned it."""
-    ends = [at for sequence in stop if sequence and (at := text.find(sequence)) >= 0]
-    return text[: min(ends)] if ends else text
-
-
-def _inspect_call(call: ToolCall) -> InspectCall:
-    """Arguments that are not a JSON object are reported to the model by Inspect."""
-    from inspect_ai.tool import ToolCall as InspectCall
-
-    arguments, problem = {}, None
-    try:
-        arguments = parse_json(call.arguments or "{}")
-    except ValueError as error:
-        problem = f"The arguments are not valid JSON: {error}"
-    if not isinstance(arguments, dict):
-        arguments, problem = {}, "The arguments are not a JSON object."
-    return InspectCall(id=call.id, function=call.name, arguments=arguments, parse_error=problem)
-
-
-@cache
-def _refuse_other_models() -> None:
-    """From now on a call that a sample makes to another provider is refused before it is sent:
-    skillfit could neither record nor budget it. To be called when Inspect has loaded its hooks,
-    because it prints those that are there before.
-    """
-    from inspect_ai.hooks import BeforeModelGenerate, Hooks, hooks
-    from inspect_ai.util import LimitExceededError
-
-    @hooks(name="skillfit", description="Refuses calls that cannot be recorded.")
-    class Refusal(Hooks):
-        async def on_before_model_generate(self, data: BeforeModelGenerate) -> None:
-            rollout = _current_rollout()
-            if rollout is None or data.model_name.startswith((f"{_PROVIDER}/", *_FREE_MODELS)):
-                return
-            rollout.error = _own_model_failure(
-                f"The Inspect task called {data.model_name} directly: skillfit could neither "
-                "record nor budget that call."
-            )
-            # The one exception of a hook that Inspect does not ignore.
-            raise LimitExceededError("custom", value=1, limit=0, message=rollout.error.message)
-
-
-def _own_model_failure(message: str) -> TaskFailure:
-    """The failure of a task that uses its own model instead of ours."""
-    return TaskFailure(
-        "config",
-        message,
-        hint="If it is a model role, bind it: env.model_roles: {ROLE: judge}. If it is a task "
-        f"argument, set it: env.task_args: {{ARGUMENT: {_PROVIDER}/{_JUDGE}}}.",
-    )
-
-
-def _asks_for_own_model(message: str) -> bool:
-    """Whether an error of Inspect says that a provider's package or key is missing. Only a task
-    that creates its own model needs them.
-    """
-    signs = ("API_KEY", "Unable to initiali", "requires optional dependencies")
-    return any(sign in message for sign in signs)
-
-
-def _without_markup(message: str) -> str:
-    """An error of Inspect without its markup for the terminal, in one line."""
-    return " ".join(re.sub(r"\[/?\w+\]", "", message).split())

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from skillfit.config.reading import read_yaml
+from skillfit.config.yaml_source import read_yaml
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.tasks.item import (
