@@ -451,7 +451,18 @@ class AppliedChange:
 
     @classmethod
     def read(cls, path: Path) -> AppliedChange:
-        return cls(**json.loads(path.read_bytes()))
+        from pydantic import ValidationError
+
+        from skillfit.run.store import load
+
+        try:
+            return load(cls, path.read_bytes())
+        except ValidationError as error:
+            began = path.parents[1] / "skills/skill_v0000.md"
+            raise InputError(
+                f"{path} is damaged: it does not say what `apply` changed.",
+                hint=f"Restore the skill by hand (the run began with {began}), then delete {path}.",
+            ) from error
 
     def write(self, path: Path) -> None:
         write_whole(path, json.dumps(asdict(self)).encode())
