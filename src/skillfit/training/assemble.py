@@ -26,6 +26,7 @@ from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
+from skillfit.run.store import HANDOFF
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import Attempt, Grader, Item, Score
@@ -35,7 +36,6 @@ from skillfit.training.plan import planned_lag
 from skillfit.training.state import Components, CountedModel, FinishComponents, SelectionRollouts
 from skillfit.training.user_parts import gate_settings
 
-HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 Listener = Callable[[Stored], None]
 
 
