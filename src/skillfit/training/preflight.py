@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.config import Config
+from skillfit.config.schema import PROGRAM_AGENTS
 from skillfit.errors import InputError, TaskFailure
 from skillfit.gate import GateSettings, overall
 from skillfit.gate.diagnosis import (
@@ -155,9 +156,7 @@ async def _key_check(ready: Assembled) -> CheckResult:
 
 def _isolation_checks(config: Config) -> list[CheckResult]:
     """How the programs of a tools or command-line agent are isolated on this machine."""
-    spec = config.model.agent
-    is_cli = spec is not None and spec.is_cli
-    if not is_cli and config.env.agent != "tools":
+    if config.agent_kind not in PROGRAM_AGENTS:
         return []
     isolation = choose_isolation(config.env.sandbox)
     if isolation.full:
