@@ -350,7 +350,7 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
     from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
 
-    inputs.refuse_endless_plan()
+    inputs.refuse_useless_plan()
     config, task, skill = inputs.config, inputs.task, inputs.skill
     plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS

@@ -227,7 +227,7 @@ async def _rollout_checks(
         blindness_check(known.score, lost, constant=constant),
         headroom_check(known.score),
         power_check(len(task.selection), noise, known.score),
-        audit(shortcuts(task.train, task.selection), known.score, 1.0),
+        audit(shortcuts(task.train, task.selection), known.score, "initial skill"),
     ]
 
 
