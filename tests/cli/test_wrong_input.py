@@ -165,6 +165,8 @@ def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:
         == 5
     )
     assert Path("here.old-1").is_dir()
+    said = shell("resume", "here", "train.num_epochs=9")
+    one_sentence(said, "train.num_epochs: 1 -> 9", "`skillfit train` starts a new run in another")
 
 
 def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
@@ -177,6 +179,14 @@ def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
         assert "->" not in said.err
     said = shell("eval", config, "env.limit=4", "--run", "ablated")
     one_sentence(said, "holds an ablation, not an evaluation.")
+    for command in ("resume", "diff", "apply", "verify"):
+        for folder, kind in (("measured", "an evaluation"), ("ablated", "an ablation")):
+            one_sentence(shell(command, folder), f"{folder} holds {kind}, not a training run.")
+    one_sentence(shell("show", "measured"), "measured holds an evaluation, not a training run.")
+    assert shell("show", "ablated").code == 0
+    said = shell("eval", config, "env.limit=4", "train.seed=7", "--run", "measured")
+    one_sentence(said, "other settings", "--run")
+    assert "--force-new" not in said.err, "eval has no such option"
 
 
 @pytest.mark.parametrize(

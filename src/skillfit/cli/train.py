@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from skillfit.api import Run
     from skillfit.cli.terminal import Terminal
     from skillfit.models.json_text import JsonObject
     from skillfit.run.control import Control
@@ -143,12 +144,21 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """
     from dataclasses import replace
 
-    from skillfit.api import Run
     from skillfit.config.schema import with_earlier_behaviour
 
-    opened = Run.open(run)
+    opened = open_training_run(run)
     inputs = config_inputs(with_earlier_behaviour(opened.story.config.root), overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
+
+
+def open_training_run(path: Path) -> Run:
+    """The training run in a directory. An evaluation or an ablation is refused."""
+    from skillfit.api import Run
+    from skillfit.run.directory import refuse_other_kinds
+
+    opened = Run.open(path)
+    refuse_other_kinds(opened.path)
+    return opened
 
 
 def train_in_terminal(
