@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 import typer
 
 from skillfit.cli.output import Json, Overrides, ResultLine, console, rich_table, show, warn
-from skillfit.errors import Exit
+from skillfit.errors import Exit, InputError
 from skillfit.plain_text import dollars, duration, rounded, rounded_dollars
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def train_command(
     from skillfit.api import default_run
 
     planned = [f"budget.rollouts={rollouts}"] if rollouts else []
+    _refuse_contradictions(overrides or (), rollouts)
     inputs = config_inputs(config, [*(overrides or ()), *planned])
     result = train_in_terminal(
         inputs,
@@ -97,6 +98,23 @@ def train_command(
         track=track or (),
     )
     show_result(result, as_json)
+
+
+def _refuse_contradictions(overrides: Sequence[str], rollouts: int | None) -> None:
+    """Overrides that --rollouts would replace. What the config file says is replaced silently."""
+    given = {text.partition("=")[0].strip() for text in overrides}
+    if rollouts is None:
+        return
+    if "budget.rollouts" in given:
+        raise InputError(
+            "--rollouts and budget.rollouts=… are the same setting.", hint="Give one of them."
+        )
+    if "train.num_epochs" in given:
+        raise InputError(
+            "--rollouts decides how many steps and epochs a run has, so train.num_epochs=… would "
+            "have no effect.",
+            hint="Give one of them.",
+        )
 
 
 def resume_command(
