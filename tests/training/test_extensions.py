@@ -742,7 +742,8 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "proposer",
             propose_with("pass"),
-            r"failed in step 1: propose gave None instead of Proposals or a list of Patch",
+            r"failed in step 1: propose gave None instead of Proposals or a list of Patch "
+            r"\(mine\.py, line 4\)\.",
         ),
         ("proposer", propose_with("return ['text']"), r"propose gave list instead of Proposals or"),
         (
@@ -753,7 +754,14 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "gate",
             "class Mine(StrictGate):\n    async def judge(self, *_):\n        return True\n",
-            r"gate mine\.py:Mine failed in step 1: TypeError: Mine\.judge returned True; it",
+            r"gate mine\.py:Mine failed in step 1: Mine\.judge returned True; it returns a Verdict "
+            r"\(mine\.py, line 4\)\. Fix",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    def decide(self, new, old):\n        return 'accept'\n",
+            r"gate mine\.py:Mine failed in step 1: Mine\.decide returned 'accept'; it returns "
+            r"a Ruling, .* \(mine\.py, line 4\)\. Fix",
         ),
         (
             "gate",
@@ -764,7 +772,7 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
             "gate",
             "class Mine(StrictGate):\n    @property\n    def best_score(self):\n"
             "        return 'high'\n",
-            r"gate mine\.py:Mine failed.*: best_score gave str instead of float",
+            r"gate mine\.py:Mine failed.*: best_score gave str instead of float \(mine\.py, line 4\)",
         ),
         (
             "executor",
