@@ -180,6 +180,7 @@ def test_no_rewrite_changes_a_protected_region(skill: Skill, new_body: str) -> N
     assert_sound(skill, rewrite(skill, new_body))
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, **thousands)
 @given(
     skills,
