@@ -24,7 +24,6 @@ from skillfit.extensions import load_object
 from skillfit.gate import (
     BaseGate,
     Candidate,
-    Evidence,
     Judgement,
     Observation,
     RolloutCount,
@@ -35,6 +34,7 @@ from skillfit.gate import (
 )
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import PatchMerged, RolloutFinished
+from skillfit.run.records import Evidence
 from skillfit.tasks.item import Attempt
 from skillfit.training.estimate import RunEstimate, estimate
 from skillfit.training.inputs import read_inputs
@@ -772,7 +772,7 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
             "gate",
             "class Mine(StrictGate):\n    @property\n    def best_score(self):\n"
             "        return 'high'\n",
-            r"gate mine\.py:Mine failed.*: best_score gave str instead of float \(mine\.py, line 4\)",
+            r"mine\.py:Mine failed.*: best_score gave str instead of float \(mine\.py, line 4\)",
         ),
         (
             "executor",

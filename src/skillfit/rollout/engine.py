@@ -770,21 +770,3 @@ def _finished_event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
         answer=shorten(outcome.attempt.answer, _SHOWN_CHARACTERS) if outcome.attempt else "",
         feedback=shorten(outcome.score.feedback, _SHOWN_CHARACTERS) if outcome.score else "",
     )
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-

@@ -265,7 +265,9 @@ class RunFiles:
             ordered = sorted(
                 rollouts, key=lambda rollout: (rollout.skill_hash, rollout.repeat, rollout.item)
             )
-            self._write_lines(f"{folder}/results.jsonl", [_rollout_line(rollout) for rollout in ordered])
+            self._write_lines(
+                f"{folder}/results.jsonl", [_rollout_line(rollout) for rollout in ordered]
+            )
 
     def _write_lines(self, name: str, rows: Sequence[RateLine] | Sequence[RolloutLine]) -> None:
         self._directory.write_text(
@@ -392,7 +394,8 @@ def _ranked_edits_file(event: EditsSelected) -> RankedEditsFile:
     """The edits that were selected, and the reason where they were ranked."""
     decision = event.decision
     ranked = RankedEditsFile(
-        edit_budget=event.edit_budget, edits=[_proposal_fields(proposal) for proposal in event.edits]
+        edit_budget=event.edit_budget,
+        edits=[_proposal_fields(proposal) for proposal in event.edits],
     )
     if decision.selected_indices is not None:
         ranked["selected_indices"] = decision.selected_indices

@@ -694,13 +694,3 @@ def _epoch_stats(records: Sequence[StepRecord]) -> tuple[EpochStats, ...]:
             )
         )
     return tuple(stats)
-
-
-
-
-
-
-
-
-
-
