@@ -19,7 +19,7 @@ from skillfit.agents.agent import (
 )
 from skillfit.agents.cli_agent import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
-from skillfit.config.schema import AgentSection
+from skillfit.config.schema import AgentSection, agent_kind
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
 from skillfit.models.registry import ModelSpec, register_provider
@@ -41,7 +41,8 @@ def build_agent(
     corpus = Path(env.corpus) if env.corpus else None
     if corpus is not None and not corpus.is_dir():
         raise InputError(f"env.corpus: {corpus} is not a folder.")
-    if env.agent == "cli" or spec.is_cli:
+    kind = agent_kind(env.agent, spec.id)
+    if kind == "cli":
         _refuse(
             "command-line agents",
             {
@@ -53,8 +54,8 @@ def build_agent(
         )
         return _cli_agent(spec, corpus, env.sandbox, environ)
     if model is None:
-        raise InputError(f"The {env.agent} agent needs a model.", hint="Set model.agent.")
-    if env.agent == "tools":
+        raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
+    if kind == "tools":
         return ToolsAgent(
             model,
             env.prompt or ToolsAgent.prompt,

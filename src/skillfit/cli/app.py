@@ -18,7 +18,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from skillfit import __version__
-from skillfit.cli import draft, evaluate, runs, setup, train
+from skillfit.cli import draft, evaluate, init, runs, setup, train
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -48,7 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (setup, train, evaluate, runs):
+for module in (init, setup, train, evaluate, runs):
     for command in module.COMMANDS:
         name = command.__name__.removesuffix("_command")
         app.command(name, **_help_texts(command))(command)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import typer
 
+from skillfit.cli.init import given_setting
 from skillfit.cli.output import Json, console, show, warn
-from skillfit.cli.setup import given_setting
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.plain_text import dollars, quantity, visible
 

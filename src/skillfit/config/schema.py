@@ -26,6 +26,7 @@ from skillfit.models.protocol import CONCURRENCY
 from skillfit.models.registry import ModelSpec, names_cli_program
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
+PROGRAM_AGENTS = ("tools", "cli")  # those of them that run programs
 M = TypeVar("M", bound=BaseModel)
 Metric = Literal["hard", "soft", "mixed"]
 Scheduler = Literal["constant", "linear", "cosine", "autonomous"]
@@ -377,6 +378,17 @@ class Config(Section):
     executor's name from another package, or file.py:name.
     """
 
+    @property
+    def agent_kind(self) -> str:
+        """`env.agent`, or what the agent's model implies."""
+        spec = self.model.agent
+        return agent_kind(self.env.agent, spec.id if spec is not None else "")
+
+
+def agent_kind(name: str, model_id: str) -> str:
+    """The agent that runs the items: `env.agent`, or cli where its model is a program."""
+    return "cli" if names_cli_program(model_id) else name
+
 
 RECIPES: Mapping[str, Mapping[str, Mapping[str, bool | int | str]]] = {
     "default": {},
@@ -455,7 +467,7 @@ def _runs_programs(env: Mapping[str, Any], models: Any) -> bool:
     """Whether the agent of a recorded config runs programs."""
     spec = models.get("agent") if isinstance(models, Mapping) else None
     named = spec.get("id") if isinstance(spec, Mapping) else spec
-    return env.get("agent") in ("tools", "cli") or names_cli_program(str(named))
+    return agent_kind(str(env.get("agent")), str(named)) in PROGRAM_AGENTS
 
 
 def settings_of_run(recorded: JsonObject) -> Config:

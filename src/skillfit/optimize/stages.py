@@ -242,7 +242,7 @@ def _look_alike(merged: Proposal, given: Sequence[Proposal]) -> list[Proposal]:
 
 async def select_proposals(
     optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: ControlMode
-) -> Selection:
+) -> SelectedProposals:
     """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
     budget = context.edit_budget
     decision = SelectionDecision()
@@ -261,13 +261,13 @@ async def select_proposals(
             reasoning=ranking.reasoning,
             fallback=decision.fallback or ranking.fallback,
         )
-    selection = Selection(chosen, budget, decision)
-    optimizer.emit(selection_event(context.step, selection))
-    return selection
+    selected = SelectedProposals(chosen, budget, decision)
+    optimizer.emit(selection_event(context.step, selected))
+    return selected
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectedProposals:
     """The proposals of a step that become edits, and how they were chosen."""
 
     proposals: tuple[Proposal, ...]
@@ -275,13 +275,13 @@ class Selection:
     decision: SelectionDecision = field(default_factory=SelectionDecision)
 
 
-def selection_event(step: int, selection: Selection) -> EditsSelected:
-    """The selection as the event log and ranked_edits.json show it."""
+def selection_event(step: int, selected: SelectedProposals) -> EditsSelected:
+    """The selected proposals as the event log and ranked_edits.json show it."""
     return EditsSelected(
         step=step,
-        edit_budget=selection.edit_budget,
-        edits=[proposal.record() for proposal in selection.proposals],
-        decision=selection.decision,
+        edit_budget=selected.edit_budget,
+        edits=[proposal.record() for proposal in selected.proposals],
+        decision=selected.decision,
     )
 
 

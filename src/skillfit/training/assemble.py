@@ -238,11 +238,11 @@ class _Models:
 
 
 def _agent(inputs: Inputs, models: _Models) -> Agent | None:
-    env, spec = inputs.config.env, inputs.config.model.agent
+    config, spec = inputs.config, inputs.config.model.agent
     if spec is None or inputs.task.evaluator is not None:
         return None
-    cli = env.agent == "cli" or spec.is_cli
-    return build_agent(env, spec, None if cli else models.connect("agent", spec))
+    model = None if config.agent_kind == "cli" else models.connect("agent", spec)
+    return build_agent(config.env, spec, model)
 
 
 def _rollouts(

@@ -48,7 +48,7 @@ class SlowUpdated:
     comparison: EpochComparison | None = None
 
 
-async def slow_update(run: Components, epoch: Epoch, state: TrainingState) -> SlowUpdated:
+async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) -> SlowUpdated:
     """Write a lesson from the epoch."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
         return SlowUpdated(state)
@@ -91,7 +91,7 @@ async def slow_update(run: Components, epoch: Epoch, state: TrainingState) -> Sl
     return SlowUpdated(state, comparison)
 
 
-async def meta_skill(
+async def write_meta_skill(
     run: Components, epoch: Epoch, state: TrainingState, comparison: EpochComparison | None
 ) -> TrainingState:
     """The optimizer's advice to itself, used from the next epoch on."""

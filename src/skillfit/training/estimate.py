@@ -398,10 +398,9 @@ def _one_rollout(
         usd = None if cost.usage.usd is None else _around(cost.usage.usd)
         calls = Range.exactly(cost.usage.calls)
         return _OneRollout(calls, _around(cost.usage.tokens), usd, _around(cost.seconds))
-    spec = config.model.agent
-    cli = spec is not None and spec.is_cli
+    spec, cli = config.model.agent, config.agent_kind == "cli"
     chat_turns = Range(1, 1, max(1, config.env.max_turns or 1))
-    turns = _TURNS.get("cli" if cli else config.env.agent, chat_turns)
+    turns = _TURNS.get(config.agent_kind, chat_turns)
     prompt = Range(
         skill.tokens + item_tokens,
         1.3 * skill.tokens + item_tokens + 100,

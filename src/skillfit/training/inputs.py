@@ -15,6 +15,7 @@ from skillfit.agents import AGENTS, Agent, CallableAgent, load_agent
 from skillfit.agents.agent import corpus_fingerprint
 from skillfit.agents.cli_agent import described_program
 from skillfit.config import Config
+from skillfit.config.schema import PROGRAM_AGENTS
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
@@ -364,7 +365,7 @@ def _refuse_unused_settings_of_agents(config: Config, task: Task, agent: Agent |
             "model.agent": config.model.agent
             and task.evaluator is not None
             and not _calls_model(task),
-            "env.agent": env.agent in ("tools", "cli"),
+            "env.agent": env.agent in PROGRAM_AGENTS,
             "env.prompt": env.prompt,
             "env.max_turns": env.max_turns,
             "env.max_rollout_tokens": env.max_rollout_tokens,

@@ -32,7 +32,7 @@ from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
 from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.optimize.stages import (
-    Selection,
+    SelectedProposals,
     Update,
     apply_proposals,
     collect_notes,
@@ -55,7 +55,7 @@ from skillfit.run.events import (
 from skillfit.run.records import SkillCandidate, Suggestion, step_name
 from skillfit.skill import EXAMPLE_OP, NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
-from skillfit.training.epoch_end import meta_skill, slow_update
+from skillfit.training.epoch_end import make_slow_update, write_meta_skill
 from skillfit.training.plan import PlannedStep, rollouts_per_judgement
 from skillfit.training.state import (
     Components,
@@ -122,8 +122,8 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
             for planned in epoch.steps:
                 state = await take_step(run, planned, state, in_flight)
                 yield state
-            updated = await slow_update(run, epoch, state)
-            state = await meta_skill(run, epoch, updated.state, updated.comparison)
+            updated = await make_slow_update(run, epoch, state)
+            state = await write_meta_skill(run, epoch, updated.state, updated.comparison)
             yield state
     finally:
         await in_flight.settle()
@@ -153,7 +153,7 @@ async def take_step(
     patches = learned.proposals.patches
     own_edits = [*(note_edits(texts, patches, planned.step) if pools else ()), *state.waiting_edits]
     updated = await update(  # 5
-        run.optimizer, texts, skill, learned.selection, own_edits, context, log, pools_edits=pools
+        run.optimizer, texts, skill, learned.selected, own_edits, context, log, pools_edits=pools
     )
     if updated.skipped and planned.step <= lag:  # no edits can have joined yet
         updated = StepUpdate(None, "skip_lag")
@@ -198,8 +198,8 @@ async def learn(
         proposals = await reflect(run.proposer, skill, rollouts, context)  # 2
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
     patch = await aggregate(optimizer, run.texts, skill, proposals.patches, context, log)  # 3
-    selection = await select(optimizer, skill, patch, context, log)  # 4
-    return Learned(proposals, patch, selection, log)
+    selected = await select(optimizer, skill, patch, context, log)  # 4
+    return Learned(proposals, patch, selected, log)
 
 
 def roll_out(
@@ -378,7 +378,7 @@ async def select(
     patch: Patch | None,
     context: Context,
     log: StepLog,
-) -> Selection | None:
+) -> SelectedProposals | None:
     """At most an edit budget of the merged proposals."""
     if patch is None:
         return None
@@ -387,16 +387,16 @@ async def select(
             control = optimizer.settings.lr_control_mode
             return await select_proposals(optimizer, skill, patch, context, control=control)
         chosen = patch.proposals[: context.edit_budget]
-        selection = Selection(chosen, context.edit_budget)
-        log.emit(selection_event(log.step, selection))
-        return selection
+        selected = SelectedProposals(chosen, context.edit_budget)
+        log.emit(selection_event(log.step, selected))
+        return selected
 
 
 async def update(
     optimizer: Optimizer | None,
     texts: TextFilter,
     skill: Skill,
-    selection: Selection | None,
+    selected: SelectedProposals | None,
     own_edits: Sequence[Edit],
     context: Context,
     log: StepLog,
@@ -407,9 +407,9 @@ async def update(
 
     `pools_edits`: what the gate says of itself.
     """
-    proposals = selection.proposals if selection else ()
+    proposals = selected.proposals if selected else ()
     if not proposals and not own_edits:
-        return StepUpdate(None, "skip_no_patches" if selection is None else "skip_no_change")
+        return StepUpdate(None, "skip_no_patches" if selected is None else "skip_no_change")
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
             added = [Proposal(edit, "diagnosis") for edit in own_edits]

@@ -31,7 +31,7 @@ from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.context import render_memory
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.proposer import Proposals, Proposer
-from skillfit.optimize.stages import Selection, Update
+from skillfit.optimize.stages import SelectedProposals, Update
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, gather
 from skillfit.rollout.outcome import Tally, raise_if_skipped
 from skillfit.run.budget import Budget
@@ -173,7 +173,7 @@ class Learned:
 
     proposals: Proposals = field(default_factory=Proposals)
     patch: Patch | None = None  # None: nothing was proposed
-    selection: Selection | None = None
+    selected: SelectedProposals | None = None
     log: StepLog | None = None  # None: the optimizer was not asked
 
 

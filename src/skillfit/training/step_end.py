@@ -256,7 +256,7 @@ def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
     scored = [outcome for outcome in outcomes if outcome.score is not None]
     measured_alone = verdict is not None and verdict.candidate_tally is not None
     rejected = verdict is not None and not verdict.accepted and measured_alone
-    proposals = learned.selection.proposals if learned.selection and rejected else ()
+    proposals = learned.selected.proposals if learned.selected and rejected else ()
     return StepMemory(
         step=result.planned.step,
         action=result.action,
@@ -317,7 +317,7 @@ def _with_proposals(
     record: StepRecord, learned: Learned, batches: tuple[BatchRecord, ...]
 ) -> StepRecord:
     """Stages 2 to 4: what was proposed, merged and selected."""
-    extra, patch, selection = learned.proposals.extra, learned.patch, learned.selection
+    extra, patch, selected = learned.proposals.extra, learned.patch, learned.selected
     successes = sum(patch.source == "success" for patch in extra)
     record = replace(
         record,
@@ -329,13 +329,13 @@ def _with_proposals(
     if patch is not None:
         counts = tuple(patch.support_counts)
         record = replace(record, n_edits_merged=len(patch.proposals), support_counts=counts)
-    if selection is not None:
-        decided = selection.decision.learning_rate is not None
+    if selected is not None:
+        decided = selected.decision.learning_rate is not None
         record = replace(
             record,
-            n_edits_ranked=len(selection.proposals),
-            edit_budget=selection.edit_budget,
-            lr_decision=selection.decision if decided else None,
+            n_edits_ranked=len(selected.proposals),
+            edit_budget=selected.edit_budget,
+            lr_decision=selected.decision if decided else None,
         )
     return record
 

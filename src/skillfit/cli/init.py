@@ -1,0 +1,306 @@
+"""The first project: `init` makes it from a skill and a tasks file, without overwriting anything;
+`demo` trains a small skill that comes with skillfit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from skillfit.cli.output import Json, ResultLine, console, near, show
+from skillfit.errors import InputError
+from skillfit.plain_text import shorten, visible
+
+if TYPE_CHECKING:
+    from skillfit.config.schema import GraderSetting
+    from skillfit.models.json_text import JsonObject
+    from skillfit.tasks.recognise import RecognisedEnv, RecognisedTasks
+
+
+_CONFIG_NAME = "skillfit.yaml"
+_SKILL_TEMPLATE = """\
+---
+name: {name}
+description: Say in a sentence or two what this skill does and when to use it.
+---
+
+# {title}
+
+Say how the work is done.
+"""
+_TASKS_TEMPLATE = [
+    {
+        "id": "example-1",
+        "input": "Replace this with a task the skill must be good at.",
+        "answer": "and this with the right answer",
+    },
+    {
+        "id": "example-2",
+        "input": "One object per line. Twenty are a start, sixty give clear results.",
+        "answer": "exactly this",
+    },
+    {
+        "id": "example-3",
+        "input": "A type is optional: results are shown per type.",
+        "answer": "42",
+        "type": "numbers",
+    },
+]
+
+
+def init_command(
+    folder: Annotated[Path, typer.Argument(help="Where to put the project.")] = Path(),
+    skill: Annotated[
+        Path | None, typer.Option(help="An existing skill; without one, a template is written.")
+    ] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="An existing tasks file; without one, a template.")
+    ] = None,
+    agent: Annotated[str, typer.Option(help="The model that uses the skill.")] = "",
+    optimizer: Annotated[str, typer.Option(help="The model that improves it.")] = "",
+    grader: Annotated[
+        str, typer.Option(help="How answers are graded; default: proposed from the answers.")
+    ] = "",
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field",
+            help="A column: input=COLUMN, answers=COLUMN; may be given again.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a project. Reads your tasks file, shows three rows as the agent will get them, proposes
+    a grader and tries it. Never overwrites a file.
+
+    Example: skillfit init --skill ./my-skill --tasks ./tasks.csv
+    """
+    from skillfit.skill import Skill
+
+    asking = sys.stdin.isatty() and not as_json
+    agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
+    optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
+    tasks = tasks or _own_evals(skill)
+    fields = _parse_fields(field or ())
+    if fields and tasks is None:
+        raise InputError("--field is for a tasks file.", hint="Give it with --tasks.")
+    found = _recognise_tasks(tasks, fields, grader, folder) if tasks is not None else None
+    files: dict[Path, str] = {}
+    if skill is None:
+        skill = folder / "my-skill"
+        files[skill / "SKILL.md"] = _SKILL_TEMPLATE.format(name="my-skill", title="My skill")
+    else:
+        Skill.load(skill)  # refuses a path that is no skill
+    env: RecognisedEnv = {"skill": _relative_path(skill, folder)}
+    if tasks is None or found is None:
+        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS_TEMPLATE)
+        env |= {"tasks": "./tasks.jsonl", "grader": given_setting(grader) if grader else "exact"}
+    else:
+        env |= {**found.env, "tasks": _relative_path(tasks, folder)}
+    config = folder / _CONFIG_NAME
+    files[config] = _config_text(agent, optimizer, env, found)
+    _write_new(files)
+    data = InitJson(
+        written=[str(path) for path in files],
+        config=str(config),
+        grader=env.get("grader"),
+        problems=list(found.problems) if found else [],
+    )
+    show(data, _init_summary(files, config, skill, found), as_json)
+
+
+class InitJson(TypedDict):
+    """What the command prints with --json."""
+
+    written: list[str]
+    config: str
+    grader: GraderSetting | None  # None: the config leaves it to the tasks file
+    problems: list[str]
+
+
+def _ask(question: str, default: str, asking: bool) -> str:
+    return str(typer.prompt(question, default=default)) if asking else default
+
+
+def _own_evals(skill: Path | None) -> Path | None:
+    """The evals that a skill folder brings itself."""
+    evals = skill / "evals" / "evals.json" if skill else None
+    return evals if evals is not None and evals.is_file() else None
+
+
+def _parse_fields(given: Sequence[str]) -> dict[str, str]:
+    """`NAME=COLUMN` options, for env.fields."""
+    from skillfit.tasks.item import checked_fields
+
+    fields = {}
+    for option in given:
+        name, equals, column = option.partition("=")
+        if not equals or not column:
+            raise InputError(f"--field {option}: expected NAME=COLUMN, as in input=query.")
+        fields[name.strip()] = column.strip()
+    return checked_fields(fields)
+
+
+def _recognise_tasks(
+    tasks: Path, fields: Mapping[str, str], grader: str, folder: Path
+) -> RecognisedTasks:
+    import asyncio
+
+    from skillfit.tasks.recognise import recognise
+
+    if not tasks.exists():
+        raise InputError(f"{tasks} does not exist.", hint="Give your tasks file with --tasks.")
+    chosen = given_setting(grader) if grader else None
+    return asyncio.run(recognise(tasks, fields=fields, grader=chosen, base=folder))
+
+
+def given_setting(text: str) -> str | JsonObject:
+    """A grader or a model as given on the command line: a name, or settings in braces."""
+    import yaml
+
+    setting: str | JsonObject = yaml.safe_load(text) if text.lstrip().startswith("{") else text
+    return setting
+
+
+def _relative_path(path: Path, folder: Path) -> str:
+    """The path as seen from the config's folder."""
+    relative = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+    return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _config_text(
+    agent: str, optimizer: str, env: RecognisedEnv, found: RecognisedTasks | None
+) -> str:
+    import yaml
+
+    models = {"agent": given_setting(agent), "optimizer": given_setting(optimizer)}
+    if found is not None and found.grader.needs_judge:
+        models["judge"] = given_setting(agent)
+    data = {"model": models, "env": env, "budget": {"usd": 5}}
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return f"# Every other key has a default: `skillfit docs config` lists them.\n{text}"
+
+
+def _write_new(files: dict[Path, str]) -> None:
+    from skillfit.atomic_write import write_whole
+
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise InputError(
+            f"{', '.join(there)}: exists already; init never overwrites a file.",
+            hint="Give another folder, or name your files with --skill and --tasks.",
+        )
+    for path, text in files.items():
+        write_whole(path, text.encode())
+
+
+def _init_summary(
+    files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None
+) -> str:
+    lines = []
+    if found is not None:
+        lines += _describe_tasks(found)
+    lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
+    if found is not None and found.grader.needs_judge:
+        lines.append("In it, model.judge is the model that uses the skill. Another one is better.")
+    if found is None:
+        drafted = config.with_name("drafted.jsonl")
+        lines += [
+            "Put your items into the tasks file. Or let a model draft them, and name the new file "
+            "in env.tasks:",
+            f"  skillfit tasks draft {skill} --config {config} --out {drafted}",
+            "Then:",
+        ]
+    lines += [f"  skillfit check {config}", f"  skillfit train {config}"]
+    return "\n".join(lines)
+
+
+def _describe_tasks(found: RecognisedTasks) -> list[str]:
+    """What was recognised: rows as they will be sent, the grader and how it did."""
+    lines = [f"{found.count} items in {found.path} ({found.format})."]
+    for row in found.examples:
+        lines.append(f"--- {row.id}")
+        lines += [shorten(visible(message.content), 300) for message in row.messages]
+        lines.append(f"expected: {shorten(visible(', '.join(row.expected)), 120)}")
+    lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
+    trial = found.grader.trial
+    if trial is not None:
+        gold = f"{trial.gold - len(trial.gold_missed)} of {trial.gold} gold answers score 1"
+        wrong = f"{len(trial.wrong_passed)} of {trial.wrong} wrong answers pass"
+        lines.append(f"  tried: {gold}, {wrong}")
+    lines += [f"! {problem}" for problem in found.problems]
+    return lines
+
+
+def demo_command(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A real model: local/PATH.gguf or ollama/NAME. Default: the practice models."
+        ),
+    ] = "",
+    optimizer: Annotated[
+        str, typer.Option(help="With --model: a model that proposes edits beside worked examples.")
+    ] = "",
+    folder: Annotated[Path, typer.Option("--dir", help="Where the project is copied to.")] = Path(
+        "skillfit-demo"
+    ),
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small skill now. Without --model: ticket triage with the built-in practice models, no
+    key, no network, no download.
+
+    Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
+    """
+    from skillfit.cli.train import config_inputs, train_in_terminal
+    from skillfit.report import read_story, write_report
+
+    overrides = [f"model.agent.id={model}"] if model else []
+    if optimizer:
+        overrides += [f"model.optimizer={optimizer}", "optimizer.proposer=both"]
+    copied = _copy_demo("sql" if model else "triage", folder)
+    if not as_json:
+        what = "ticket triage with practice models (no language model)"
+        if model:
+            what = f"SQL with house rules for {model}"
+        message = f"The project is in {copied}: {what}."
+        console(stderr=True).print(message, markup=False, soft_wrap=True)
+    inputs = config_inputs(copied / _CONFIG_NAME, overrides)
+    result = train_in_terminal(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
+    story = read_story(result.run)
+    line = ResultLine.of_story(story)
+    lines = [
+        line.as_text(story.diagnosis),
+        f"The report: {near(write_report(result.run))}",
+        f"The project, to change and train again: {copied}",
+    ]
+    show(line.as_json(), "\n".join(lines), as_json)
+
+
+def _copy_demo(name: str, folder: Path) -> Path:
+    """The demo project in the folder; a demo project that is there already is used again."""
+    import shutil
+    from importlib.resources import as_file, files
+
+    marker = folder / _CONFIG_NAME
+    with as_file(files("skillfit.cli") / "demo_data" / name) as source:
+        if folder.is_file() or (folder.exists() and any(folder.iterdir())):
+            if not marker.is_file() or marker.read_text() != (source / _CONFIG_NAME).read_text():
+                raise InputError(
+                    f"{folder} holds other files.", hint="Give another folder with --dir."
+                )
+        else:
+            shutil.copytree(
+                source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+    return folder
+
+
+COMMANDS = (init_command, demo_command)

@@ -1,0 +1,309 @@
+"""The check before a run, which is also `skillfit check`: a few rollouts of training items show
+whether this is worth training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from skillfit.config import Config
+from skillfit.config.schema import PROGRAM_AGENTS
+from skillfit.errors import InputError, TaskFailure
+from skillfit.gate import GateSettings, overall
+from skillfit.gate.diagnosis import (
+    SAYS_ENOUGH,
+    blindness_check,
+    cost_check,
+    coverage_check,
+    gold_check,
+    headroom_check,
+    power_check,
+)
+from skillfit.gate.leak import audit, shortcuts
+from skillfit.gate.samples import Samples, item_differences, within_item_variance
+from skillfit.gate.ship import MOST_REPEATS
+from skillfit.models.protocol import BadReply, Message, Model, NoReply, Request, Role
+from skillfit.rollout import Outcome, Rollouts, gather, requests_for
+from skillfit.rollout.outcome import raise_if_skipped
+from skillfit.run.events import PreflightFinished
+from skillfit.run.journal import RecordedModel
+from skillfit.run.records import (
+    CheckName,
+    CheckResult,
+    Level,
+    RolloutPlan,
+)
+from skillfit.sandbox.programs import choose_isolation
+from skillfit.skill import Skill, document_problems
+from skillfit.tasks.graders import without_judges
+from skillfit.tasks.item import Attempt, Item, count_unreviewed
+from skillfit.tasks.task import Task, prove_gold
+from skillfit.training.assemble import Assembled
+from skillfit.training.estimate import RolloutCost, estimate, small_caps
+from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
+from skillfit.training.state import Components, StepLog
+from skillfit.training.user_parts import Abilities
+
+_UNPROBED = ("handoff", "scripted")  # a person answers, or a function
+_ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
+_PROBE_TOKENS = 1_024  # for one word and the thinking before it
+_PROBE_SCHEMA = {
+    "type": "object",
+    "properties": {"reply": {"type": "string"}},
+    "required": ["reply"],
+    "additionalProperties": False,
+}
+_SMALLEST_WINDOW = 1_000  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightReport:
+    verdict: Level
+    checks: tuple[CheckResult, ...]
+
+
+async def run_preflight(ready: Assembled) -> PreflightReport:
+    """Roll out some training items. Raises what `probe` raises."""
+    run = ready.components
+    tried = min(PREFLIGHT_ITEMS, len(run.task.train)) * (PREFLIGHT_REPEATS + 1)
+    with StepLog(run.emit).stage("preflight", tried):
+        found = [
+            *_marker_checks(run.initial),
+            *_draft_checks(run.task.items),
+            await _key_check(ready),
+            *_isolation_checks(run.config),
+            *await _gold_checks(run.task, ready.closing.ship_task),
+            *await _rollout_checks(run.engine, run.task, run.initial, run.gate_settings),
+            *_budget_checks(run, ready.closing.rollout_plan),
+        ]
+    report = PreflightReport(overall(found), tuple(found))
+    run.emit(PreflightFinished(verdict=report.verdict, checks=found))
+    return report
+
+
+async def probe(ready: Assembled, *, again: bool = False) -> None:
+    """One small call per model. Raises what would make every call of a run fail: a wrong key, a
+    wrong model name, an address where no model answers. What the model replies does not matter.
+
+    A recorded probe is not repeated, unless `again`: a key may have changed since.
+    """
+    for role, client in ready.probes.items():
+        if client.id.partition("/")[0] in _UNPROBED:
+            continue
+        # A limit that the user chose is tried as it is; the default one could reserve more than a
+        # small budget has.
+        spec = ready.components.config.model.of_role(role)
+        chosen = spec.max_tokens if spec is not None else None
+        request = _probe_request(role, client, chosen or _PROBE_TOKENS)
+        earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
+        if again and earlier:
+            request = replace(request, purpose=f"{request.purpose} {earlier}")
+        try:
+            await RecordedModel(client, ready.run.journal, role).complete(request)
+        except NoReply:
+            raise
+        except BadReply:
+            continue
+
+
+def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:
+    """A small request of the same kind as the real ones. The optimizer is asked for JSON, and its
+    prompts are cut to its context window.
+    """
+    user = Message("user", "Reply with: ok")
+    if role != "optimizer":
+        return Request((user,), "probe", purpose="probe", max_tokens=max_tokens)
+    if client.context_window < _SMALLEST_WINDOW:
+        raise InputError(
+            f"The context window of {client.id} is {client.context_window} tokens, "
+            "too small for an optimizer.",
+            hint="Use another model, or correct model.optimizer.context_window.",
+        )
+    system = Message("system", "You reply in JSON.")
+    return Request(
+        (system, user), "probe", schema=_PROBE_SCHEMA, purpose="probe", max_tokens=max_tokens
+    )
+
+
+def _marker_checks(skill: Skill) -> list[CheckResult]:
+    """Markers in the skill that do not protect as their author may expect."""
+    problems = [problem for problem in document_problems(skill) if problem.rule == "marker"]
+    if not problems:
+        return []
+    named = "; ".join(f"line {problem.line}: {problem.message}" for problem in problems)
+    return [CheckResult("skill", "warn", f"{skill.document_name}: {named}.")]
+
+
+def _draft_checks(items: Sequence[Item]) -> list[CheckResult]:
+    """Tasks that a model wrote and no person has reviewed (`skillfit tasks draft --yes`)."""
+    unread = count_unreviewed(items)
+    if not unread:
+        return []
+    message = (
+        f"{unread} tasks were drafted by a model and not reviewed. A wrong answer teaches the "
+        "skill something wrong: read them and remove `reviewed: false`."
+    )
+    return [CheckResult("tasks", "warn", message)]
+
+
+async def _key_check(ready: Assembled) -> CheckResult:
+    await probe(ready)
+    asked = ", ".join(f"{role} ({client.id})" for role, client in ready.probes.items())
+    message = f"Reached: {asked}." if asked else "No model is called by skillfit itself."
+    return CheckResult("keys", "go", message)
+
+
+def _isolation_checks(config: Config) -> list[CheckResult]:
+    """How the programs of a tools or command-line agent are isolated on this machine."""
+    if config.agent_kind not in PROGRAM_AGENTS:
+        return []
+    isolation = choose_isolation(config.env.sandbox)
+    if isolation.full:
+        message = f"The agent's programs are isolated by {isolation.name}."
+        return [CheckResult("isolation", "go", message)]
+    message = (
+        f"The agent's programs are not fully isolated ({isolation.name}): they can read your files "
+        "and the tasks with their answers. See docs/isolation.md."
+    )
+    return [CheckResult("isolation", "warn", message)]
+
+
+async def _gold_checks(task: Task, ship_task: Task | None) -> list[CheckResult]:
+    """Gold answers under the training grader, and under the ship grader where there is one."""
+    found = [await _gold_check_of(task, "gold", "The grader")]
+    if ship_task is not None:
+        found.append(await _gold_check_of(ship_task, "ship gold", "The ship grader"))
+    return found
+
+
+async def _gold_check_of(task: Task, name: CheckName, grader: str) -> CheckResult:
+    if task.grader is None:
+        message = "The task scores itself: there are no gold answers to check."
+        return CheckResult(name, "go", message)
+    if without_judges(task.grader) is None:
+        return CheckResult(name, "go", "A judge grades: no gold answer was put to it.")
+    problems = await prove_gold(task)
+    wrong = {problem.item_id: problem.score.hard if problem.score else 0.0 for problem in problems}
+    scores: dict[str, float | None] = {}
+    for item in task.items:
+        has_gold = bool(item.answers or item.reference)
+        scores[item.id] = wrong.get(item.id, 1.0) if has_gold else None
+    return gold_check(scores, name, grader)
+
+
+async def _rollout_checks(
+    engine: Rollouts, task: Task, skill: Skill, settings: GateSettings
+) -> list[CheckResult]:
+    """Rollouts of some training items with the skill and without a part of it: noise, headroom,
+    and whether the grader notices the difference.
+    """
+    items = task.train[:PREFLIGHT_ITEMS]
+    without, missing = _shortened_skill(skill)
+    asked = [(skill, range(PREFLIGHT_REPEATS)), (without, range(1))]
+    full, gutted = await gather(
+        engine.run(requests_for(tried, items, repeats), phase="preflight", series="preflight")
+        for tried, repeats in asked
+    )
+    raise_if_skipped([*full, *gutted])
+    known = _samples_of(settings, full)
+    variants = {"empty answer": await _empty_answers(task, items)}
+    if without.hash != skill.hash:
+        variants[missing] = gutted
+    worse: dict[str, Samples] = {}
+    lost: dict[str, list[float]] = {}
+    for name, outcomes in variants.items():
+        samples = _samples_of(settings, outcomes)
+        if samples.scored:
+            worse[name] = samples
+            if known.scored:
+                lost[name] = list(item_differences(known.means, samples.means).values())
+    noise = within_item_variance({item: known.values(item) for item in known.scores})
+    first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
+    floor = settings.config.evaluation.coverage_floor
+    constant = _only_score(known, list(worse.values()))
+    return [
+        coverage_check(known.scored, known.planned, floor, first),
+        blindness_check(known.score, lost, constant=constant),
+        headroom_check(known.score),
+        power_check(len(task.selection), noise, known.score),
+        audit(shortcuts(task.train, task.selection), known.score, 1.0),
+    ]
+
+
+def _shortened_skill(skill: Skill) -> tuple[Skill, str]:
+    """The skill without every second paragraph (or without all text, where there is little), and
+    what is missing: a grader to which the skill matters should score it lower.
+    """
+    paragraphs = skill.body.split("\n\n")
+    if skill.tokens > SAYS_ENOUGH and len(paragraphs) > 1:
+        return skill.with_body("\n\n".join(paragraphs[::2])), "half of it gone"
+    return skill.with_body(""), "all of it gone"
+
+
+def _only_score(known: Samples, worse: Sequence[Samples]) -> float | None:
+    """The one score that every probe got, where there was a worse one and enough items."""
+    values = {
+        value
+        for samples in (known, *worse)
+        for item in samples.scores
+        for value in samples.values(item)
+    }
+    enough = worse and len(known.scores) >= _ENOUGH_ITEMS
+    return values.pop() if enough and len(values) == 1 else None
+
+
+def _samples_of(settings: GateSettings, outcomes: Sequence[Outcome]) -> Samples:
+    samples = Samples(settings)
+    samples.add(outcomes)
+    return samples
+
+
+async def _empty_answers(task: Task, items: Sequence[Item]) -> list[Outcome]:
+    """The scores of an empty answer; none where a judge would have to be paid for them."""
+    grader = task.grader
+    if grader is None or without_judges(grader) != grader:
+        return []
+    outcomes = []
+    for item in items:
+        try:
+            score = await grader.grade(item, Attempt(""))
+        except TaskFailure:
+            continue  # a grader that fails on an empty answer does not reward it either
+        outcomes.append(Outcome(item.id, 0, "scored", score))
+    return outcomes
+
+
+def _budget_checks(run: Components, bought: RolloutPlan | None) -> list[CheckResult]:
+    """What the plan takes, by what the check's own rollouts cost, and whether the budget has room
+    for it.
+    """
+    stats = run.engine.stats  # of the rollouts that the check made
+    cost = RolloutCost.mean(stats.scored, stats.usage)
+    budget = budget_check(run, cost)
+    return [_cost_of_plan(run, bought, cost), *([budget] if budget.verdict != "go" else [])]
+
+
+def budget_check(run: Components, cost: RolloutCost | None) -> CheckResult:
+    """Whether every cap has room for one step and the ship test."""
+    abilities = Abilities.of(run.gate, run.proposer)
+    small = small_caps(run.config, run.task, run.initial, run.plan, cost, abilities)
+    level: Level = "stop" if any(cap.certain for cap in small) else "warn" if small else "go"
+    return CheckResult("budget", level, " ".join(map(str, small)))
+
+
+def _cost_of_plan(
+    run: Components, bought: RolloutPlan | None, cost: RolloutCost | None
+) -> CheckResult:
+    """What the whole plan will take."""
+    repeats = bought.ship_repeats if bought else MOST_REPEATS
+    abilities = Abilities.of(run.gate, run.proposer)
+    planned = estimate(
+        run.config, run.task, run.initial, run.plan, cost, repeats, abilities=abilities
+    )
+    whole = planned.total
+    if whole.usd is None:
+        most = f"{whole.calls.high:,.0f} at the most"
+        message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."
+        return CheckResult("cost", "go", message)
+    return cost_check(whole.usd.typical, whole.usd.high, run.config.budget.usd)
