@@ -125,6 +125,20 @@ def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None
     assert skill_of(run).read_text() == "mine now\n"
 
 
+@pytest.mark.parametrize(
+    "record", ["", "[]", '{"document": ', '{"document": 1, "before": null, "after": ""}']
+)
+def test_undo_names_a_record_that_is_damaged(shell: Shell, run: Path, record: str) -> None:
+    shell("apply", run, "--yes")
+    applied = skill_of(run).read_bytes()
+    kept = run / "applied" / "0001.json"
+    kept.write_text(record)
+    refused = shell("apply", run, "--undo")
+    assert refused.code == 2 and f"{kept} is damaged" in refused.err
+    assert f"{run / 'skills/skill_v0000.md'}" in refused.err
+    assert skill_of(run).read_bytes() == applied and kept.exists()
+
+
 def test_apply_refuses_a_run_that_did_not_improve(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "stopped")
     refused = shell("apply", "stopped", "--yes").err

@@ -17,7 +17,8 @@ import pytest
 
 from skillfit.config import describe_keys
 from skillfit.errors import Exit
-from skillfit.run.directory import CHANGEABLE, CHANGEABLE_OF_A_MODEL, CHANGEABLE_OF_A_PROGRAM
+from skillfit.models.registry import MACHINE_OPTIONS
+from skillfit.run.directory import CHANGEABLE, CHANGEABLE_OF_A_MODEL
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -123,7 +124,7 @@ def test_the_page_on_runs_names_the_settings_that_may_change() -> None:
     start = page.index("These settings may change")
     named = re.findall(r"`([^`]+)`", page[start : page.index("\n\n", start)])
     assert len(named) == len(set(named))
-    assert set(named) == CHANGEABLE | CHANGEABLE_OF_A_MODEL | CHANGEABLE_OF_A_PROGRAM
+    assert set(named) == CHANGEABLE | CHANGEABLE_OF_A_MODEL | MACHINE_OPTIONS
 
 
 def test_the_generated_tables_in_the_pages_are_up_to_date() -> None:

@@ -665,6 +665,11 @@ def written(project: Path, text: str, file: str = "mine.py") -> None:
             r"decide\(\) takes \(new\), and is called with \(new, old\)",
         ),
         (
+            "gate",
+            "from skillfit.gate import BaseGate\n\nclass Mine(BaseGate): ...\n",
+            r"The gate mine\.py:Mine has no rule: it defines neither decide nor judge.*Ruling",
+        ),
+        (
             "sampler",
             "class Mine(ShuffledBatches):\n    def order(self, items): ...\n",
             r"order\(\) takes \(items\), and is called with \(items, seed\)",

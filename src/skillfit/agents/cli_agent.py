@@ -40,7 +40,7 @@ from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.extensions import PartDescription
 from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Request, Usage
-from skillfit.models.registry import ModelSpec, Provider, Setup
+from skillfit.models.registry import MACHINE_OPTIONS, ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
 from skillfit.sandbox.programs import (
@@ -71,8 +71,6 @@ OWN_OPTIONS = (
     "mention_skill",
     "concurrency",
 )
-# Options that say where and how the program runs on this machine, not what it does.
-_OF_THE_MACHINE = ("file", "program", "login", "readable", "isolation", "concurrency")
 _SLOTS = 4  # programs running at the same time, when one is used as a model
 _PROGRAM_FOLDERS = ("bin", "sbin", "shims")  # folders of PATH that the program may look into
 _LONGEST = 86_400.0  # seconds; the caller ends the program long before, by cancelling
@@ -151,7 +149,7 @@ class CliAgent(BaseAgent):
     def describe(self) -> PartDescription:
         spec = self.command.spec
         options = {
-            name: value for name, value in spec.options.items() if name not in _OF_THE_MACHINE
+            name: value for name, value in spec.options.items() if name not in MACHINE_OPTIONS
         }
         return {
             "agent": "cli",

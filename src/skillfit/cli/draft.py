@@ -252,6 +252,7 @@ async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: 
     from skillfit.run.budget import Budget, refuse_unpriced
     from skillfit.run.control import Interrupted
     from skillfit.run.journal import RecordedModel
+    from skillfit.run.store import HANDOFF
 
     # Not validated: 0 dollars, which a config refuses, are enough for a model that is free.
     caps, prices = BudgetSection.model_construct(usd=order.usd), Prices(order.writer.prices)
@@ -266,7 +267,7 @@ async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: 
         meter=budget,
         prices=prices,
         notice=warn,
-        folder=folder / "handoff",
+        folder=folder / HANDOFF,
     )
     model = RecordedModel(client, journal, "optimizer")
     try:
@@ -274,7 +275,7 @@ async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: 
             model, order.skill, count=order.count, about=order.about, besides=order.besides
         )
     except AnswerPending as first:
-        raise waiting(folder / "handoff") from first
+        raise waiting(folder / HANDOFF) from first
     finally:
         budget.close()
         await client.close()

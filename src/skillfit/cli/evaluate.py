@@ -301,6 +301,8 @@ def _ablation_table(event: AblationFinished) -> RenderableType:
 def _ablation_text(
     event: AblationFinished, report: Path, config: Path, asked: bool, applied: bool
 ) -> str:
+    from skillfit.run.records import skill_file
+
     cut = [unit for unit in event.units if unit.decision == "cut"]
     saved = event.tokens_before - event.tokens_after
     score = score_with_interval(event.score.mean, event.score.low, event.score.high)
@@ -320,7 +322,7 @@ def _ablation_text(
                 f"On {event.comparison.rollouts} fresh rollouts the score changed by "
                 f"{score_change(event.comparison.difference)}."
             )
-        lines.append(f"The former text: {report.with_name('skills') / 'skill_v0000.md'}")
+        lines.append(f"The former text: {report.parent / skill_file(0)}")
     elif asked:
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:

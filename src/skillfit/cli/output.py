@@ -270,7 +270,9 @@ class ResultLine:
             lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
         lines += [*self._unused_rollouts(), self._cost()]
         if self.unproven:
-            found = near(self.run / "unproven_skill.md")
+            from skillfit.run.store import UNPROVEN_SKILL
+
+            found = near(self.run / UNPROVEN_SKILL)
             lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
         if self.cut and self.skill_tokens is not None:
             sizes = self.skill_tokens

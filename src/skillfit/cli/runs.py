@@ -451,7 +451,19 @@ class AppliedChange:
 
     @classmethod
     def read(cls, path: Path) -> AppliedChange:
-        return cls(**json.loads(path.read_bytes()))
+        from pydantic import ValidationError
+
+        from skillfit.run.records import skill_file
+        from skillfit.run.store import load
+
+        try:
+            return load(cls, path.read_bytes())
+        except ValidationError as error:
+            began = path.parents[1] / skill_file(0)
+            raise InputError(
+                f"{path} is damaged: it does not say what `apply` changed.",
+                hint=f"Restore the skill by hand (the run began with {began}), then delete {path}.",
+            ) from error
 
     def write(self, path: Path) -> None:
         write_whole(path, json.dumps(asdict(self)).encode())
@@ -503,7 +515,9 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
 
 def _why_not(run: Run) -> str:
     """What to do about a run that did not improve: its best skill is the initial one."""
-    found = run.path / "unproven_skill.md"
+    from skillfit.run.store import UNPROVEN_SKILL
+
+    found = run.path / UNPROVEN_SKILL
     if found.is_file():
         return f"What it found is unproven: {near(found)}. To use it, copy it to your skill."
     return f"The reason: skillfit show {near(run.path)}"

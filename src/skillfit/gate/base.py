@@ -389,6 +389,14 @@ class StrictGate(BaseGate):
         return Ruling("reject", f"mean {difference:+.4f}: not strictly above the incumbent")
 
 
+def has_rule(gate: BaseGate) -> bool:
+    """Whether a gate defines `decide`, or overrides `judge` or `begin`, which call it."""
+    return any(
+        getattr(getattr(gate, name), "__func__", None) is not getattr(BaseGate, name)
+        for name in ("decide", "judge", "begin")
+    )
+
+
 def _measured(skill: Skill | None) -> Skill:
     if skill is None:
         raise RuntimeError("The gate has no baseline yet: call baseline() first.")

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Request, Usage
+from skillfit.models.registry import find_provider
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     _Rates = Mapping[str, Decimal | TieredPrices | None]  # by the names of genai-prices
 
-FREE_PROVIDERS = frozenset({"local", "ollama", "practice", "scripted", "handoff"})
 DEFAULT_CONTEXT = 128_000
 IMAGE_TOKENS = 16_384  # the most one image costs, except for the models in prices.json
 _VENDORS = {  # our providers -> those of genai-prices
@@ -99,11 +99,11 @@ class Prices:
         return self._found[model_id]
 
     def _find(self, model_id: str) -> Price | None:
-        provider, _, name = model_id.partition("/")
-        for key in (model_id, name):
+        for key in (model_id, model_id.partition("/")[2]):
             if key in self._own:
                 return self._own[key]
-        if provider in FREE_PROVIDERS:
+        known = find_provider(model_id)
+        if known is not None and known.free:
             return FREE
         return _listed_price(model_id)
 

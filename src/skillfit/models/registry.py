@@ -27,6 +27,9 @@ _SECRET = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|passwd|sig|signature|code)$", re.IGNORECASE
 )
 _HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
+# Options of command-line programs that say where and how they run on this machine, not what they
+# do. They may change between two starts of one run.
+MACHINE_OPTIONS = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
 
 
 class ModelSpec(BaseModel):
@@ -78,6 +81,11 @@ class ModelSpec(BaseModel):
     def is_cli(self) -> bool:
         """Whether the model is a command-line program, which acts by itself."""
         return names_cli_program(self.id)
+
+    @property
+    def is_handoff(self) -> bool:
+        """Whether prompts are written to files, for a person or another program to answer."""
+        return self.id.partition("/")[0] == "handoff"
 
     @model_validator(mode="after")
     def _without_secrets(self) -> Self:
@@ -244,7 +252,8 @@ ReadinessCheck = Callable[[Mapping[str, str]], Readiness]
 @dataclass(frozen=True)
 class KnownProvider:
     """A provider as `skillfit models` lists it. `keys`: environment variables for its key, of which
-    one is enough. Without `keys` it needs none.
+    one is enough. Without `keys` it needs none. `free`: its tokens cost no money, unless the user
+    sets a price. `probed`: a small call before a run tests whether it answers.
 
     `factory` and `check` are functions, or `module:function` to import when needed.
     """
@@ -254,6 +263,8 @@ class KnownProvider:
     factory: Factory | str
     keys: tuple[str, ...] = ()
     check: ReadinessCheck | str | None = None  # None: a key is all it needs
+    free: bool = False
+    probed: bool = True
 
     def key_in(self, environ: Mapping[str, str]) -> str | None:
         """The variable that holds the key."""
@@ -284,20 +295,27 @@ def register_provider(
     about: str,
     keys: tuple[str, ...] = (),
     check: ReadinessCheck | str | None = None,
+    free: bool = False,
+    probed: bool = True,
 ) -> None:
     """Let model ids `name/…` connect through `factory`, a function of `Setup`."""
-    _registry[name] = KnownProvider(name, about, factory, keys, check)
+    _registry[name] = KnownProvider(name, about, factory, keys, check, free, probed)
 
 
 def known_providers() -> list[KnownProvider]:
     return sorted(_registry.values(), key=lambda provider: provider.name)
 
 
+def find_provider(model_id: str) -> KnownProvider | None:
+    """The provider that a model's id names; None: it is not registered."""
+    return _registry.get(model_id.partition("/")[0])
+
+
 def create_provider(setup: Setup) -> Provider:
     """The provider that a model's id names. Missing keys and unknown names are errors."""
-    name = setup.spec.id.partition("/")[0]
-    known = _registry.get(name)
+    known = find_provider(setup.spec.id)
     if known is None:
+        name = setup.spec.id.partition("/")[0]
         hint = did_you_mean(name, _registry) or f"Available: {', '.join(sorted(_registry))}."
         raise InputError(f"Unknown provider {name!r} in model id {setup.spec.id!r}.", hint=hint)
     factory: Factory = _imported(known.factory)
@@ -348,6 +366,7 @@ register_provider(
     f"{_PROVIDERS}.openai_protocols:ollama",
     about="Ollama on this machine or at OLLAMA_HOST",
     check=f"{_PROVIDERS}.openai_protocols:ollama_readiness",
+    free=True,
 )
 register_provider(
     "azure",
@@ -367,19 +386,25 @@ register_provider(
     f"{_PROVIDERS}.openai_protocols:local",
     about="a GGUF file in this process",
     check=f"{_PROVIDERS}.openai_protocols:local_readiness",
+    free=True,
 )
 register_provider(
     "handoff",
     f"{_PROVIDERS}.handoff:handoff",
     about="prompts as files, answered by anyone",
+    free=True,
+    probed=False,
 )
 register_provider(
     "scripted",
     f"{_PROVIDERS}.practice:scripted",
     about="a Python function, path.py:name",
+    free=True,
+    probed=False,
 )
 register_provider(
     "practice",
     f"{_PROVIDERS}.practice:practice",
     about="the built-in practice pair: rules, no language model",
+    free=True,
 )

@@ -40,7 +40,7 @@ from skillfit.run.control import stop_run
 from skillfit.run.events import RolloutFinished, as_json
 from skillfit.run.journal import BillRow
 from skillfit.run.records import EditStatus, RunFinishReason
-from skillfit.run.store import JOURNAL, in_use
+from skillfit.run.store import CONFIG_FILE, JOURNAL, in_use
 from skillfit.run.view import RunState
 from skillfit.skill import Edit
 from skillfit.studio.commands import (
@@ -338,7 +338,7 @@ class Tools:
         if not confirm:
             return _unconfirmed(arguments, "starts a run that may spend money")
         self._starter.start(path, arguments, folder=self.folders.roots[0])
-        begun = path / "config.json"
+        begun = path / CONFIG_FILE
         await _wait_until(lambda: begun.is_file() or not self._starter.is_starting(path))
         return self._standing(path)
 

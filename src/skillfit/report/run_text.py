@@ -47,6 +47,7 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.records import DECIDED, Decision
+from skillfit.run.store import CONFIG_FILE, HANDOFF
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
@@ -292,7 +293,7 @@ def resume_line(story: RunStory, run: str) -> str:
     if story.is_over:
         return ""
     if story.is_ablation:
-        return f"skillfit ablate {run}/config.json --run {run}"
+        return f"skillfit ablate {run}/{CONFIG_FILE} --run {run}"
     if story.finish_reason == "budget":
         cap = fullest_cap(story) or "usd"
         return f"skillfit resume {run} budget.{cap}={2 * story.caps.get(cap, 5):.12g}"
@@ -311,7 +312,7 @@ def next_commands(story: RunStory) -> list[str]:
     elif story.state == "stopped":
         lines.append(f"{resume}   # nothing that was paid for is paid again")
     elif story.state == "waiting":
-        lines.append(f"{resume}   # after the prompts in {run}/handoff are answered")
+        lines.append(f"{resume}   # after the prompts in {run}/{HANDOFF} are answered")
     elif story.finish_reason == "improved":
         lines.append(f"skillfit apply {run}   # put the skill into its folder")
     elif story.failed:
@@ -319,7 +320,7 @@ def next_commands(story: RunStory) -> list[str]:
     elif story.finish_reason == "budget":
         lines.append(f"{resume}   # with a higher budget")
     command = "ablate" if story.is_ablation else "train"
-    lines.append(f"skillfit {command} {run}/config.json --run {run}-again   # repeat the run")
+    lines.append(f"skillfit {command} {run}/{CONFIG_FILE} --run {run}-again   # repeat the run")
     return lines
 
 

@@ -77,7 +77,7 @@ from skillfit.run.records import (
     slow_update_name,
     step_name,
 )
-from skillfit.run.store import in_use
+from skillfit.run.store import HANDOFF, in_use
 from skillfit.run.view import RunView, state_of
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.skill.edits import example_of
@@ -182,7 +182,7 @@ class RunFollower:
             costs=self._bill.rows,
             total=self._bill.total,
             notices=(*story.notices, *retried),
-            prompts=len(pending(self.path / "handoff")),
+            prompts=len(pending(self.path / HANDOFF)),
             applied=any((self.path / APPLIED).glob("*.json")),
             decisions=decisions,
             edits=edits,

@@ -30,7 +30,7 @@ from skillfit.config.schema import Config, ModelSection, with_earlier_behaviour
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue, PartDescription, is_reference
 from skillfit.models.protocol import ROLES
-from skillfit.models.registry import ModelSpec, names_cli_program
+from skillfit.models.registry import MACHINE_OPTIONS, ModelSpec, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.plain_text import shorten
 from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
@@ -64,10 +64,6 @@ CHANGEABLE = frozenset(
         "env.tasks",
         "env.folder",
     }
-)
-# Options of command-line agents that say where and how a program runs on this machine.
-CHANGEABLE_OF_A_PROGRAM = frozenset(
-    {"file", "program", "login", "readable", "isolation", "concurrency"}
 )
 CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 
@@ -449,7 +445,7 @@ def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
     options = kept["options"]
     if names_cli_program(spec.id) and isinstance(options, dict):
         kept["options"] = {
-            name: value for name, value in options.items() if name not in CHANGEABLE_OF_A_PROGRAM
+            name: value for name, value in options.items() if name not in MACHINE_OPTIONS
         }
     return kept
 

@@ -46,9 +46,11 @@ from skillfit.run.records import (
     StageName,
     StepRecord,
     epoch_name,
+    skill_file,
     slow_update_epoch,
     step_name,
 )
+from skillfit.run.store import CONFIG_FILE, UNPROVEN_SKILL
 
 _EVALUATIONS = {
     "baseline": "selection_eval_baseline",
@@ -103,8 +105,8 @@ class RunFiles:
     @_on.register
     def _(self, event: RunStarted) -> None:
         self._update_mode = event.config.settings.optimizer.skill_update_mode
-        self._directory.write_json("config.json", event.config)
-        self._directory.write_text("skills/skill_v0000.md", event.skill)
+        self._directory.write_json(CONFIG_FILE, event.config)
+        self._directory.write_text(skill_file(0), event.skill)
 
     @_on.register
     def _(self, event: PreflightFinished) -> None:
@@ -186,13 +188,13 @@ class RunFiles:
         for phase, step in [key for key in self._rollouts if key[1] == event.step and event.step]:
             rollouts = list(self._rollouts.pop((phase, step)).values())
             self._write_results(rollouts_folder(phase, step), rollouts)
-        self._directory.write_text(f"skills/skill_v{event.step:04d}.md", event.skill)
+        self._directory.write_text(skill_file(event.step), event.skill)
         if event.digest:
             self._directory.write_json(f"{folder}/trajectory_digest.json", event.digest)
         if event.appendix_notes:
             self._directory.write_json(f"{folder}/appendix_notes.json", event.appendix_notes)
         self._history[event.step] = event.record
-        self._write_progress(f"skills/skill_v{event.step:04d}.md", event.best_skill)
+        self._write_progress(skill_file(event.step), event.best_skill)
         self._directory.write_json(f"{folder}/step_record.json", flat_record(event.record))
 
     @_on.register
@@ -204,7 +206,7 @@ class RunFiles:
         if event.all_pairs != event.pairs:
             self._directory.write_json(f"{folder}/comparison_pairs_all.json", event.all_pairs)
         self._directory.write_text(f"{folder}/candidate_skill.md", event.candidate)
-        carried = f"skills/skill_v{self._step:04d}_slow_update.md"
+        carried = skill_file(self._step, "_slow_update")
         self._directory.write_text(carried, event.skill)
         self._write_progress(carried, event.best_skill, event.result)
 
@@ -222,7 +224,7 @@ class RunFiles:
     def _(self, event: RunFinished) -> None:
         self._directory.write_text("best_skill.md", event.best_skill)
         if event.unproven_skill:
-            self._directory.write_text("unproven_skill.md", event.unproven_skill)
+            self._directory.write_text(UNPROVEN_SKILL, event.unproven_skill)
         self._directory.write_json("summary.json", event.summary)
 
     def _write_progress(

@@ -649,6 +649,11 @@ class RunSummary:
     total_wall_time_s: float = 0.0
 
 
+def skill_file(step: int, suffix: str = "") -> str:
+    """The file in a run's folder that holds the skill after a step; 0: the initial skill."""
+    return f"skills/skill_v{step:04d}{suffix}.md"
+
+
 def step_name(step: int) -> str:
     """What events and folders call a step."""
     return f"step_{step:04d}"

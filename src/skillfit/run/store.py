@@ -42,6 +42,9 @@ Redact = Callable[[str], str]
 
 JOURNAL = "journal.sqlite"
 LOCK = "run.lock"
+CONFIG_FILE = "config.json"
+HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
+UNPROVEN_SKILL = "unproven_skill.md"
 _PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock
 _PAGE = 500  # rows per page of `in_pages`
 _AHEAD = 100  # numbers that `ReadAhead` fetches together

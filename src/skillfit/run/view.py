@@ -46,7 +46,7 @@ from skillfit.run.records import (
     ShipSummary,
     ShipVerdict,
 )
-from skillfit.run.store import JOURNAL, damaged, dump, in_use, load
+from skillfit.run.store import HANDOFF, JOURNAL, damaged, dump, in_use, load
 
 E = TypeVar("E", bound=Event)
 
@@ -448,6 +448,6 @@ def state_of(path: Path, *, running: bool, finished: bool, to_review: bool) -> R
         return "running"
     if finished:
         return "finished"
-    if pending(path / "handoff"):
+    if pending(path / HANDOFF):
         return "waiting"
     return "review" if to_review else "stopped"

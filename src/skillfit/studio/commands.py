@@ -29,7 +29,7 @@ from skillfit.models.providers.handoff import Pending, pending
 from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import last_part, shorten
 from skillfit.run.control import SteeringRequest, request_steering
-from skillfit.run.store import JOURNAL, in_use
+from skillfit.run.store import HANDOFF, JOURNAL, in_use
 from skillfit.run.view import RESUMABLE, read_listed
 from skillfit.skill.document import DOCUMENT_NAMES
 
@@ -74,7 +74,7 @@ def waiting_prompts(run: Path) -> list[Pending]:
     inside = run.resolve()
     return [
         prompt
-        for prompt in pending(run / "handoff")
+        for prompt in pending(run / HANDOFF)
         if all(path.resolve().is_relative_to(inside) for path in (prompt.prompt, prompt.answer))
     ]
 

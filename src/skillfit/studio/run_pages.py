@@ -62,7 +62,7 @@ from skillfit.report.story import (
 from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
-from skillfit.run.store import in_use
+from skillfit.run.store import CONFIG_FILE, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 from skillfit.studio.commands import (
     answer_prompt,
@@ -639,7 +639,7 @@ def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
     if studio.library.follow(run).story().is_ablation:
-        arguments = ["ablate", str(run / "config.json"), "--run", str(run), "--json"]
+        arguments = ["ablate", str(run / CONFIG_FILE), "--run", str(run), "--json"]
     else:
         arguments = ["resume", str(run), *overrides, "--json"]
     studio.starter.start(run, arguments, folder=studio.project)

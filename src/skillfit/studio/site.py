@@ -35,7 +35,7 @@ from skillfit.models.wire import image_media_type
 from skillfit.report import RunFollower, RunStory
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import STEERING
-from skillfit.run.store import JOURNAL, LOCK, in_use
+from skillfit.run.store import HANDOFF, JOURNAL, LOCK, in_use
 from skillfit.run.view import ListedRun, find_runs, read_listed
 from skillfit.studio.commands import Folders, Starter
 from skillfit.tasks.item import Item
@@ -236,7 +236,7 @@ class RunLibrary:
 def stamp_of(path: Path) -> Stamp:
     """Sizes and times of the files that change with a run."""
     stamp: list[int] = []
-    for name in (JOURNAL, f"{JOURNAL}-wal", LOCK, STEERING, "handoff"):
+    for name in (JOURNAL, f"{JOURNAL}-wal", LOCK, STEERING, HANDOFF):
         try:
             found = (path / name).stat()
         except OSError:

@@ -53,7 +53,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.failures import policy_of
 from skillfit.models.json_text import parse_json
-from skillfit.models.protocol import Model
+from skillfit.models.protocol import Model, ModelError
 from skillfit.plain_text import last_part, shorten
 from skillfit.sandbox.programs import (
     SandboxNotStarted,
@@ -387,23 +387,28 @@ async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
 
 
 async def _grade_gold(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
-    """Why a gold answer does not score 1; None when it does. A failure that may pass is tried again
-    as often as in a rollout.
-    """
-    failures = 0
-    while True:
-        try:
-            score = await grader.grade(item, Attempt(gold, bare=True))
-            break
-        except TaskFailure as failure:
-            failures += 1
-            if failures > policy_of(failure).rollout_retries:
-                return GoldProblem(item.id, None, str(failure))
+    """Why a gold answer does not score 1; None when it does."""
+    try:
+        score = await grade_with_retries(grader, item, Attempt(gold, bare=True))
+    except TaskFailure as failure:
+        return GoldProblem(item.id, None, str(failure))
     if score.hard >= 1:
         return None
     reason = score.feedback or "no reason given"
     why = f"the gold answer {gold!r:.100} scores {score.hard:g}: {reason}"
     return GoldProblem(item.id, score, why)
+
+
+async def grade_with_retries(grader: Grader, item: Item, attempt: Attempt) -> Score:
+    """The score. A failure that may pass is tried again as often as in a rollout."""
+    failures = 0
+    while True:
+        try:
+            return await grader.grade(item, attempt)
+        except (ModelError, TaskFailure) as failure:
+            failures += 1
+            if failures > policy_of(failure).rollout_retries:
+                raise
 
 
 def _as_items(

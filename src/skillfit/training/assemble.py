@@ -14,7 +14,8 @@ from skillfit.errors import TaskFailure
 from skillfit.extensions import PartDescription
 from skillfit.gate import LeakIndex, TextFilter
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
-from skillfit.models.protocol import AnswerPending
+from skillfit.models.failures import policy_of
+from skillfit.models.protocol import AnswerPending, ModelError
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import ProposerParts
@@ -25,15 +26,16 @@ from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
+from skillfit.run.store import HANDOFF
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import Attempt, Grader, Item, Score
+from skillfit.tasks.task import grade_with_retries
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import planned_lag
 from skillfit.training.state import Components, CountedModel, FinishComponents, SelectionRollouts
 from skillfit.training.user_parts import gate_settings
 
-HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 Listener = Callable[[Stored], None]
 
 
@@ -279,7 +281,8 @@ def _most_in_flight(agent: Agent | None, executor: Executor, concurrency: int) -
 class BothGraders:
     """Grades with the ship grader, and with the training grader on the same attempt.
 
-    The ship grader decides. When the training grader fails, the rollout is kept without its score.
+    The ship grader decides. When the training grader fails, the rollout is kept without its score,
+    unless the failure ends the run or waits for an answer.
     """
 
     ship: Grader
@@ -288,8 +291,11 @@ class BothGraders:
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         score = await self.ship.grade(item, attempt)
         try:
-            trained = await self.trained.grade(item, attempt)
-        except TaskFailure:
+            trained = await grade_with_retries(self.trained, item, attempt)
+        except (ModelError, TaskFailure) as failure:
+            policy = policy_of(failure)
+            if policy.fatal or policy.pending:
+                raise
             return score
         return replace(score, trained=(trained.hard, trained.soft))
 

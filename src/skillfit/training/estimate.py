@@ -356,7 +356,7 @@ def _rollout_rows(
 def _reserved_call(config: Config, task: Task, skill: Skill) -> Usage:
     """What is reserved for one optimizer call: the bytes of its prompt, and its longest reply."""
     spec = config.model.optimizer
-    counted = spec is not None and not (spec.is_cli or spec.id.startswith("handoff"))
+    counted = spec is not None and not (spec.is_cli or spec.is_handoff)
     if spec is None or not counted:
         return Usage()
     window = spec.context_window or context_window_of(spec.id)

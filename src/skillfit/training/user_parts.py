@@ -39,7 +39,7 @@ from skillfit.extensions import (
     name_of,
 )
 from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
-from skillfit.gate.base import NotMeasured, WrongResult
+from skillfit.gate.base import BaseGate, NotMeasured, WrongResult, has_rule
 from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
 from skillfit.rollout import Executor, Outcome
 from skillfit.run.directory import PartKind, ReplacedParts
@@ -116,6 +116,11 @@ class RunParts:
                 hint="Give its class, or a function (measure, items, settings) -> gate.",
             )
         gate = build_part("gate", make, Gate, measure, items, settings, source=source)
+        if isinstance(gate, BaseGate) and not has_rule(gate):
+            raise InputError(
+                f"The gate {source} has no rule: it defines neither decide nor judge.",
+                hint="Define decide(self, new, old), which returns a Ruling (docs/extending.md).",
+            )
 
         def wrong_winner(verdict: Verdict, *_: Any) -> str:
             is_incumbent = verdict.winner.hash == gate.incumbent.hash
