@@ -207,8 +207,8 @@ def ablate_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Which lines of this skill earn their tokens? Leaves random parts of the skill out and
-    estimates what each one is worth. No optimizer is needed.
+    """Estimate how much each part of the skill adds to the score, by rollouts that leave random
+    parts out. No optimizer is needed.
 
     Example: skillfit ablate skillfit.yaml --rollouts 300
     """

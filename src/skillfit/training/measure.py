@@ -1,8 +1,8 @@
 """Measure skills without training: `skillfit eval` and `skillfit ablate`.
 
 `evaluate` measures any number of skills on a split, with repeats. `ablate` finds out which parts of
-a skill earn their tokens: every rollout runs under the skill with a random part of its units left
-out, and one regression over all rollouts estimates what each unit is worth.
+a skill raise the score: every rollout runs under the skill with a random part of its units left
+out, and one regression over all rollouts estimates the effect of each unit.
 """
 
 from __future__ import annotations
