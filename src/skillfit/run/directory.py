@@ -268,9 +268,7 @@ def _move_aside(path: Path, lock: RunLock) -> None:
     lock.release()
 
 
-def _changed_settings_error(
-    path: Path, changes: Sequence[IdentityChange], kind: str
-) -> InputError:
+def _changed_settings_error(path: Path, changes: Sequence[IdentityChange], kind: str) -> InputError:
     hint = "Set them back, or give another directory with --run."
     if kind == _TRAINING_RUN:
         hint = (
