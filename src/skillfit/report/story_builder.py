@@ -716,7 +716,7 @@ class EditPool:
             )
 
     def steered(self, event: PersonDecided) -> None:
-        """A person decided about an edit. After the last step no decision of the gate says so."""
+        """A person decided about an edit. The gate shows it only in its next decision, if any."""
         edit = self._edits.get(event.target)
         if edit is None or event.action not in EDIT_ACTIONS:
             return
