@@ -253,7 +253,7 @@ async def _run_command(container: str, seconds: float, call: ToolCall) -> str:
         output += f"\n[killed: it ran for {seconds:g} s or used too much memory]"
     elif result.code != 0:
         raise TaskFailure("docker", f"docker exec: {_last_output(result)}")
-    return output if len(output) <= _SHOWN else f"[…]\n{output[-_SHOWN:]}"
+    return last_part(output, _SHOWN)
 
 
 TEST_COMMAND = "python -m pytest -rA -p no:cacheprovider"
