@@ -28,8 +28,14 @@ demo: setup-demo  ## train a small skill with the built-in practice models: no k
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 
+# Some of every package below cli; the other files there wait for programs, servers or whole runs.
+QUICK := $(addprefix tests/,skill config gate optimize run rollout \
+	$(patsubst %,models/test_%.py,client backoff limiter structured practice) \
+	$(patsubst %,tasks/test_%.py,task rows sources splits judges) \
+	$(patsubst %,training/test_%.py,plan step memory estimate evaluate))
+
 quick: setup  ## a fast part of the test suite, for the inner loop
-	$(BIN)/python -m pytest -n auto -q -m "not slow" tests/skill tests/config tests/gate tests/optimize tests/run tests/training/test_plan.py
+	$(BIN)/python -m pytest -n auto -q -m "not slow" $(QUICK)
 
 torture: setup  ## longer fuzzing of model replies, with a new seed each time
 	SKILLFIT_FUZZ_SEED=$$(date +%s) SKILLFIT_FUZZ_CASES=10000 $(BIN)/python -m pytest -n auto -q tests/faults/test_wire_fuzz.py

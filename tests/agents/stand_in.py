@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from skillfit.agents import AttemptContext, build_agent, remove_workspace
+from skillfit.agents import build_agent
+from skillfit.agents.agent import AttemptContext, remove_workspace
 from skillfit.agents.cli_agent import CliAgent
 from skillfit.config.schema import AgentSection
 from skillfit.models import ModelSpec

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from skillfit.agents import AgentFailure, AttemptContext, CallableAgent
+from skillfit.agents import CallableAgent
+from skillfit.agents.agent import AgentFailure, AttemptContext
 from skillfit.models.protocol import RateLimited
 from skillfit.run.budget import BudgetReached
 from skillfit.skill import Skill

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.agents import AgentFailure, AttemptContext, ChatAgent, build_agent
+from skillfit.agents import ChatAgent, build_agent
+from skillfit.agents.agent import AgentFailure, AttemptContext
 from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec

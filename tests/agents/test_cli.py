@@ -11,12 +11,20 @@ from typing import Any
 
 import pytest
 
-from skillfit.agents import AgentFailure, AttemptContext, build_agent, remove_workspace
+from skillfit.agents import build_agent
+from skillfit.agents.agent import AgentFailure, AttemptContext, remove_workspace
 from skillfit.agents.cli_programs import DESCRIPTIONS, arguments, load_description
 from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
-from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
-from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, QuotaExhausted
+from skillfit.models import ModelSpec, Request, Usage, connect
+from skillfit.models.protocol import (
+    AuthFailed,
+    BadRequest,
+    Message,
+    ModelError,
+    QuotaExhausted,
+    Tool,
+)
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.sandbox.programs import best_isolation
 from skillfit.skill import Skill

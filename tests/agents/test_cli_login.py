@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from skillfit.agents import AttemptContext, build_agent, remove_workspace
+from skillfit.agents import build_agent
+from skillfit.agents.agent import AttemptContext, remove_workspace
 from skillfit.config.schema import AgentSection
 from skillfit.models import ModelSpec
 from skillfit.models.protocol import AuthFailed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.agents import AgentFailure, AttemptContext, remove_workspace
+from skillfit.agents.agent import AgentFailure, AttemptContext, remove_workspace
 from skillfit.errors import InputError
 from skillfit.models.failures import policy
 from skillfit.sandbox.programs import ISOLATIONS, Isolation, works

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.agents import AttemptContext, build_agent, remove_workspace
+from skillfit.agents import build_agent
+from skillfit.agents.agent import AttemptContext, remove_workspace
 from skillfit.config.schema import AgentSection
-from skillfit.models import Message, ModelSpec, Request, connect
-from skillfit.models.protocol import AuthFailed
+from skillfit.models import ModelSpec, Request, connect
+from skillfit.models.protocol import AuthFailed, Message
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from tests.agents.agent_api import AgentApi, Refuse, Say, Seen, Use

@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillfit.agents import AgentFailure, AttemptContext, remove_workspace
-from skillfit.agents.agent import OutsideWorkspace, Workspace, new_workspace
+from skillfit.agents.agent import (
+    AgentFailure,
+    AttemptContext,
+    OutsideWorkspace,
+    Workspace,
+    new_workspace,
+    remove_workspace,
+)
 from skillfit.agents.tools import FileTools, ToolsAgent
-from skillfit.models import Reply, ToolCall, Usage
+from skillfit.models import Reply, Usage
 from skillfit.models.failures import policy
-from skillfit.models.protocol import RateLimited
+from skillfit.models.protocol import RateLimited, ToolCall
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.sandbox.programs import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.skill import Skill

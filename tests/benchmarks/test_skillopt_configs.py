@@ -23,7 +23,7 @@ from skillfit.benchmarks.prepare import make
 from skillfit.benchmarks.questions import MatchOrJudge
 from skillfit.benchmarks.spreadsheetbench import CodeRounds
 from skillfit.benchmarks.swebench import PatchGrader
-from skillfit.config import ConfigWarning
+from skillfit.config.reading import ConfigWarning
 from skillfit.errors import InputError
 from skillfit.tasks.graders.built_in import Anls, Choice, Normalized
 from tests.benchmarks.agents import solver, wrong

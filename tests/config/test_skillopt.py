@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from skillfit.config import Config, ConfigWarning, load_config
+from skillfit.config import Config, load_config
+from skillfit.config.reading import ConfigWarning
 from skillfit.errors import InputError
 from skillfit.extensions import is_source
 

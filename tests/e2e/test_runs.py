@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from skillfit.config import ConfigWarning, load_config
+from skillfit.config import load_config
+from skillfit.config.reading import ConfigWarning
 from skillfit.errors import InputError
 from skillfit.optimize.stages import edit_budget
 from skillfit.run.events import RolloutFinished

@@ -10,8 +10,9 @@ import pytest
 from starlette.responses import JSONResponse
 
 from skillfit.config.schema import BudgetSection
-from skillfit.models import Message, ModelSpec, Request, connect
+from skillfit.models import ModelSpec, Request, connect
 from skillfit.models.client import Client
+from skillfit.models.protocol import Message
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import Journal, RecordedModel
 from tests.support.chat_server import Call, ChatServer, RawServer

@@ -35,11 +35,13 @@ def test_screening_gains_more_than_the_race_at_equal_rollouts():
     assert abs(found.ways["screening"]["optimism"]) < 0.06
 
 
+@pytest.mark.slow
 def test_intervals_of_edit_effects_hold_the_truth_about_as_often_as_they_say():
     found = calibrate(setting(40, steps=12), 3, SEED)
     assert found.edits > 400 and 0.7 <= found.selection <= 0.92
 
 
+@pytest.mark.slow
 def test_runs_in_which_nothing_helps_hand_back_the_initial_skill():
     found = run_null(setting(20, kind="harmful", steps=6), 12, SEED)
     assert found.shipped <= 1 / 12 and found.harmful <= 0.5

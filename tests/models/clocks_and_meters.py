@@ -13,8 +13,9 @@ from itertools import count
 from typing import Any, TypeVar
 
 from skillfit.errors import SkillfitError
-from skillfit.models import Client, Limiters, Message, ModelSpec, Prices, Request, Usage, connect
-from skillfit.models.protocol import Role
+from skillfit.models import Limiters, ModelSpec, Prices, Request, Usage, connect
+from skillfit.models.client import Client
+from skillfit.models.protocol import Message, Role
 
 T = TypeVar("T")
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 from starlette.responses import JSONResponse
 
-from skillfit.models import Image, Message, Request, Tool, ToolCall
-from skillfit.models.protocol import AuthFailed, BadReply, Overloaded, Refused
+from skillfit.models import Request
+from skillfit.models.protocol import (
+    AuthFailed,
+    BadReply,
+    Image,
+    Message,
+    Overloaded,
+    Refused,
+    Tool,
+    ToolCall,
+)
 from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import Call, ChatServer
 

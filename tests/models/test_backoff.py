@@ -9,7 +9,8 @@ from itertools import chain
 
 import pytest
 
-from skillfit.models import Client, Limiters, ModelSpec, Prices, Reply, Request
+from skillfit.models import Limiters, ModelSpec, Prices, Reply, Request
+from skillfit.models.client import Client
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import (
     ModelError,

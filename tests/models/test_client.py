@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from starlette.responses import JSONResponse
 
-from skillfit.models import Message, Reply, Request, Usage
+from skillfit.models import Reply, Request, Usage
 from skillfit.models.client import check_reply
 from skillfit.models.failures import is_unusable, policy
 from skillfit.models.limiter import Limiters
@@ -17,6 +17,7 @@ from skillfit.models.protocol import (
     AuthFailed,
     BadReply,
     BadRequest,
+    Message,
     Overloaded,
     QuotaExhausted,
     RateLimited,

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from skillfit.errors import Exit, InputError
-from skillfit.models import Image, Message, Request, Usage, ask
-from skillfit.models.protocol import AnswerPending
+from skillfit.models import Request, Usage, ask
+from skillfit.models.protocol import AnswerPending, Image, Message
 from skillfit.models.providers.handoff import Pending, _Form, pending, waiting
 from tests.models.clocks_and_meters import InstantClock, Purse, to
 

@@ -11,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.errors import InputError
-from skillfit.models import (
-    Image,
-    Message,
-    Prices,
-    Request,
-    Tool,
-    Usage,
-    context_window_of,
-)
+from skillfit.models import Prices, Request, Usage, context_window_of
 from skillfit.models.prices import is_reasoning
+from skillfit.models.protocol import Image, Message, Tool
 
 
 def test_known_models_have_prices_under_any_date_and_prefix():

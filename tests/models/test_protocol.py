@@ -7,7 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
-from skillfit.models import Image, Message, Request, Tool, ToolCall
+from skillfit.models import Request
+from skillfit.models.protocol import Image, Message, Tool, ToolCall
 
 
 def request(**more) -> Request:

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from skillfit.errors import InputError
-from skillfit.models import ModelSpec, redact
+from skillfit.models import ModelSpec
 from skillfit.models.protocol import AuthFailed, BadRequest
-from skillfit.models.secrets import hide_keys_in_use, remember_secret
+from skillfit.models.secrets import hide_keys_in_use, redact, remember_secret
 from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import ChatServer
 

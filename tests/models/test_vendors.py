@@ -11,17 +11,10 @@ import sys
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import (
-    ModelSpec,
-    Prices,
-    Readiness,
-    Setup,
-    connect,
-    known_providers,
-    register_provider,
-)
+from skillfit.models import ModelSpec, Prices, connect, known_providers, register_provider
 from skillfit.models.protocol import AuthFailed, Reply
 from skillfit.models.providers.openai_protocols import ollama_address
+from skillfit.models.registry import Readiness, Setup
 from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import ChatServer, RawServer, http
 

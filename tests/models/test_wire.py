@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import Image, Message, Request, Tool, ToolCall
-from skillfit.models.protocol import BadReply, Refused
+from skillfit.models import Request
+from skillfit.models.protocol import BadReply, Image, Message, Refused, Tool, ToolCall
 from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import ChatServer
 

@@ -4,7 +4,8 @@ from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import edits_of
 from skillfit.optimize.proposer import propose_examples, solved_examples
 from skillfit.optimize.stages import apply_proposals
-from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples
+from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples
+from skillfit.skill.regions import with_examples
 from skillfit.tasks.item import Item
 from tests.optimize.scripted_optimizer import (
     SKILL,

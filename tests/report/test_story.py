@@ -13,12 +13,12 @@ import pytest
 from skillfit.api import Run
 from skillfit.errors import InputError
 from skillfit.models import Usage
-from skillfit.report import RunFollower, StoryBuilder, open_details, read_story
+from skillfit.report import RunFollower, open_details, read_story
 from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
-from skillfit.report.story_builder import _is_in_skill
+from skillfit.report.story_builder import StoryBuilder, _is_in_skill
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skillfit.agents import AttemptContext
+from skillfit.agents.agent import AttemptContext
 from skillfit.rollout import Rollouts
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillfit.agents import AgentFailure, AttemptContext
-from skillfit.agents.agent import new_workspace
+from skillfit.agents.agent import AgentFailure, AttemptContext, new_workspace
 from skillfit.config.schema import BudgetSection, Config, EnvSection, TrainSection
 from skillfit.errors import InputError
 from skillfit.models.limiter import Limiter

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from skillfit.agents import AgentFailure, AttemptContext
+from skillfit.agents.agent import AgentFailure, AttemptContext
 from skillfit.config.schema import BudgetSection
 from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
 from skillfit.models.protocol import (
@@ -24,8 +24,9 @@ from skillfit.models.protocol import (
     Refused,
     Usage,
 )
-from skillfit.rollout import Failure, requests_for
+from skillfit.rollout import requests_for
 from skillfit.rollout.engine import WorkerLost
+from skillfit.rollout.outcome import Failure
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.tasks.item import Item
 from tests.rollout.scripted_agents import SKILL, RolloutSetup, items, right

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.agents import AgentFailure, AttemptContext
+from skillfit.agents.agent import AgentFailure, AttemptContext
 from skillfit.config.schema import BudgetSection, Config, EnvSection
 from skillfit.extensions import load_object
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage

@@ -426,6 +426,7 @@ class Server:
 ATTEMPTS = st.tuples(st.integers(1, 50), st.integers(0, 100), st.integers(0, 4), st.booleans())
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(ATTEMPTS, min_size=1, max_size=25),
@@ -477,7 +478,7 @@ async def test_a_call_inside_a_rollout_and_the_rollout_end_together_when_the_tim
     path: Path,
 ) -> None:
     journal = Journal(path)
-    budget = Budget(BudgetSection(minutes=0.2 / 60), journal)
+    budget = Budget(BudgetSection(minutes=1 / 60), journal)  # the calls begin before it is over
 
     async def call() -> int:
         reserved = await budget.reserve("agent", CALL)

@@ -412,6 +412,7 @@ def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(
         assert contents(path) == contents(whole)
 
 
+@pytest.mark.slow
 def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
     whole: Path, tmp_path: Path
 ) -> None:

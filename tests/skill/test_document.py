@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from skillfit.errors import InputError
 from skillfit.plain_text import visible
-from skillfit.skill import DiffLine, Skill, diff, diff_hunks, estimate_tokens
-from skillfit.skill.document import folder_name
+from skillfit.skill import Skill, diff, diff_hunks, estimate_tokens
+from skillfit.skill.document import DiffLine, folder_name
 
 SKILL = b"---\nname: tables\ndescription: Read tables.\n---\n# Tables\n\n- look first\n"
 

@@ -16,7 +16,6 @@ from skillfit.skill import (
     Edit,
     Example,
     Skill,
-    Unit,
     appendix_notes,
     apply_edits,
     example_edit,
@@ -24,9 +23,9 @@ from skillfit.skill import (
     slow_update_text,
     units,
     with_notes,
-    without_units,
 )
 from skillfit.skill.regions import protected
+from skillfit.skill.units import Unit, without_units
 from tests.skill.test_properties import make_skill
 
 BODY = (

@@ -23,11 +23,18 @@ from skillfit.skill import (
     rewrite,
     slow_update_text,
     with_consolidated_notes,
-    with_examples,
     with_notes,
     with_slow_update,
 )
-from skillfit.skill.regions import APPENDIX, EXAMPLES, MARKER, SLOW_UPDATE, protected, scan
+from skillfit.skill.regions import (
+    APPENDIX,
+    EXAMPLES,
+    MARKER,
+    SLOW_UPDATE,
+    protected,
+    scan,
+    with_examples,
+)
 
 thousands = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
@@ -180,6 +187,7 @@ def test_no_rewrite_changes_a_protected_region(skill: Skill, new_body: str) -> N
     assert_sound(skill, rewrite(skill, new_body))
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, **thousands)
 @given(
     skills,

@@ -17,12 +17,11 @@ from skillfit.skill import (
     rewrite,
     slow_update_text,
     with_consolidated_notes,
-    with_examples,
     with_notes,
     with_slow_update,
     without_placeholder,
 )
-from skillfit.skill.regions import PROTECTED, clean, scan
+from skillfit.skill.regions import PROTECTED, clean, scan, with_examples
 
 NEAR_MISSES = [
     ("<!--\u00a0PROTECTED_START\u00a0-->", "<!--\u00a0PROTECTED_END\u00a0-->"),

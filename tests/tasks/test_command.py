@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from skillfit.config.schema import EnvSection
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.failures import is_infrastructure
 from skillfit.skill import Skill
-from skillfit.tasks import Score, ScoredAttempt, Task, TaskFailure, load_task
+from skillfit.tasks import Task, load_task
+from skillfit.tasks.item import Score, ScoredAttempt
 
 SKILL = Skill.from_text("---\nname: s\n---\nAlways say yes.\n", files={"references/a.md": b"more"})
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from skillfit.errors import InputError
-from skillfit.tasks import Attempt, Item, Score, Task, TaskFailure, build_grader, prove_gold
-from skillfit.tasks.graders import check_items
+from skillfit.errors import InputError, TaskFailure
+from skillfit.tasks import Item, Task
+from skillfit.tasks.graders import build_grader, check_items
+from skillfit.tasks.item import Attempt, Score
+from skillfit.tasks.task import prove_gold
 
 
 async def grade(

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from skillfit.config.schema import EnvSection
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models import Request
 from skillfit.models.protocol import BadRequest, QuotaExhausted, Reply, ToolCall
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.plugins.inspect_tasks import InspectEvaluator
 from skillfit.skill import Skill
-from skillfit.tasks import Item, Task, TaskFailure, load_task
+from skillfit.tasks import Item, Task, load_task
 
 pytest.importorskip("inspect_ai")
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from skillfit.config.schema import EnvSection
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models import Request
 from skillfit.models.protocol import BadRequest
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import ScoredAttempt, Task, TaskFailure, load_task
+from skillfit.tasks import Task, load_task
+from skillfit.tasks.item import ScoredAttempt
 from tests.support.chat_server import ChatServer
 
 pytest.importorskip("inspect_ai")

@@ -13,7 +13,10 @@ from skillfit.errors import InputError
 from skillfit.models import Request
 from skillfit.models.protocol import BadReply, Overloaded
 from skillfit.models.providers.practice import ScriptedModel
-from skillfit.tasks import Attempt, Item, Task, build_grader, load_task, prove_gold
+from skillfit.tasks import Item, Task, load_task
+from skillfit.tasks.graders import build_grader
+from skillfit.tasks.item import Attempt
+from skillfit.tasks.task import prove_gold
 
 
 def judge(say: Callable[[str], object]) -> ScriptedModel:

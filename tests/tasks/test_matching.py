@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillfit.tasks import Attempt, Item, Score, TaskFailure, build_grader
+from skillfit.errors import TaskFailure
+from skillfit.tasks import Item
+from skillfit.tasks.graders import build_grader
+from skillfit.tasks.item import Attempt, Score
 
 NEVER_ENDS = "(?:a|aa)+$"  # takes exponential time in the regex package, too
 TRAP = "a" * 60 + "b"
@@ -50,7 +53,8 @@ async def test_many_searches_side_by_side_each_get_their_own_answer() -> None:
 def test_a_search_that_runs_does_not_keep_the_process_from_ending() -> None:
     script = f"""
 import asyncio
-from skillfit.tasks import Attempt, Item, build_grader
+from skillfit.tasks import Attempt, Item
+from skillfit.tasks.graders import build_grader
 
 async def main():
     grader = build_grader({{"regex": "{NEVER_ENDS}"}})

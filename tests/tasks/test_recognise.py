@@ -12,7 +12,8 @@ import pytest
 
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import Item, build_grader, load_task
+from skillfit.tasks import Item, load_task
+from skillfit.tasks.graders import build_grader
 from skillfit.tasks.recognise import RecognisedTasks, propose_grader, recognise, try_grader
 
 CITIES = ["Paris", "Rome", "Oslo", "Cairo", "Lima", "Quito", "Delhi", "Tokyo", "Accra", "Riga"]

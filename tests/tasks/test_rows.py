@@ -12,7 +12,8 @@ import pytest
 
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
-from skillfit.tasks import Item, RowAt, Task, load_task
+from skillfit.tasks import Item, Task, load_task
+from skillfit.tasks.item import RowAt
 from skillfit.tasks.rows import items_of, read_rows
 
 

@@ -12,7 +12,9 @@ from skillfit.config import load_config
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.extensions import find_source, source_names
-from skillfit.tasks import Attempt, Item, build_grader, load_task
+from skillfit.tasks import Item, load_task
+from skillfit.tasks.graders import build_grader
+from skillfit.tasks.item import Attempt
 from skillfit.training.inputs import read_inputs
 
 PACKAGE = """

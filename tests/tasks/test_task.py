@@ -12,18 +12,11 @@ from typing import Any
 import pytest
 
 from skillfit.config.schema import EnvSection, SplitSection
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import RateLimited
 from skillfit.skill import Skill
-from skillfit.tasks import (
-    Attempt,
-    Item,
-    Score,
-    ScoredAttempt,
-    Task,
-    TaskFailure,
-    load_task,
-)
+from skillfit.tasks import Item, Task, load_task
+from skillfit.tasks.item import Attempt, Score, ScoredAttempt
 from skillfit.tasks.task import task_from_python
 
 SKILL = Skill.from_text("Say yes.")

@@ -10,7 +10,8 @@ from skillfit.errors import InputError
 from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import AblationFinished
 from skillfit.training.measure import ablate
-from tests.training.practice_project import COLOURS, items
+from tests.support.chat_server import Call
+from tests.training.practice_project import COLOURS, items, knowing, system
 from tests.training.project_fixture import MakeProject
 
 RULES = "\n".join(f"- {colour} means {COLOURS[colour]}." for colour in ("red", "green", "blue"))
@@ -18,6 +19,7 @@ SKILL = (
     f"# Colours\n\nAnswer with the letter of the colour.\n\n{RULES}\n"
     "- gold means wrong.\n- Take your time and be kind to everyone.\n"
 )
+NEEDED = "- Answer with the letter alone."
 ROWS = items(20, 20, 0)
 
 
@@ -42,6 +44,38 @@ async def test_started_again_nothing_is_rolled_out_again(make_project: MakeProje
     again = await ablate(project.inputs(), project.folder / "run", rollouts=120)
     assert len(project.calls) == asked
     assert again.event == first.event == project.events(AblationFinished)[0]
+
+
+async def test_without_a_number_what_was_rolled_out_before_is_used(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
+    first = await ablate(project.inputs(), project.folder / "run", rollouts=200)
+    asked = len(project.calls)
+    again = await ablate(project.inputs(), project.folder / "run")
+    assert len(project.calls) == asked
+    assert again.event == first.event
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+async def test_a_line_that_all_others_depend_on_is_kept(
+    make_project: MakeProject, seed: int
+) -> None:
+    """Its worth is far larger than that of most proposed edits, for which the prior is made."""
+
+    def answers_if_told(call: Call) -> str:
+        return knowing(call) if NEEDED in system(call) else "That is a colour."
+
+    project = make_project(
+        f"train.seed={seed}",
+        rows=ROWS,
+        skill=f"# Colours\n\n{NEEDED}\n{RULES}\n",
+        agent=answers_if_told,
+    )
+    found = await ablate(project.inputs(), project.folder / "run")
+    line = next(unit for unit in found.event.units if unit.text == NEEDED)
+    assert line.decision == "keep"
+    assert line.high > 0.5  # it is worth 0.75: without it nothing is solved
 
 
 async def test_an_ablation_of_an_earlier_version_is_continued(make_project: MakeProject) -> None:

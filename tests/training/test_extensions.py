@@ -24,7 +24,6 @@ from skillfit.extensions import load_object
 from skillfit.gate import (
     BaseGate,
     Candidate,
-    Evidence,
     Judgement,
     Observation,
     RolloutCount,
@@ -35,6 +34,7 @@ from skillfit.gate import (
 )
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import PatchMerged, RolloutFinished
+from skillfit.run.records import Evidence
 from skillfit.tasks.item import Attempt
 from skillfit.training.estimate import RunEstimate, estimate
 from skillfit.training.inputs import read_inputs
@@ -747,7 +747,8 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "proposer",
             propose_with("pass"),
-            r"failed in step 1: propose gave None instead of Proposals or a list of Patch",
+            r"failed in step 1: propose gave None instead of Proposals or a list of Patch "
+            r"\(mine\.py, line 4\)\.",
         ),
         ("proposer", propose_with("return ['text']"), r"propose gave list instead of Proposals or"),
         (
@@ -758,7 +759,14 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "gate",
             "class Mine(StrictGate):\n    async def judge(self, *_):\n        return True\n",
-            r"gate mine\.py:Mine failed in step 1: TypeError: Mine\.judge returned True; it",
+            r"gate mine\.py:Mine failed in step 1: Mine\.judge returned True; it returns a Verdict "
+            r"\(mine\.py, line 4\)\. Fix",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    def decide(self, new, old):\n        return 'accept'\n",
+            r"gate mine\.py:Mine failed in step 1: Mine\.decide returned 'accept'; it returns "
+            r"a Ruling, .* \(mine\.py, line 4\)\. Fix",
         ),
         (
             "gate",
@@ -769,7 +777,7 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
             "gate",
             "class Mine(StrictGate):\n    @property\n    def best_score(self):\n"
             "        return 'high'\n",
-            r"gate mine\.py:Mine failed.*: best_score gave str instead of float",
+            r"mine\.py:Mine failed.*: best_score gave str instead of float \(mine\.py, line 4\)",
         ),
         (
             "executor",

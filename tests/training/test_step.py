@@ -193,6 +193,7 @@ def noisy(call: Call) -> str:
     return knowing(call) if random.Random(call.body["seed"]).random() < 0.8 else "unknown"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
 async def test_the_order_in_which_answers_arrive_never_decides(
     make_project: MakeProject, lag: int
@@ -248,6 +249,7 @@ async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_ve
         assert (told.index((step + 1, False)) < told.index((step, True))) == (lag > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "late"),
     [

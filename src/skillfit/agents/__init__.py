@@ -11,14 +11,11 @@ from pathlib import Path
 from skillfit.agents.agent import (
     AGENTS,
     Agent,
-    AgentFailure,
-    AttemptContext,
     BaseAgent,
     CallableAgent,
     ChatAgent,
     as_agent,
     load_agent,
-    remove_workspace,
 )
 from skillfit.agents.cli_agent import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
@@ -110,15 +107,12 @@ def _refuse(agent: str, given: Mapping[str, bool], hint: str = "Leave it out.") 
 __all__ = [
     "AGENTS",
     "Agent",
-    "AgentFailure",
-    "AttemptContext",
     "BaseAgent",
     "CallableAgent",
     "ChatAgent",
     "as_agent",
     "build_agent",
     "load_agent",
-    "remove_workspace",
 ]
 
 register_provider(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -206,8 +207,8 @@ def ablate_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Which lines of this skill earn their tokens? Leaves random parts of the skill out and
-    estimates what each one is worth. No optimizer is needed.
+    """Estimate how much each part of the skill adds to the score, by rollouts that leave random
+    parts out. No optimizer is needed.
 
     Example: skillfit ablate skillfit.yaml --rollouts 300
     """
@@ -241,7 +242,10 @@ def ablate_command(
     data = _ablation_json(found.event, path, report, applied)
     show(data, _ablation_table(found.event), as_json)
     if not as_json:
-        print(_ablation_text(found.event, report, config, apply, applied))
+        options = [config, *(overrides or ()), *(["--by", by] if by != "line" else [])]
+        options += ["--run", str(run)] if run else []
+        command = shlex.join(["skillfit", "ablate", *map(str, options), "--apply"])
+        print(_ablation_text(found.event, report, command, apply, applied))
 
 
 def _write_shorter(inputs: Inputs, found: Ablation) -> bool:
@@ -299,7 +303,7 @@ def _ablation_table(event: AblationFinished) -> RenderableType:
 
 
 def _ablation_text(
-    event: AblationFinished, report: Path, config: Path, asked: bool, applied: bool
+    event: AblationFinished, report: Path, command: str, asked: bool, applied: bool
 ) -> str:
     from skillfit.run.records import skill_file
 
@@ -310,8 +314,8 @@ def _ablation_text(
     parts = quantity(len(cut), "part")
     if event.all_zero:
         lines.append(
-            "No rollout scored above 0, so nothing is known about the lines. Run "
-            f"`skillfit check {config}` first."
+            "No rollout scored above 0, so nothing is known about the lines. "
+            "Run `skillfit check` first."
         )
     elif not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
@@ -322,13 +326,13 @@ def _ablation_text(
                 f"On {event.comparison.rollouts} fresh rollouts the score changed by "
                 f"{score_change(event.comparison.difference)}."
             )
-        lines.append(f"The former text: {report.parent / skill_file(0)}")
+        lines.append(f"The former text, to undo this: {report.parent / skill_file(0)}")
     elif asked:
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:
         lines.append(
             f"{parts} can go: {saved} of {event.tokens_before} tokens per call. "
-            f"Cut them with: skillfit ablate {config} --apply"
+            f"Cut them with: {command}"
         )
     lines.append(f"Report: {report}")
     return "\n".join(lines)

@@ -448,9 +448,10 @@ def describe_keys() -> Iterator[Key]:
 
 
 def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:
-    """A recorded config with a value for each setting that it does not have and whose default now
-    does something else than the version that recorded it. A sandbox for an agent without programs,
-    which earlier versions ignored and this one refuses, is left out.
+    """A recorded config, completed so that the run behaves as in the version that recorded it: a
+    setting that did not exist then gets the value that means the earlier behaviour, where its
+    default means another one. A sandbox for an agent without programs is left out: earlier versions
+    ignored it, and this one refuses it.
     """
     whole = dict(recorded)
     for section, values in _EARLIER_BEHAVIOUR.items():

@@ -14,34 +14,29 @@ from skillfit.gate.base import (
     StrictGate,
     Verdict,
 )
-from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose_run, overall
-from skillfit.gate.leak import Leak, LeakIndex, TextFilter
+from skillfit.gate.diagnosis import Facts, diagnose_run, overall
+from skillfit.gate.leak import LeakIndex, TextFilter
 from skillfit.gate.samples import GateSettings, Measure, RolloutCount, Samples
 from skillfit.gate.screening import ScreeningGate
 from skillfit.gate.ship import ShipResult, ship_test
 from skillfit.rollout.outcome import Arm
-from skillfit.run.records import CandidateComparison, EditEffect, Evidence, ScoreEstimate
+from skillfit.run.records import EditEffect
 
 __all__ = [
     "Arm",
     "BaseGate",
     "Candidate",
-    "CandidateComparison",
-    "Diagnosis",
     "EditEffect",
-    "Evidence",
     "Facts",
     "Gate",
     "GateSettings",
     "Judgement",
-    "Leak",
     "LeakIndex",
     "Measure",
     "Observation",
     "RolloutCount",
     "Ruling",
     "Samples",
-    "ScoreEstimate",
     "ScreeningGate",
     "ShipResult",
     "StrictGate",

@@ -188,6 +188,16 @@ class NotMeasured(KeyError):
         super().__init__(f"The gate has no measurements of skill {skill.hash}.")
 
 
+class WrongResult(TypeError):
+    """A method of a subclass of BaseGate returned something else than it must. The traceback ends
+    in BaseGate, so `method` says where the wrong code is.
+    """
+
+    def __init__(self, gate: BaseGate, name: str, result: object, expected: str) -> None:
+        super().__init__(f"{type(gate).__name__}.{name} returned {result!r}; it returns {expected}")
+        self.method: object = getattr(gate, name)
+
+
 class BaseGate:
     """A gate without a pool of edits, except for its rule.
 
@@ -251,9 +261,8 @@ class BaseGate:
         new = await self.record(candidate.skill)
         ruling = self.uncovered(min(old.coverage, new.coverage)) or self.decide(new, old)
         if not isinstance(ruling, Ruling):
-            raise _wrong_result(
-                self, "decide", ruling, 'a Ruling, for example Ruling("accept", "why")'
-            )
+            expected = 'a Ruling, for example Ruling("accept", "why")'
+            raise WrongResult(self, "decide", ruling, expected)
         return self.verdict(candidate, ruling, new, old, count)
 
     def uncovered(self, coverage: float) -> Ruling | None:
@@ -409,14 +418,10 @@ class _LaterJudgement:
     async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
         verdict = await self.gate.judge(self.name, self.candidate, training)
         if not isinstance(verdict, Verdict):
-            raise _wrong_result(self.gate, "judge", verdict, "a Verdict")
+            raise WrongResult(self.gate, "judge", verdict, "a Verdict")
         if verdict.winner.hash != self.gate.incumbent.hash:  # a subclass's `judge` need not do it
             self.gate.carry(verdict.winner, await self.gate.record(verdict.winner))
         return verdict
-
-
-def _wrong_result(gate: BaseGate, method: str, result: object, expected: str) -> TypeError:
-    return TypeError(f"{type(gate).__name__}.{method} returned {result!r}; it returns {expected}")
 
 
 def _standing(

@@ -21,7 +21,7 @@ selection items change when an edit is added to the incumbent? `SelectionItems` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
@@ -152,11 +152,28 @@ class Posterior:
 
     def score_variance(self, groups: Sequence[str], weights: Vector, edits: Sequence[str]) -> float:
         """Variance of the weighted mean score of the groups under a set of edits (delta method)."""
-        predictor = self.predictor(groups, edits)
-        slope = weights * self._slope(predictor)
+        slope = weights * self._slope(self.predictor(groups, edits))
+        return self._variance(groups, slope, slope.sum() * self._design(edits))
+
+    def difference_variance(
+        self, groups: Sequence[str], weights: Vector, new: Sequence[str], old: Sequence[str]
+    ) -> float:
+        """Variance of the difference of two such scores, the level included (delta method)."""
+        after = weights * self._slope(self.predictor(groups, new))
+        before = weights * self._slope(self.predictor(groups, old))
+        gradient = after.sum() * self._design(new) - before.sum() * self._design(old)
+        return self._variance(groups, after - before, gradient)
+
+    def _design(self, edits: Sequence[str]) -> Vector:
+        """1 for the level and for each of the edits."""
         on = np.zeros(len(self.mean))
         on[[0, *(self.columns[edit] for edit in edits if edit in self.columns)]] = 1.0
-        gradient = slope.sum() * on
+        return on
+
+    def _variance(self, groups: Sequence[str], slope: Vector, gradient: Vector) -> float:
+        """Variance of a score with these slopes on the predictor of each group, and this gradient
+        on `mean`.
+        """
         own = 0.0
         for weight, group in zip(slope, groups, strict=True):
             if group in self.groups:
@@ -220,16 +237,19 @@ def fit(
     kinds: Mapping[str, ColumnKind] | None = None,
     start: Posterior | None = None,
     scales: Scales | None = None,
+    first: Scales | None = None,
 ) -> Posterior:
     """Fit all trials. `edits` names the columns, in an order that the caller keeps fixed. `start`
     is an earlier posterior of the same data or less of it. Given `scales` are kept as they are
-    instead of learned.
+    instead of learned; learning begins at `first`, by default at what edits need.
 
     Runs on one thread: these matrices are too small to gain from more, threads that wait for each
     other cost a multiple on a busy machine, and sums are always added in the same order.
     """
     with _threads().limit(limits=1, user_api="blas"):
-        return _fit(trials, edits, family, kinds or {}, start, scales)
+        return _fit(
+            trials, edits, family, kinds or {}, start, scales, first or Scales.first(family)
+        )
 
 
 @lru_cache(maxsize=1)
@@ -244,15 +264,16 @@ def _fit(
     kinds: Mapping[str, ColumnKind],
     start: Posterior | None,
     scales: Scales | None,
+    first: Scales,
 ) -> Posterior:
     columns = {edit: place for place, edit in enumerate(edits, start=1)}
     groups = {group: at for at, group in enumerate(dict.fromkeys(row.group for row in trials))}
     chunks = _chunks(trials, columns, groups)
     column_kinds: list[ColumnKind] = [kinds.get(edit, "edit") for edit in edits]
-    state = _start(columns, groups, family, start)
+    state = _start(columns, groups, first, start)
     if start is None:
         _start_level(state, trials, family)
-    model = TrialMatrix(chunks, trials, column_kinds, family, len(groups))
+    model = TrialMatrix(chunks, trials, column_kinds, family, len(groups), first)
     if scales is not None:
         state.scales = scales
     for _ in range(SCALE_ROUNDS if trials and scales is None else 0):
@@ -311,11 +332,11 @@ def _chunks(
 
 
 def _start(
-    columns: Mapping[str, int], groups: Mapping[str, int], family: Family, start: Posterior | None
+    columns: Mapping[str, int], groups: Mapping[str, int], first: Scales, start: Posterior | None
 ) -> _State:
     theta, intercepts = np.zeros(len(columns) + 1), np.zeros(len(groups))
     if start is None:
-        return _State(theta, intercepts, Scales.first(family))
+        return _State(theta, intercepts, first)
     theta[0] = start.mean[0]
     for edit, place in columns.items():
         if edit in start.columns:
@@ -342,8 +363,10 @@ class TrialMatrix:
         kinds: Sequence[ColumnKind],
         family: Family,
         groups: int,
+        first: Scales,
     ) -> None:
         self._chunks, self._kinds, self._family, self._groups = chunks, kinds, family, groups
+        self._first = first
         self._count = sum(row.count for row in trials)
         self._squares = sum(row.squares for row in trials)
 
@@ -407,7 +430,7 @@ class TrialMatrix:
         """One update of the prior's spreads and of the noise of graded scores; the largest relative
         change.
         """
-        old, first = state.scales, Scales.first(self._family)
+        old, first = state.scales, self._first
         effects, variances = state.theta[1:], np.diag(state.covariance)[1:]
         kinds = np.array(self._kinds)
         edit, removal = kinds == "edit", kinds == "removal"
@@ -552,6 +575,21 @@ class SelectionItems:
                 )
             )
         return found
+
+    def removal(self, posterior: Posterior, edit: str, rollouts: int) -> Estimate:
+        """The effect of an edit on the skill without edits. Other than in `effects`, the interval
+        includes what is unknown about the score of that skill: for large effects it matters most.
+        """
+        change = PossibleChange({edit: 1.0}, present=False, rollouts=rollouts)
+        estimate = self.effects(posterior, [], [change])[0]
+        variance = posterior.difference_variance(self.items, self.weights, [edit], [])
+        half = _Z80 * variance**0.5
+        return replace(
+            estimate,
+            low=round(max(-1.0, estimate.mean - half), 9),
+            high=round(min(1.0, estimate.mean + half), 9),
+            harmful=round(probability_positive(-HARMLESS_LOSS - estimate.mean, variance), 9),
+        )
 
     def _change(
         self, posterior: Posterior, predictor: Vector, contrast: Contrast, width: float

@@ -1,8 +1,9 @@
 """The failure policy: what the client, the limiter, the rollout engine and the run do about each
 kind of failure, and how a provider's error answer is mapped to a kind.
 
-`POLICIES` lists every kind. Other code asks the functions below it and acts on the answer; it keeps
-no lists and no numbers of its own.
+`POLICIES` lists every kind. Other code asks the functions below it whether to retry, stop or
+continue. Two things are decided elsewhere: client.py has the seconds between retries, and
+agents/cli_programs.py has the words by which the error text of a program is mapped to a kind.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ The rules:
 - A rate limit takes away the share of slots that rate limits have among the latest answers: at
   least a tenth, at most half. Rate limits of requests that were sent before the last cut, or that
   come soon after it, do not cut again.
-- When most answers are rate limits without Retry-After, a slot that gets one rests for a second.
-  Such answers come quickly, and calls would use up their retries.
+- When most answers are rate limits without Retry-After, a slot that gets one is blocked for a
+  second. Such answers come quickly, and calls would use up their retries.
 - Retry-After pauses the endpoint for everyone who shares it.
 - Other failures (5xx, network) take no slot away. Each one cancels the growth of one later success:
   an endpoint that fails now and then still grows, one that fails every other time does not.
@@ -122,7 +122,7 @@ CROWDED = 0.5  # share of rate limits at which waiting does not help unless it i
 OUTAGE = 4
 COOLDOWN = 2.0  # seconds between two cuts, and at least ...
 COOLDOWN_ROUNDS = 5.0  # ... this many times the usual latency
-REST = 1.0  # seconds a slot rests after a rate limit
+BLOCKED_SECONDS = 1.0  # how long a slot is not used after a rate limit
 
 
 class Limiter:
@@ -139,7 +139,7 @@ class Limiter:
         self._failing_since = 0.0
         self._clock = clock or WallClock()
         self._queue: deque[asyncio.Event] = deque()
-        self._resting: set[asyncio.Task[None]] = set()
+        self._blocked: set[asyncio.Task[None]] = set()
         self._rate_limited: deque[bool] = deque(maxlen=LATEST)
         self._latencies: deque[float] = deque(maxlen=LATEST)  # of successes, in seconds
         self._doubling = True
@@ -205,7 +205,7 @@ class Limiter:
             self._wake()
 
     def _has_room(self) -> bool:
-        return self.in_flight + len(self._resting) < int(self.limit)
+        return self.in_flight + len(self._blocked) < int(self.limit)
 
     def _pause_left(self) -> float:
         return self._paused_until - self._clock.now()
@@ -237,7 +237,7 @@ class Limiter:
         if endpoint == "crowded":
             self._cut(sent_at)
             if error.retry_after is None and self.is_crowded:
-                self._resting.add(asyncio.ensure_future(self._rest()))
+                self._blocked.add(asyncio.ensure_future(self._block_slot()))
         elif endpoint == "failing":
             # At most one round's worth, so that growth starts soon after an outage.
             self._growth_owed = min(self.limit, self._growth_owed + 1)
@@ -252,12 +252,12 @@ class Limiter:
         self._doubling = self._doubling and share < FREQUENT
         self._last_cut = now
 
-    async def _rest(self) -> None:
+    async def _block_slot(self) -> None:
         try:
-            await self._clock.sleep(REST)
+            await self._clock.sleep(BLOCKED_SECONDS)
         finally:
-            if resting := asyncio.current_task():
-                self._resting.discard(resting)
+            if task := asyncio.current_task():
+                self._blocked.discard(task)
             self._wake()
 
     @property

@@ -128,16 +128,16 @@ class _Merge:
             if len(batches) == len(patches):
                 reason = "two patches together do not fit the model's context window"
                 self._discard(f"{side} level {level}", reason)
-                return _united(patches, side)
+                return _union_of(patches, side)
             merged = await gather(
-                self._merged(batch, side, f"{side} level {level} batch {number}")
+                self._merge_batch(batch, side, f"{side} level {level} batch {number}")
                 for number, batch in enumerate(batches)
             )
             level += 1
             patches = [replace(patch, merge_level=level) for patch in merged]
         return patches[0]
 
-    async def _merged(self, patches: Sequence[Patch], side: MergeSide, name: str) -> Patch:
+    async def _merge_batch(self, patches: Sequence[Patch], side: MergeSide, name: str) -> Patch:
         if len(patches) == 1:
             return patches[0]
         user = f"{self._known}\n\n{sections(proposals=_listed_proposals(patches))}"
@@ -147,12 +147,12 @@ class _Merge:
             PATCH_REPLY[self._mode], call, otherwise=_UNION_INSTEAD
         )
         if reply is None:
-            return _united(patches, side)
+            return _union_of(patches, side)
         given = [proposal for patch in patches for proposal in patch.proposals]
         proposals = _with_support(reply, given)
         if not proposals:
             self._discard(name, "the merged patch held nothing that can be used")
-            return _united(patches, side)
+            return _union_of(patches, side)
         return replace(
             _without_proposals(patches, side), proposals=proposals, reasoning=reply.reasoning
         )
@@ -180,7 +180,7 @@ class _Merge:
         self._optimizer.discard(self._step, "merge", what, reason, _UNION_INSTEAD)
 
 
-def _united(patches: Sequence[Patch], side: MergeSide) -> Patch:
+def _union_of(patches: Sequence[Patch], side: MergeSide) -> Patch:
     """All their proposals in one patch, equal ones once."""
     proposals = without_duplicates(proposal for patch in patches for proposal in patch.proposals)
     return replace(_without_proposals(patches, side), proposals=proposals)
@@ -522,8 +522,8 @@ async def top_up(
 ) -> tuple[Pair, ...]:
     """More pairs until `target` of them changed or nothing is left to try.
 
-    Each round tries as many items at once as changed pairs are missing. So no more are tried than
-    one at a time would need by luck alone, and which ones depends on the planned order only.
+    Each round tries as many items as changed pairs are still missing, in the planned order. So it
+    tries no item that would be left out if the items were tried one by one.
     """
     tried = list(pairs)
     untried = list(untried)

@@ -3,7 +3,6 @@
 from skillfit.rollout.engine import Executor, LocalExecutor, Rollouts
 from skillfit.rollout.outcome import (
     Arm,
-    Failure,
     Outcome,
     RolloutRequest,
     Tally,
@@ -14,7 +13,6 @@ from skillfit.rollout.outcome import (
 __all__ = [
     "Arm",
     "Executor",
-    "Failure",
     "LocalExecutor",
     "Outcome",
     "RolloutRequest",

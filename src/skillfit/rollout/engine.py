@@ -196,12 +196,12 @@ class Rollouts:
                 self._in_flight += 1
                 work, context = self._outcome(pending.plan), pending.plan.batch.context.copy()
                 task = asyncio.get_running_loop().create_task(work, context=context)
-                task.add_done_callback(self._leave)
+                task.add_done_callback(self._free_place)
                 pending.run(task)
             self._queue.popleft()
         self._advance_soon()
 
-    def _leave(self, _: asyncio.Task[Outcome]) -> None:
+    def _free_place(self, _: asyncio.Task[Outcome]) -> None:
         self._in_flight -= 1
         self._advance_soon()
 
@@ -216,7 +216,7 @@ class Rollouts:
             outcome = self._journal.get(plan.key, Outcome)
             if outcome is None:
                 return False
-            self._count(plan, outcome)
+            self._report_outcome(plan, outcome)
         except Exception as error:  # noqa: BLE001 - of a listener: the caller must see it
             pending.set_exception(error)
         else:
@@ -233,7 +233,7 @@ class Rollouts:
         outcome = lost or await self._recorded(plan)
         if outcome.status == "skipped":
             return outcome
-        stop = self._count(plan, outcome)
+        stop = self._report_outcome(plan, outcome)
         if stop is not None:
             self._stopped_by = stop
             raise stop
@@ -246,7 +246,7 @@ class Rollouts:
                 self._unrecorded_failures |= plan.batch.failures
         return outcome
 
-    def _count(self, plan: _Planned, outcome: Outcome) -> InfrastructureError | None:
+    def _report_outcome(self, plan: _Planned, outcome: Outcome) -> InfrastructureError | None:
         """Report an outcome to everyone who waits for it. Returns the reason to stop the run, if
         there is one.
         """
@@ -381,154 +381,6 @@ class RolloutStats:
         return None
 
 
-class _QueuedRollout(asyncio.Future[Outcome]):
-    """The outcome of a queued rollout. To its callers it is like the rollout's task, which exists
-    only once the rollout runs: cancelling it ends the work first.
-    """
-
-    def __init__(self, plan: _Planned, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self.plan = plan
-        self._task: asyncio.Task[Outcome] | None = None
-
-    def run(self, task: asyncio.Task[Outcome]) -> None:
-        self._task = task
-        task.add_done_callback(self._deliver)
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        return super().cancel(msg) if self._task is None else self._task.cancel(msg)
-
-    def _deliver(self, task: asyncio.Task[Outcome]) -> None:
-        if task.cancelled():
-            super().cancel()
-        elif (error := task.exception()) is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(task.result())
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """One rollout of a batch, and who asks for it."""
-
-    request: RolloutRequest
-    phase: StageName
-    step: int
-    series: str
-    instruction: str
-    batch: _Batch
-    key: str = field(init=False)  # the journal key: rollouts with equal keys are one rollout
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self._journal_key())
-
-    def _journal_key(self) -> str:
-        request = self.request
-        parts = [
-            "rollout",
-            self.series,
-            request.arm.skill.hash,
-            request.item.fingerprint(),
-            str(request.repeat),
-        ]
-        if self.instruction:
-            parts.append(hashlib.sha256(self.instruction.encode()).hexdigest()[:16])
-        return "/".join(parts)
-
-    @property
-    def loss_key(self) -> str:
-        """Where a permanent failure of this rollout is recorded for the phase that asked."""
-        return f"{ABANDONED}/{self.phase}/{self.step}/{self.key}"
-
-
-@dataclass(slots=True)
-class _Batch:
-    """The rollouts of one call to `Rollouts.start`, counted as they finish: says when to stop
-    the run because they fail for reasons other than the skill.
-
-    `proven`: something was scored earlier in this run, so the setup as such works.
-    """
-
-    planned: int
-    coverage_floor: float
-    proven: bool
-    context: Context = field(default_factory=copy_context)  # of the caller of `start`
-    scored: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    failures: dict[str, Outcome] = field(default_factory=dict)  # by the key that records the loss
-
-    def count(self, outcome: Outcome) -> InfrastructureError | None:
-        """Count one more outcome. Returns the reason to stop the run, if there is one now."""
-        if outcome.failure is None:
-            self.scored += outcome.status == "scored"
-            return None
-        self.failed[outcome.failure.kind] += 1
-        why = why_stop(
-            self.failed,
-            outcome.failure.kind,
-            scored=self.scored,
-            planned=self.planned,
-            coverage_floor=self.coverage_floor,
-            proven=self.proven,
-        )
-        if not why:
-            return None
-        hint = "Everything so far is saved. Fix the cause, then start the same run again."
-        return InfrastructureError(f"{why} The last error: {outcome.failure.message}", hint=hint)
-
-    @property
-    def complete(self) -> bool:
-        return self.scored + self.failed.total() == self.planned
-
-    @property
-    def coverage(self) -> float:
-        return self.scored / self.planned if self.planned else 1.0
-
-
-def _skipped_outcome(plan: _Planned) -> Outcome:
-    return Outcome(plan.request.item.id, plan.request.repeat, "skipped")
-
-
-def _failed_outcome(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:
-    return Outcome(
-        plan.request.item.id,
-        plan.request.repeat,
-        "failed",
-        failure=Failure(error.kind, str(error)),
-        usage=error.usage if isinstance(error, ModelError) else Usage(),
-        seconds=seconds,
-    )
-
-
-def _rollout_seed(run_seed: int, plan: _Planned) -> int:
-    """Independent of the skill, so that skills under comparison get the same seed."""
-    text = f"{run_seed}/{plan.series}/{plan.request.item.id}/{plan.request.repeat}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
-
-
-def _finished_event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
-    failure = f"{outcome.failure.kind}: {outcome.failure.message}" if outcome.failure else ""
-    return RolloutFinished(
-        rollout=plan.key,
-        phase=plan.phase,
-        step=plan.step,
-        item=plan.request.item.id,
-        repeat=plan.request.repeat,
-        skill_hash=plan.request.arm.skill.hash,
-        status=outcome.status,
-        hard=outcome.score.hard if outcome.score else None,
-        soft=outcome.score.soft if outcome.score else None,
-        failure=failure,
-        seconds=outcome.seconds,
-        calls=outcome.usage.calls,
-        tokens=outcome.usage.tokens,
-        usd=outcome.usage.usd,
-        edits=list(plan.request.arm.edits),
-        answer=shorten(outcome.attempt.answer, _SHOWN_CHARACTERS) if outcome.attempt else "",
-        feedback=shorten(outcome.score.feedback, _SHOWN_CHARACTERS) if outcome.score else "",
-    )
-
-
 class Executor(Protocol):
     """Where rollouts run."""
 
@@ -574,14 +426,14 @@ class Worker:
         """
         try:
             async with time_limit(assignment.timeout) as limit:
-                return await self._do(assignment)
+                return await self._attempt_and_grade(assignment)
         except TimeoutError:
             if not limit.expired():
                 raise
             message = f"Item {assignment.item.id} was ended after {assignment.timeout:g} s."
             raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
 
-    async def _do(self, assignment: Assignment) -> ScoredAttempt:
+    async def _attempt_and_grade(self, assignment: Assignment) -> ScoredAttempt:
         item = assignment.item.loaded()
         if self.evaluator is not None:
             return await self.evaluator(assignment.skill, item, assignment.seed)
@@ -770,3 +622,151 @@ def refuse_unseen_usage(
             hint="Give the price in model.prices, or your own figure for one rollout in "
             "env.rollout_usd (0: it is free), or cap calls or minutes.",
         )
+
+
+class _QueuedRollout(asyncio.Future[Outcome]):
+    """The outcome of a queued rollout. To its callers it is like the rollout's task, which exists
+    only once the rollout runs: cancelling it ends the work first.
+    """
+
+    def __init__(self, plan: _Planned, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.plan = plan
+        self._task: asyncio.Task[Outcome] | None = None
+
+    def run(self, task: asyncio.Task[Outcome]) -> None:
+        self._task = task
+        task.add_done_callback(self._deliver)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return super().cancel(msg) if self._task is None else self._task.cancel(msg)
+
+    def _deliver(self, task: asyncio.Task[Outcome]) -> None:
+        if task.cancelled():
+            super().cancel()
+        elif (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One rollout of a batch, and who asks for it."""
+
+    request: RolloutRequest
+    phase: StageName
+    step: int
+    series: str
+    instruction: str
+    batch: _Batch
+    key: str = field(init=False)  # the journal key: rollouts with equal keys are one rollout
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self._journal_key())
+
+    def _journal_key(self) -> str:
+        request = self.request
+        parts = [
+            "rollout",
+            self.series,
+            request.arm.skill.hash,
+            request.item.fingerprint(),
+            str(request.repeat),
+        ]
+        if self.instruction:
+            parts.append(hashlib.sha256(self.instruction.encode()).hexdigest()[:16])
+        return "/".join(parts)
+
+    @property
+    def loss_key(self) -> str:
+        """Where a permanent failure of this rollout is recorded for the phase that asked."""
+        return f"{ABANDONED}/{self.phase}/{self.step}/{self.key}"
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The rollouts of one call to `Rollouts.start`, counted as they finish: says when to stop
+    the run because they fail for reasons other than the skill.
+
+    `proven`: something was scored earlier in this run, so the setup as such works.
+    """
+
+    planned: int
+    coverage_floor: float
+    proven: bool
+    context: Context = field(default_factory=copy_context)  # of the caller of `start`
+    scored: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Outcome] = field(default_factory=dict)  # by the key that records the loss
+
+    def count(self, outcome: Outcome) -> InfrastructureError | None:
+        """Count one more outcome. Returns the reason to stop the run, if there is one now."""
+        if outcome.failure is None:
+            self.scored += outcome.status == "scored"
+            return None
+        self.failed[outcome.failure.kind] += 1
+        why = why_stop(
+            self.failed,
+            outcome.failure.kind,
+            scored=self.scored,
+            planned=self.planned,
+            coverage_floor=self.coverage_floor,
+            proven=self.proven,
+        )
+        if not why:
+            return None
+        hint = "Everything so far is saved. Fix the cause, then start the same run again."
+        return InfrastructureError(f"{why} The last error: {outcome.failure.message}", hint=hint)
+
+    @property
+    def complete(self) -> bool:
+        return self.scored + self.failed.total() == self.planned
+
+    @property
+    def coverage(self) -> float:
+        return self.scored / self.planned if self.planned else 1.0
+
+
+def _skipped_outcome(plan: _Planned) -> Outcome:
+    return Outcome(plan.request.item.id, plan.request.repeat, "skipped")
+
+
+def _failed_outcome(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:
+    return Outcome(
+        plan.request.item.id,
+        plan.request.repeat,
+        "failed",
+        failure=Failure(error.kind, str(error)),
+        usage=error.usage if isinstance(error, ModelError) else Usage(),
+        seconds=seconds,
+    )
+
+
+def _rollout_seed(run_seed: int, plan: _Planned) -> int:
+    """Independent of the skill, so that skills under comparison get the same seed."""
+    text = f"{run_seed}/{plan.series}/{plan.request.item.id}/{plan.request.repeat}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
+
+
+def _finished_event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
+    failure = f"{outcome.failure.kind}: {outcome.failure.message}" if outcome.failure else ""
+    return RolloutFinished(
+        rollout=plan.key,
+        phase=plan.phase,
+        step=plan.step,
+        item=plan.request.item.id,
+        repeat=plan.request.repeat,
+        skill_hash=plan.request.arm.skill.hash,
+        status=outcome.status,
+        hard=outcome.score.hard if outcome.score else None,
+        soft=outcome.score.soft if outcome.score else None,
+        failure=failure,
+        seconds=outcome.seconds,
+        calls=outcome.usage.calls,
+        tokens=outcome.usage.tokens,
+        usd=outcome.usage.usd,
+        edits=list(plan.request.arm.edits),
+        answer=shorten(outcome.attempt.answer, _SHOWN_CHARACTERS) if outcome.attempt else "",
+        feedback=shorten(outcome.score.feedback, _SHOWN_CHARACTERS) if outcome.score else "",
+    )

@@ -312,7 +312,7 @@ class Identity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """What makes a training run this run."""
+    """What must be the same when a training run is resumed."""
 
     config: SettingsJson  # the settings that must stay the same
     skill: str  # hash

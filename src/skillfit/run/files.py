@@ -134,26 +134,26 @@ class RunFiles:
     @_on.register
     def _(self, event: ReflectionFinished) -> None:
         batch, _, group = event.group.rpartition("/")
-        folder = f"{_step(event.step)}/{batch + '/' if batch else ''}patches"
-        reflection = _reflection(event.patch, self._update_mode)
+        folder = f"{_step_folder(event.step)}/{batch + '/' if batch else ''}patches"
+        reflection = _reflection_file(event.patch, self._update_mode)
         self._directory.write_json(f"{folder}/{group}.json", reflection)
 
     @_on.register
     def _(self, event: PatchMerged) -> None:
-        merged = _patch(event.patch, self._update_mode)
-        self._directory.write_json(f"{_step(event.step)}/merged_patch.json", merged)
+        merged = _patch_file(event.patch, self._update_mode)
+        self._directory.write_json(f"{_step_folder(event.step)}/merged_patch.json", merged)
 
     @_on.register
     def _(self, event: EditsSelected) -> None:
-        folder, decision = _step(event.step), event.decision
-        self._directory.write_json(f"{folder}/ranked_edits.json", _ranked(event))
+        folder, decision = _step_folder(event.step), event.decision
+        self._directory.write_json(f"{folder}/ranked_edits.json", _ranked_edits_file(event))
         if decision.learning_rate is not None:
-            self._directory.write_json(f"{folder}/lr_decision.json", _rate(decision))
+            self._directory.write_json(f"{folder}/lr_decision.json", _rate_file(decision))
             self._rates[event.step] = decision
 
     @_on.register
     def _(self, event: CandidateBuilt) -> None:
-        folder = _step(event.step)
+        folder = _step_folder(event.step)
         self._directory.write_text(f"{folder}/candidate_skill.md", event.skill)
         if self._update_mode in _RESULT_FILES:
             name = _RESULT_FILES[self._update_mode]
@@ -168,7 +168,7 @@ class RunFiles:
         if epoch is not None:
             folder = f"slow_update/{epoch_name(epoch)}"
         else:
-            folder = _EVALUATIONS.get(event.name, _step(event.step))
+            folder = _EVALUATIONS.get(event.name, _step_folder(event.step))
         verdict = {
             "decision": event.decision,
             "reason": event.reason,
@@ -184,7 +184,7 @@ class RunFiles:
     @_on.register
     def _(self, event: StepFinished) -> None:
         self._step = event.step
-        folder = _step(event.step)
+        folder = _step_folder(event.step)
         for phase, step in [key for key in self._rollouts if key[1] == event.step and event.step]:
             rollouts = list(self._rollouts.pop((phase, step)).values())
             self._write_results(rollouts_folder(phase, step), rollouts)
@@ -238,7 +238,7 @@ class RunFiles:
         if self._effects:
             self._directory.write_json("edit_effects.json", self._effects)
         if self._rates:
-            rates = [RateLine(step=step, **_rate(rate)) for step, rate in self._rates.items()]
+            rates = [RateLine(step=step, **_rate_file(rate)) for step, rate in self._rates.items()]
             self._write_lines("lr_history.jsonl", rates)
         last = self._history.get(self._step)
         record = update or last
@@ -267,7 +267,9 @@ class RunFiles:
             ordered = sorted(
                 rollouts, key=lambda rollout: (rollout.skill_hash, rollout.repeat, rollout.item)
             )
-            self._write_lines(f"{folder}/results.jsonl", [_result(rollout) for rollout in ordered])
+            self._write_lines(
+                f"{folder}/results.jsonl", [_rollout_line(rollout) for rollout in ordered]
+            )
 
     def _write_lines(self, name: str, rows: Sequence[RateLine] | Sequence[RolloutLine]) -> None:
         self._directory.write_text(
@@ -279,10 +281,11 @@ def rollouts_folder(phase: str, step: int) -> str:
     """Where the rollouts of a phase are in a run. Step 0: before or after the steps."""
     if not step:
         return _EVALUATIONS.get(phase, phase)
-    return f"{_step(step)}/{_GATED if phase == 'gate' else phase}"
+    return f"{_step_folder(step)}/{_GATED if phase == 'gate' else phase}"
 
 
-def _step(step: int) -> str:
+def _step_folder(step: int) -> str:
+    """The folder of a step in a run."""
     return f"steps/{step_name(step)}"
 
 
@@ -311,7 +314,8 @@ class ProposalFields(TypedDict, total=False):
     items: Sequence[str]
 
 
-def _proposal(proposal: ProposalRecord) -> ProposalFields:
+def _proposal_fields(proposal: ProposalRecord) -> ProposalFields:
+    """A proposal in a file of patches."""
     support = ProposalFields(
         source_type=proposal.source, support_count=proposal.support, items=proposal.items
     )
@@ -347,11 +351,12 @@ class PatchFile(TypedDict, total=False):
     skill_candidates: Sequence[ProposalFields]
 
 
-def _patch(patch: PatchRecord, mode: str) -> PatchFile:
+def _patch_file(patch: PatchRecord, mode: str) -> PatchFile:
+    """`mode` is the update mode of the run."""
     found = PatchFile(
         reasoning=patch.reasoning, source_type=patch.source, merge_level=patch.merge_level
     )
-    found[PAYLOAD_FIELD[mode]] = [_proposal(proposal) for proposal in patch.proposals]
+    found[PAYLOAD_FIELD[mode]] = [_proposal_fields(proposal) for proposal in patch.proposals]
     return found
 
 
@@ -365,13 +370,14 @@ class ReflectionFile(TypedDict, total=False):
     appendix_notes: Sequence[str]
 
 
-def _reflection(patch: PatchRecord, mode: str) -> ReflectionFile:
+def _reflection_file(patch: PatchRecord, mode: str) -> ReflectionFile:
+    """The patch that one group of trajectories led to."""
     found = ReflectionFile(batch_size=len(patch.items))
     if patch.source == "success":
         found["success_patterns"] = patch.success_patterns
     else:
         found["failure_summary"] = patch.failure_summary
-    found["patch"] = _patch(patch, mode)
+    found["patch"] = _patch_file(patch, mode)
     found["appendix_notes"] = patch.appendix_notes
     return found
 
@@ -386,10 +392,12 @@ class RankedEditsFile(TypedDict):
     fallback: NotRequired[bool]
 
 
-def _ranked(event: EditsSelected) -> RankedEditsFile:
+def _ranked_edits_file(event: EditsSelected) -> RankedEditsFile:
+    """The edits that were selected, and the reason where they were ranked."""
     decision = event.decision
     ranked = RankedEditsFile(
-        edit_budget=event.edit_budget, edits=[_proposal(proposal) for proposal in event.edits]
+        edit_budget=event.edit_budget,
+        edits=[_proposal_fields(proposal) for proposal in event.edits],
     )
     if decision.selected_indices is not None:
         ranked["selected_indices"] = decision.selected_indices
@@ -416,7 +424,8 @@ class RateLine(RateFile):
     step: int
 
 
-def _rate(decision: SelectionDecision) -> RateFile:
+def _rate_file(decision: SelectionDecision) -> RateFile:
+    """The edit budget that the optimizer chose for a step."""
     return {
         "learning_rate": decision.learning_rate,
         "available": decision.available,
@@ -446,7 +455,8 @@ class RolloutLine(TypedDict):
     rollout: str
 
 
-def _result(rollout: RolloutFinished) -> RolloutLine:
+def _rollout_line(rollout: RolloutFinished) -> RolloutLine:
+    """One line of results.jsonl."""
     return {
         "id": rollout.item,
         "answer": rollout.answer,

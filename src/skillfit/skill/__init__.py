@@ -1,6 +1,6 @@
 """The skill document: frontmatter, body, protected regions, edits, removable units, diff, lint."""
 
-from skillfit.skill.document import DiffLine, Hunk, Skill, diff, diff_hunks, estimate_tokens
+from skillfit.skill.document import Hunk, Skill, diff, diff_hunks, estimate_tokens
 from skillfit.skill.edits import (
     EXAMPLE_OP,
     MAX_EXAMPLES,
@@ -20,12 +20,11 @@ from skillfit.skill.regions import (
     rewrite,
     slow_update_text,
     with_consolidated_notes,
-    with_examples,
     with_notes,
     with_slow_update,
     without_placeholder,
 )
-from skillfit.skill.units import Unit, units, without_units
+from skillfit.skill.units import units
 
 __all__ = [
     "EXAMPLE_OP",
@@ -33,13 +32,11 @@ __all__ = [
     "NOTE_OP",
     "SLOW_UPDATE_OP",
     "Applied",
-    "DiffLine",
     "Edit",
     "EditResult",
     "Example",
     "Hunk",
     "Skill",
-    "Unit",
     "appendix_notes",
     "apply_edits",
     "diff",
@@ -54,9 +51,7 @@ __all__ = [
     "slow_update_text",
     "units",
     "with_consolidated_notes",
-    "with_examples",
     "with_notes",
     "with_slow_update",
     "without_placeholder",
-    "without_units",
 ]

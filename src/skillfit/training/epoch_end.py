@@ -209,7 +209,9 @@ async def _carry(
     text: str,
     log: StepLog,
 ) -> CarriedLesson:
-    """Put the lesson to work: as a pending edit, through the strict gate, or without a verdict."""
+    """Bring the lesson into training: as a pending edit of the pool, as a candidate that a gate
+    without a pool judges, or without a verdict.
+    """
     name = slow_update_name(epoch.number)
     if candidate.hash == state.skill.hash:
         return CarriedLesson(state, "no_content" if not text else "unchanged")

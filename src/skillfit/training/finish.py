@@ -96,6 +96,78 @@ class Ending:
     tests: Mapping[str, Tally] = field(default_factory=dict)  # baseline, best, final
 
 
+def reserve_ship_test(run: Components, closing: FinishComponents, steps: int) -> int | None:
+    """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
+
+    At most half of a cap is kept, and no more than leaves room for the first step, or than is
+    left after `steps` of them. Where that is too little, the test gets fewer repeats. Returns
+    the repeats (rollouts per item and skill) that there is room for; None: nothing is kept.
+    """
+    caps, stats = run.config.budget, run.engine.stats
+    if not run.config.evaluation.ship_test or not stats.scored:
+        return None
+    most = MOST_REPEATS if closing.rollout_plan is None else closing.rollout_plan.ship_repeats
+    needs = {repeats: _ship_need(run, repeats) for repeats in range(most, 0, -1)}
+    halves = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
+    used = _used_by(run, closing, steps)
+    fitting = [repeats for repeats in halves if _fits(used + needs[repeats], caps, 1)]
+    if not fitting:  # before the first step, a shorter test would not make room for it either
+        fitting = [halves[-1] if steps else halves[0]]
+    need = needs[fitting[0]]
+    minutes = closing.budget.minutes / stats.scored * need.rollouts if steps else 0.0
+    closing.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
+    return fitting[0]
+
+
+def _used_by(run: Components, closing: FinishComponents, steps: int) -> Amounts:
+    """Before the first step: what will be used after it. Later: the calls so far. Computed from
+    the usage of rollouts and not from the budget, so that a resumed run decides the same.
+    """
+    if closing.rollout_plan is not None:
+        return Amounts()  # the plan has room for its steps and the ship test
+    stats = run.engine.stats
+    cost = RolloutCost.mean(stats.scored, stats.usage)
+    abilities = Abilities.of(run.gate, run.proposer)
+    step = step_cost(run.config, run.task, run.initial, run.plan, cost, abilities)
+    if not steps:
+        return Amounts.of(stats.usage + step.rollouts + step.optimizer + step.reserved)
+    return Amounts(calls=stats.usage.calls + steps * step.optimizer.calls)
+
+
+def _ship_need(run: Components, repeats: int) -> Amounts:
+    """What the ship test takes, and the comparison before it, by what rollouts cost so far."""
+    items, stats = len(run.task.selection), run.engine.stats
+    ship = (1 + run.config.evaluation.finalists) * repeats * items
+    rollouts = ship + compose_rollouts(items, run.gate.pools_edits)
+    share = rollouts / stats.scored * SHIP_SAFETY
+    return Amounts(
+        usd=(stats.usage.usd or 0.0) * share,
+        tokens=ceil(stats.usage.tokens * share),
+        calls=ceil(stats.usage.calls * share),
+        rollouts=rollouts,
+    )
+
+
+def _at_most_half(need: Amounts, caps: BudgetSection) -> Amounts:
+    return Amounts(
+        usd=need.usd if caps.usd is None else min(need.usd, caps.usd / 2),
+        tokens=need.tokens if caps.tokens is None else min(need.tokens, caps.tokens // 2),
+        calls=need.calls if caps.calls is None else min(need.calls, caps.calls // 2),
+        rollouts=need.rollouts if caps.rollouts is None else min(need.rollouts, caps.rollouts // 2),
+    )
+
+
+def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
+    """Whether this is at most a share of every cap."""
+    pairs = [
+        (need.usd, caps.usd),
+        (need.tokens, caps.tokens),
+        (need.calls, caps.calls),
+        (need.rollouts, caps.rollouts),
+    ]
+    return all(cap is None or amount <= cap * share for amount, cap in pairs)
+
+
 async def finish(
     run: Components,
     closing: FinishComponents,
@@ -127,13 +199,13 @@ async def finish(
     ship = None
     if evaluation.ship_test:
         most = most_repeats or MOST_REPEATS
-        ship = await _ship(gate, task, run.initial, finalists.skills, fresh, most, log)
+        ship = await _run_ship_test(gate, task, run.initial, finalists.skills, fresh, most, log)
     ending = _ending(gate, run.initial, finalists, ship, fresh)
     if evaluation.eval_test and task.test:
         final = ending.found if evaluation.ship_test else state.skill
         skills = {"baseline": run.initial, "best": ending.handed_back, "final": final}
-        ending = replace(ending, tests=await _tests(run.engine, task.test, skills, log))
-    before, after = _values(evaluation, state, ending)
+        ending = replace(ending, tests=await _run_tests(run.engine, task.test, skills, log))
+    before, after = _scores_before_and_after(evaluation, state, ending)
     proven = ending.handed_back.hash == ending.found.hash
     _audit(task, before, after if proven else before, log)
     return await _diagnosed(run, closing, state, ending, cut_short)
@@ -147,7 +219,7 @@ async def _diagnosed(
     cut_short: BudgetReached | None,
 ) -> RunFinished:
     """End the run with the reason that its scores give, and what the user should know."""
-    scores = _values(run.config.evaluation, state, ending)
+    scores = _scores_before_and_after(run.config.evaluation, state, ending)
     reason = _finish_reason(ending.ship, *scores, fit_only=run.task.fit_only)
     if cut_short is not None and reason != "improved":
         return end_by_budget(run, closing, state, ending, cut_short)
@@ -229,7 +301,7 @@ async def _compose(
         return Finalists(state, await gate.compose(), final)
 
 
-async def _ship(
+async def _run_ship_test(
     gate: Gate,
     task: Task,
     initial: Skill,
@@ -390,7 +462,7 @@ def _known_scores(
         return None
 
 
-def _values(
+def _scores_before_and_after(
     evaluation: EvaluationSection, state: TrainingState, ending: Ending
 ) -> tuple[float, float]:
     """Scores of the initial and the found skill under the gate's metric."""
@@ -407,7 +479,7 @@ def _audit(task: Task, before: float, after: float, log: StepLog) -> None:
         log.emit(Warned(what="shortcut", message=check.message))
 
 
-async def _tests(
+async def _run_tests(
     engine: Rollouts, items: tuple[Item, ...], skills: Mapping[str, Skill], log: StepLog
 ) -> Mapping[str, Tally]:
     """The test split, read once: each distinct skill among initial, best and final."""
@@ -446,7 +518,7 @@ def _facts(
     """What the diagnosis may rest on."""
     stats = run.engine.stats
     baseline = state.baseline_score
-    before, after = _values(run.config.evaluation, state, ending)
+    before, after = _scores_before_and_after(run.config.evaluation, state, ending)
     measured = run.gate.noise() if state.baseline is not None else None
     noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
@@ -506,7 +578,7 @@ def summarise(
         best_step=state.best_step,
         current_origin=state.origin,
         best_origin=state.best_origin,
-        epoch_stats=_epochs(state.records),
+        epoch_stats=_epoch_stats(state.records),
         ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.repeats)
         if ship
         else None,
@@ -516,7 +588,7 @@ def summarise(
             found=ending.found.tokens,
         ),
         unproven=ending.found.hash not in (ending.handed_back.hash, run.initial.hash),
-        cut=_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
+        cut=_lines_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
         coverage=stats.coverage,
         rollouts=RolloutCounts(stats.planned, stats.scored),
         total_wall_time_s=round(closing.budget.minutes * 60, 1),
@@ -533,11 +605,11 @@ def _with_selection_scores(
     return replace(
         summary,
         metric=evaluation.gate_metric,
-        baseline_selection_hard=_hard(scores.initial if scores else None),
-        baseline_selection_score=_score(evaluation, scores.initial if scores else None),
-        best_selection_hard=_hard(scores.found if scores else None),
-        best_selection_score=_score(evaluation, scores.found if scores else None),
-        final_selection_hard=_hard(final),
+        baseline_selection_hard=_hard_score(scores.initial if scores else None),
+        baseline_selection_score=_metric_score(evaluation, scores.initial if scores else None),
+        best_selection_hard=_hard_score(scores.found if scores else None),
+        best_selection_score=_metric_score(evaluation, scores.found if scores else None),
+        final_selection_hard=_hard_score(final),
         final_selection_soft=final.soft if final else None,
     )
 
@@ -548,15 +620,15 @@ def _with_test_scores(
     baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
     return replace(
         summary,
-        baseline_test_hard=_hard(baseline),
+        baseline_test_hard=_hard_score(baseline),
         baseline_test_soft=baseline.soft if baseline else None,
-        test_hard=_hard(best),
+        test_hard=_hard_score(best),
         test_soft=best.soft if best else None,
-        final_test_hard=_hard(final),
+        final_test_hard=_hard_score(final),
         final_test_soft=final.soft if final else None,
-        baseline_test_score=_score(evaluation, baseline),
-        test_score=_score(evaluation, best),
-        final_test_score=_score(evaluation, final),
+        baseline_test_score=_metric_score(evaluation, baseline),
+        test_score=_metric_score(evaluation, best),
+        final_test_score=_metric_score(evaluation, final),
         test_delta_hard=best.hard - baseline.hard if best and baseline else None,
         final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
     )
@@ -573,16 +645,16 @@ def _with_usage(summary: RunSummary, bill: Bill) -> RunSummary:
     )
 
 
-def _cut(initial: Skill, found: Skill) -> tuple[str, ...]:
+def _lines_cut(initial: Skill, found: Skill) -> tuple[str, ...]:
     """The lines that `optimizer.prune_initial` took out of the initial skill: "lines 12-14"."""
     return tuple(unit.lines for unit in units(initial) if unit.text not in found.unix_body)
 
 
-def _hard(tally: Tally | None) -> float | None:
+def _hard_score(tally: Tally | None) -> float | None:
     return tally.hard if tally else None
 
 
-def _score(evaluation: EvaluationSection, tally: Tally | None) -> float | None:
+def _metric_score(evaluation: EvaluationSection, tally: Tally | None) -> float | None:
     """Under the gate's metric."""
     return evaluation.value(tally.hard, tally.soft) if tally else None
 
@@ -605,7 +677,7 @@ def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
     )
 
 
-def _epochs(records: Sequence[StepRecord]) -> tuple[EpochStats, ...]:
+def _epoch_stats(records: Sequence[StepRecord]) -> tuple[EpochStats, ...]:
     stats = []
     for epoch, group in groupby(records, key=lambda record: record.epoch):
         steps = list(group)
@@ -622,75 +694,3 @@ def _epochs(records: Sequence[StepRecord]) -> tuple[EpochStats, ...]:
             )
         )
     return tuple(stats)
-
-
-def reserve_ship_test(run: Components, closing: FinishComponents, steps: int) -> int | None:
-    """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
-
-    At most half of a cap is kept, and no more than leaves room for the first step, or than is
-    left after `steps` of them. Where that is too little, the test gets fewer repeats. Returns
-    the repeats (rollouts per item and skill) that there is room for; None: nothing is kept.
-    """
-    caps, stats = run.config.budget, run.engine.stats
-    if not run.config.evaluation.ship_test or not stats.scored:
-        return None
-    most = MOST_REPEATS if closing.rollout_plan is None else closing.rollout_plan.ship_repeats
-    needs = {repeats: _ship_need(run, repeats) for repeats in range(most, 0, -1)}
-    halves = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
-    used = _used_by(run, closing, steps)
-    fitting = [repeats for repeats in halves if _fits(used + needs[repeats], caps, 1)]
-    if not fitting:  # before the first step, a shorter test would not make room for it either
-        fitting = [halves[-1] if steps else halves[0]]
-    need = needs[fitting[0]]
-    minutes = closing.budget.minutes / stats.scored * need.rollouts if steps else 0.0
-    closing.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
-    return fitting[0]
-
-
-def _used_by(run: Components, closing: FinishComponents, steps: int) -> Amounts:
-    """Before the first step: what will be used after it. Later: the calls so far. Computed from
-    the usage of rollouts and not from the budget, so that a resumed run decides the same.
-    """
-    if closing.rollout_plan is not None:
-        return Amounts()  # the plan has room for its steps and the ship test
-    stats = run.engine.stats
-    cost = RolloutCost.mean(stats.scored, stats.usage)
-    abilities = Abilities.of(run.gate, run.proposer)
-    step = step_cost(run.config, run.task, run.initial, run.plan, cost, abilities)
-    if not steps:
-        return Amounts.of(stats.usage + step.rollouts + step.optimizer + step.reserved)
-    return Amounts(calls=stats.usage.calls + steps * step.optimizer.calls)
-
-
-def _ship_need(run: Components, repeats: int) -> Amounts:
-    """What the ship test takes, and the comparison before it, by what rollouts cost so far."""
-    items, stats = len(run.task.selection), run.engine.stats
-    ship = (1 + run.config.evaluation.finalists) * repeats * items
-    rollouts = ship + compose_rollouts(items, run.gate.pools_edits)
-    share = rollouts / stats.scored * SHIP_SAFETY
-    return Amounts(
-        usd=(stats.usage.usd or 0.0) * share,
-        tokens=ceil(stats.usage.tokens * share),
-        calls=ceil(stats.usage.calls * share),
-        rollouts=rollouts,
-    )
-
-
-def _at_most_half(need: Amounts, caps: BudgetSection) -> Amounts:
-    return Amounts(
-        usd=need.usd if caps.usd is None else min(need.usd, caps.usd / 2),
-        tokens=need.tokens if caps.tokens is None else min(need.tokens, caps.tokens // 2),
-        calls=need.calls if caps.calls is None else min(need.calls, caps.calls // 2),
-        rollouts=need.rollouts if caps.rollouts is None else min(need.rollouts, caps.rollouts // 2),
-    )
-
-
-def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
-    """Whether this is at most a share of every cap."""
-    pairs = [
-        (need.usd, caps.usd),
-        (need.tokens, caps.tokens),
-        (need.calls, caps.calls),
-        (need.rollouts, caps.rollouts),
-    ]
-    return all(cap is None or amount <= cap * share for amount, cap in pairs)

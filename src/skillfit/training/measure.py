@@ -1,8 +1,8 @@
 """Measure skills without training: `skillfit eval` and `skillfit ablate`.
 
 `evaluate` measures any number of skills on a split, with repeats. `ablate` finds out which parts of
-a skill earn their tokens: every rollout runs under the skill with a random part of its units left
-out, and one regression over all rollouts estimates what each unit is worth.
+a skill raise the score: every rollout runs under the skill with a random part of its units left
+out, and one regression over all rollouts estimates the effect of each unit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from skillfit.gate.pool import Pool, is_harmless
 from skillfit.gate.regression import (
     ColumnKind,
     Family,
-    PossibleChange,
     Posterior,
+    Scales,
     SelectionItems,
     TrialTable,
     fit,
@@ -164,11 +164,15 @@ def items_of_split(task: Task, split: str) -> tuple[Item, ...]:
     return items
 
 
+ABLATE = "ablate"  # the series of these rollouts in the journal
 LEFT_OUT = 0.35  # the share of rollouts that run without a unit
 SUBSETS = 16  # distinct skills per round: few keep prompt caches warm
 PER_UNIT = 12  # rollouts per unit where the user names no number
 FEWEST, MOST = 120, 1_200
 MOST_ABLATION_ROLLOUTS = 100_000  # one regression holds them all
+# The prior of what a line is worth, in log-odds or points. Lines that a person wrote may matter far
+# more than one of many proposed edits.
+UNIT_SCALE: Mapping[Family, float] = {"logistic": 1.5, "linear": 0.3}
 NO_LOSS = 0.01  # points: a smaller loss counts as none
 CHECK_PASSES = 2  # rollouts of each item under each skill in the comparison before a cut
 
@@ -224,7 +228,8 @@ async def ablate(
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
             work = AblationRollouts(inputs, engine, run, parts, items)
-            await work.roll_out(total)
+            recorded = run.journal.count(f"rollout/{ABLATE}/")  # of an earlier call, paid for
+            await work.roll_out(total if rollouts else max(total, recorded))
             found = work.measured()
             if check and found.shorter is not None:
                 found = await work.checked(found, found.shorter)
@@ -279,7 +284,7 @@ class AblationRollouts:
         requests = [
             RolloutRequest(arm, item, number) for arm, item in zip(arms, order, strict=True)
         ]
-        outcomes = await self._engine.run(requests, phase="ablate", series="ablate")
+        outcomes = await self._engine.run(requests, phase="ablate", series=ABLATE)
         raise_if_skipped(outcomes)
         for request, outcome in zip(requests, outcomes, strict=True):
             self._observe(request.arm, outcome)
@@ -301,7 +306,8 @@ class AblationRollouts:
         family: Family = "logistic" if binary else "linear"
         columns = [key for key in self._pool.edits if self._without[key]]
         kinds: dict[str, ColumnKind] = dict.fromkeys(columns, "removal")
-        posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds)
+        first = replace(Scales.first(family), removal=UNIT_SCALE[family])
+        posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds, first=first)
         selection = SelectionItems.of([item.id for item in self._items], weights_of(self._items))
         worths = [self._worth(key, unit, posterior, selection) for key, unit in self._units.items()]
         cut = [
@@ -330,8 +336,7 @@ class AblationRollouts:
             return UnitWorth(
                 *place, mean=0.0, low=-1.0, high=1.0, probability=0.5, rollouts=0, decision="unsure"
             )
-        change = PossibleChange({key: 1.0}, present=False, rollouts=count)
-        removal = selection.effects(posterior, [], [change])[0]
+        removal = selection.removal(posterior, key, count)
         # Where nothing is ever solved, no part can show what it is worth.
         cut = is_harmless(removal) and self._highest > 0
         keep = -removal.high > 0

@@ -314,8 +314,9 @@ def diagnosis_rollouts(config: Config) -> int:
 
 
 def looked_back(epochs: int, pools_edits: bool) -> int:
-    """Epochs after which the slow update and the meta skill look back: all but the first, and with
-    a pool not the last one, whose lesson nothing could measure.
+    """How many epochs end with a slow update and a meta skill. The first does not, because there is
+    no epoch to compare it with. With a pool, the last does not either: no step is left to measure
+    the lesson.
     """
     return max(0, epochs - (2 if pools_edits else 1))
 

@@ -98,7 +98,7 @@ class FinishComponents:
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     def release_ship_test(self) -> None:
-        """Free what was kept."""
+        """Free the budget that was kept for the ship test, and allow new rollouts again."""
         self.budget.release_held()
         for engine in self.engines:
             engine.resume()

@@ -39,7 +39,7 @@ from skillfit.extensions import (
     name_of,
 )
 from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
-from skillfit.gate.base import BaseGate, NotMeasured, has_rule
+from skillfit.gate.base import BaseGate, NotMeasured, WrongResult, has_rule
 from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
 from skillfit.rollout import Executor, Outcome
 from skillfit.run.directory import PartKind, ReplacedParts
@@ -66,6 +66,7 @@ EXECUTORS = {
     "ray": "skillfit.plugins.ray_executor:RayExecutor",
 }
 FIX = "Fix its code; --debug shows the traceback."
+_FIX_RESULT = "Fix its code (docs/extending.md)."
 _PACKAGE = Path(skillfit.__file__).parent
 
 GateFactory = Callable[[Measure, Sequence[Item], GateSettings], Gate]
@@ -338,6 +339,9 @@ class _GuardedPart:
             yield
         except (SkillfitError, NotMeasured):
             raise
+        except WrongResult as error:
+            where = _definition(error.method)
+            raise self._failed(f"{error}{where}.", _FIX_RESULT) from error
         except (Exception, SystemExit) as error:
             what = f"{type(error).__name__}: {error}".removesuffix(": ")
             frames = traceback.extract_tb(error.__traceback__)
@@ -356,7 +360,8 @@ class _GuardedPart:
         elif name in self._checks:
             problem = self._checks[name](result, *arguments)
         if problem:
-            raise self._failed(f"{name} gave {problem}.", "Fix its code (docs/extending.md).")
+            where = _definition(getattr(type(self._part), name, None))
+            raise self._failed(f"{name} gave {problem}{where}.", _FIX_RESULT)
         if _is_protocol(wanted):
             return _GuardedPart(self._origin, result, wanted, self._checks)
         return result
@@ -379,6 +384,17 @@ def _place(frames: StackSummary, file: str) -> FrameSummary:
 
 def _shown(frame: FrameSummary) -> str:
     return f"{Path(frame.filename).name}, line {frame.lineno}"
+
+
+def _definition(member: Any) -> str:
+    """Where a user's method or property is defined, for the end of a message. Empty if skillfit
+    defines it, or if it is not a function.
+    """
+    function: Any = member.fget if isinstance(member, property) else member
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or _PACKAGE in Path(code.co_filename).parents:
+        return ""
+    return f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"
 
 
 def _is_a(value: Any, wanted: Any) -> bool:
