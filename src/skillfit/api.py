@@ -236,14 +236,14 @@ async def train_async(
     skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a
     Task, or dicts of items. agent: a model's id, a callable `(skill, item) -> answer`, or an Agent.
     optimizer: a model's id. budget: "$5", "2000 calls", "300 rollouts", "1M tokens", "30 min" or
-    {usd, calls, rollouts, tokens, minutes}. run: the directory; without one, runs/ and a name of
-    the settings' own. config: a YAML file or mapping to start from. settings: what to change in it,
-    `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
-    `recipe="lite"`. force: train although the preflight says stop. grader, gate, proposer, sampler,
-    executor: your own part, as a class, an object or a function, or its name as in the config
-    (docs/extending.md). trackers: names as for `--track`, classes, objects or functions; they are
-    closed at the end. listeners: functions that are called with every event. progress: print lines
-    about the run on stderr, as `skillfit train --plain` does.
+    {usd, calls, rollouts, tokens, minutes}. run: the directory; without one, a folder in runs/ that
+    is named after skill and settings. config: a YAML file or mapping to start from. settings: what
+    to change in it, `{"optimizer.learning_rate": 2}`; sections may be given by name too:
+    `train={"num_epochs": 2}`, `recipe="lite"`. force: train although the preflight says stop.
+    grader, gate, proposer, sampler, executor: your own part, as a class, an object or a function,
+    or its name as in the config (docs/extending.md). trackers: names as for `--track`, classes,
+    objects or functions; they are closed at the end. listeners: functions that are called with
+    every event. progress: print lines about the run on stderr, as `skillfit train --plain` does.
     """
     changed = {**(settings or {}), **sections}
     inputs = prepare(

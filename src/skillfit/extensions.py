@@ -314,7 +314,7 @@ def _members(protocol: type) -> list[str]:
 
 
 def is_built_in(part: Any) -> bool:
-    """Whether a part is skillfit's own: no user's class, also none that is derived from ours."""
+    """Whether skillfit itself defines the part's class. A class derived from ours is the user's."""
     return type(part).__module__.partition(".")[0] == "skillfit"
 
 

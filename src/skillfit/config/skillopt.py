@@ -300,8 +300,8 @@ class _Translation:
             self.put(f"env.task_args.{name}", value, given.key)
 
     def _find_path(self, given: SkillOptValue | None) -> Path | None:
-        """An existing path. There, paths start where the command was run, which was mostly the
-        repository, some folders above the config.
+        """An existing path. In SkillOpt, paths start in the folder where the command is run: mostly
+        the repository, some folders above the config.
         """
         if given is None:
             return None
@@ -312,7 +312,7 @@ class _Translation:
         return None
 
     def _judge(self) -> None:
-        """There, the judge of some benchmarks comes from the environment."""
+        """In SkillOpt, variables of the environment name the judge of some benchmarks."""
         name = self.get("env")
         if name is None or name.value not in self.table.always_judged:
             return

@@ -160,7 +160,7 @@ def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
 
 _FEW_ITEMS = 12  # selection items; fewer can hardly prove anything
 _WORTH_HAVING = 0.03  # an edit whose effect is surely smaller is useless
-_LOUD = 0.2  # gains below this cannot be shown: the scores are too noisy
+_TOO_NOISY = 0.2  # the scores are too noisy when only gains above this can be shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +428,7 @@ def _small_gain(f: Facts) -> Diagnosis | None:
     if f.selection_items < _FEW_ITEMS:
         message = f"{shown}."
         return Diagnosis("too few items", message, "Add items to the selection split.")
-    if f.detectable > _LOUD:
+    if f.detectable > _TOO_NOISY:
         message = f"{shown}, with scores this noisy."
         step = "Lower the agent's temperature, or add items."
         return Diagnosis("noisy agent", message, step)

@@ -30,6 +30,7 @@ from skillfit.plain_text import shorten
 from skillfit.run.events import Discarded, Event
 from skillfit.run.records import LEAK_CHECK, CheckResult
 from skillfit.skill import Skill
+from skillfit.skill.document import over_ceiling
 from skillfit.tasks.item import Item
 
 RUN_LENGTH = 8  # words in a row that make a leak
@@ -206,10 +207,9 @@ class TextFilter:
 
     def fits(self, wanted: Skill, present: Skill, what: str, step: int) -> bool:
         """Whether a skill stays below the token ceiling. One that shrinks always does."""
-        limit = self.max_tokens
-        if limit is None or wanted.tokens <= max(limit, present.tokens):
+        reason = over_ceiling(wanted, present, self.max_tokens)
+        if not reason:
             return True
-        reason = f"the skill would have about {wanted.tokens} tokens; {limit} are allowed"
         stays = "the skill stays as it is"
         self._emit(Discarded(step=step, stage=what, what="text", reason=reason, evidence=stays))
         return False

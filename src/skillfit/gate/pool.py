@@ -18,7 +18,7 @@ from skillfit.gate.base import Candidate
 from skillfit.gate.regression import ColumnKind, Estimate
 from skillfit.rollout.outcome import Arm
 from skillfit.run.records import EditStatus
-from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
+from skillfit.skill import SLOW_UPDATE_OP, Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
 
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
@@ -26,18 +26,18 @@ DROP_Z = -1.5  # drop at once below
 DEMOTE_Z = -0.3  # drop a promoted edit below
 DECIDE_AFTER = 12  # judgements with evidence, after which a pending edit is promoted or dropped
 WORTH_Z = 0.15  # then: promote above, drop below
-FINAL_WORTH_Z = 0.3  # the final skill holds the edits above; the promoted ones were measured on
+FINAL_WORTH_Z = 0.3  # edits above are in the final skill, promoted before or not
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
 UNCERTAIN_LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
 INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
 REMOVAL_INCLUSION = (0.1, 0.5)  # the same for an edit that removes text of the initial skill
 HARMLESS_RISK = 0.2  # a removal may cost more than HARMLESS_LOSS with at most this probability
 HARMLESS_ROLLOUTS = 20  # and needs this many rollouts without the text
-RESTORE_Z = -1.0  # a text that was removed comes back when the effect of that is below
-NEEDED = 0.95  # probability of such a loss from which a text of the initial skill stays for good
+RESTORE_Z = -1.0  # restore a removed text when the effect of the removal is below
+NEEDED = 0.95  # keep a text of the initial skill for good when such a loss is more probable
 SIMILAR = 0.9  # share of common words from which two edits are duplicates
 THIN_ROLLOUTS = 20  # a dropped edit with fewer may join again
-EXCLUSIVE_OPS = frozenset({"slow_update"})  # the later one overwrites the earlier one
+EXCLUSIVE_OPS = frozenset({SLOW_UPDATE_OP})  # the later one overwrites the earlier one
 
 
 @dataclass(slots=True)
@@ -120,8 +120,8 @@ class Pool:
         return self._applied[key]
 
     def signs(self, key: str) -> dict[str, float]:
-        """The change of the set of edits that adding `key` to the incumbent means, or, for a
-        promoted edit, that having it there means: +1 for edits that come, -1 for those that go.
+        """Which edits come (+1) and go (-1) when `key` is added to the incumbent. For a promoted
+        edit: when it is added to the incumbent without it.
         """
         signs = {key: 1.0}
         if self.edits[key].status == "promoted":
@@ -410,8 +410,8 @@ def inclusion(entry: PoolEdit) -> float:
 
 
 def _removal_inclusion(estimate: Estimate | None) -> float:
-    """Text that may be needed is rarely left out. The less likely a loss becomes, the more often:
-    then it costs nothing and brings the evidence to cut it.
+    """Text that may be needed is left out of few rollouts. The less likely a loss is, the more
+    rollouts leave it out: that hardly costs score, and it measures whether the text can be cut.
     """
     low, high = REMOVAL_INCLUSION
     if estimate is None or estimate.rollouts < HARMLESS_ROLLOUTS:

@@ -14,8 +14,8 @@ with updates of the three. The posterior is the normal approximation at the mode
 Trials of the same item under the same edits are one row, and intercepts are eliminated block by
 block, so a fit costs about (rows x edits in use at the time x edits in use at the time).
 
-People and decisions need points instead of logits: by how much does the mean score over the
-selection items change when an edit is added to the incumbent? `SelectionItems` says that.
+Decisions and displays use points instead of logits: by how much the mean score over the selection
+items changes when an edit is added to the incumbent. `SelectionItems` computes them.
 """
 
 from __future__ import annotations
@@ -243,8 +243,9 @@ def fit(
     is an earlier posterior of the same data or less of it. Given `scales` are kept as they are
     instead of learned; learning begins at `first`, by default at what edits need.
 
-    Runs on one thread: these matrices are too small to gain from more, threads that wait for each
-    other cost a multiple on a busy machine, and sums are always added in the same order.
+    Runs on one thread. These matrices are too small to gain from more, on a busy machine threads
+    that wait for each other make it several times slower, and one thread always adds up in the same
+    order.
     """
     with _threads().limit(limits=1, user_api="blas"):
         return _fit(

@@ -115,7 +115,7 @@ class ScreeningGate(BaseGate):
         return self._selection.score(self.posterior, final).mean
 
     def noise(self) -> float | None:
-        """Expected variance of one rollout: of a coin for hard scores, learned for the others."""
+        """Expected variance of one rollout: p * (1 - p) for hard scores, else the fitted noise."""
         if self._family == "linear":
             return self.posterior.scales.noise
         columns = self._columns(self.pool.incumbent)

@@ -1,5 +1,5 @@
-"""The ship test: the claim at the end of a run. Finalists and the initial skill are compared on
-fresh rollouts.
+"""The ship test decides at the end of a run whether the skill got better. Finalists and the initial
+skill are compared on fresh rollouts.
 
 The gate is lenient while training explores; this test is strict. The sign-flip test on item means
 is exact: a skill that is no better is called improved in at most 5 % of runs, whatever the noise,
@@ -27,7 +27,7 @@ from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
 ALPHA = 0.05
-WANTED_EFFECT = 0.05  # repeats are sized to see this much
+WANTED_EFFECT = 0.05  # the gain that the number of repeats is chosen to detect
 MOST_REPEATS = 4  # of an item under one skill
 ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated
 

@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
-# While others get replies, a failure is an exception: retry after about this share of the latency.
+# While other calls get replies, there is no outage: retry after about this share of the latency.
 _WAIT_PER_LATENCY = 0.25
 _SHORTEST_WAIT = 0.001
 _LONG_PAUSE = 10.0  # seconds of Retry-After that the user is told about
@@ -269,8 +269,8 @@ class Client:
         crowded = policy_of(error).endpoint == "crowded" and limiter.is_crowded
         if limiter.latency is not None and not crowded and not limiter.is_down:
             # Replies by others in between show that there is no outage to wait for.
-            unlucky = max(1, min(failures, limiter.failed_in_a_row))
-            wait = _WAIT_PER_LATENCY * limiter.latency * 2.0 ** (unlucky - 1)
+            in_a_row = max(1, min(failures, limiter.failed_in_a_row))
+            wait = _WAIT_PER_LATENCY * limiter.latency * 2.0 ** (in_a_row - 1)
             return min(_FIRST_WAIT, max(_SHORTEST_WAIT, wait))
         # If all failures were this call's own, an outage is less likely.
         alone = limiter.latency is not None and failures >= limiter.failed_in_a_row
@@ -314,8 +314,8 @@ class ModelCall:
         self.failures += policy_of(error).retry != "changed"
 
     def unanswered(self) -> ModelError | None:
-        """The failure that carries what the attempts cost into the journal when the budget ends
-        the call.
+        """A failure with what the attempts cost, which the journal records when the budget ends the
+        call; None when nothing was sent.
         """
         if not self.spent.calls:
             return None

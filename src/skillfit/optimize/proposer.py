@@ -593,8 +593,8 @@ def propose_examples(
     edit_budget: int | None,
     max_tokens: int | None = None,
 ) -> Patch:
-    """At most an edit budget's worth of examples. Each is the one that resembles the failures best
-    beyond what the examples before it cover.
+    """At most as many examples as the edit budget allows. Each is the one that adds most: how much
+    more it resembles the failures than the examples chosen before it.
 
     Where there is no room, an example takes the place of one that resembles the failures less.
     """

@@ -448,7 +448,7 @@ class Budget:
             self._journal.set_fact("minutes", self.minutes)
 
     def _warnings(self) -> Iterator[BudgetWarning]:
-        """One for each share of a cap that is used up, given before or not."""
+        """One for each share of a cap that is used up, also where the user was warned before."""
         limits = list(self._limits())
         if self._caps.minutes is not None:
             limits.append(_Limit("minutes", self._caps.minutes, self._spending.minutes))

@@ -388,8 +388,8 @@ class TaskIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedParts:
-    """Parts of the user that the settings do not describe completely; None for other parts. Where
-    rollouts run does not decide what comes out, so the executor is not in it.
+    """Parts of the user that the settings do not describe completely; None for other parts. The
+    executor is left out: where rollouts run does not change the results.
     """
 
     gate: PartDescription | None
@@ -433,7 +433,7 @@ class EvaluationIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AblationIdentity:
-    """What makes an ablation this one: the models, the skill and the size of its units."""
+    """What must be the same when an ablation is resumed."""
 
     models: SettingsJson  # by role
     skill: str  # hash

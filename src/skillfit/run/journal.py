@@ -310,7 +310,7 @@ class Journal(Store):
         return self._decoded(returns, data, f"record {seq} ({returns.__name__})")
 
     def _usage(self, text: str | bytes) -> Usage:
-        """A recorded usage. Earlier versions may have recorded numbers that do not count."""
+        """A recorded usage. Earlier versions may have recorded numbers that cannot be added up."""
         try:
             usage = load(Usage, text)
         except (TypeError, ValueError):
@@ -394,7 +394,7 @@ def _is_amount(number: object) -> TypeGuard[float]:
     return isinstance(number, int | float) and 0 <= number <= sys.float_info.max
 
 
-# What is recorded for a rollout, for example, whose model calls are recorded one by one.
+# For effects whose cost is recorded elsewhere: the model calls of a rollout are effects themselves.
 _NOTHING = Usage()
 _RECORDED_NOTHING = _dump_usage(_NOTHING)
 

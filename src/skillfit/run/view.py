@@ -424,7 +424,7 @@ def read_listed(path: Path) -> ListedRun:
 
 
 def _reviewed(path: Path, card: RunCard) -> bool:
-    """Whether a person has decided about every edit. The run follows when it is resumed."""
+    """Whether a person has decided about every edit. A resumed run carries the decisions out."""
     decided = {request.target for request in read_requests(path)}
     return decided.issuperset(card.to_review)
 

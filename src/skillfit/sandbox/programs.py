@@ -1,4 +1,4 @@
-"""Run programs, also untrusted ones: what these can see and reach is limited, and nothing is left.
+"""Run programs. Untrusted ones can see and reach only what they are given, and leave no process.
 
 Which isolation is used depends on the machine. `ISOLATIONS` lists them, the strongest first; the
 documentation page docs/isolation.md has the same table in words. The result of a program says under

@@ -5,8 +5,8 @@ they changed.
 Events keep long texts cut, so the full text and the images of an item come from the data file of
 the run. Only data files are read: tasks that are programs or Python code are never run for a page.
 
-The pace of updates follows their cost: after each look the stream rests fifty times as long as the
-look took, so that a watched run never takes more than about 2 % of a core.
+Updates that take long are sent less often: after each look at a run the stream pauses fifty times
+as long as the look took. So a watched run takes at most about 2 % of a core.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
 _CSRF_FIELD = "csrf"
 _FOLLOWED = 40  # runs whose story is kept in memory
-_REST = 50  # times the duration of a look at a watched run
+_PAUSE_FACTOR = 50  # pause between two looks, in durations of a look
 _LEAST = 1.0  # seconds between two looks
 _MOST = 15.0
 _QUIET = 20.0  # seconds after which a comment keeps the connection open
@@ -371,4 +371,4 @@ async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
         elif time.monotonic() - last_sent > _QUIET:
             last_sent = time.monotonic()
             yield ": still here\n\n"
-        await asyncio.sleep(min(_MOST, max(_LEAST, _REST * took)))
+        await asyncio.sleep(min(_MOST, max(_LEAST, _PAUSE_FACTOR * took)))

@@ -214,7 +214,7 @@ def _known(rows: Table, fields: Mapping[str, str]) -> set[str]:
 
 
 def _left_over(rows: Table, fields: Mapping[str, str]) -> list[str]:
-    """The columns that are read as nothing."""
+    """The columns that no field is read from."""
     usual = {column for candidates in COLUMNS.values() for column in candidates}
     names = dict.fromkeys(str(column) for row in rows for column in row)
     return [name for name in names if name not in usual and name not in fields.values()]

@@ -374,7 +374,7 @@ def _total(rows: Sequence[EstimateRow]) -> EstimateRow:
 
 
 def _around(amount: float) -> Range:
-    """A measured amount with the room that a few rollouts leave."""
+    """A measured amount as a range: a few rollouts give only a rough mean."""
     return Range(0.7 * amount, amount, 1.6 * amount)
 
 
@@ -480,7 +480,7 @@ def _rollouts(
     items = sum(len(batch.items) for batch in plan.batches)
     pools = abilities.pools_edits
     gate = steps * gate_rollouts(config, selection, pools)
-    half = pools and config.optimizer.skill_update_mode != "patch"  # a clear result ends a test
+    half = pools and config.optimizer.skill_update_mode != "patch"  # a clear first pass ends a test
     slow = look_back_rollouts(config, SplitSizes.of(task), epochs, pools)
     tried = len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1)
     arms = 1 + evaluation.finalists

@@ -134,7 +134,7 @@ async def take_step(
 ) -> TrainingState:
     """One step. With a lag of L the edits written from step t join in step t + L, and the
     rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
-    step then start with the selection rollouts of this one, so that none wait for its slowest.
+    step then start together with the selection rollouts of this one, instead of after the slowest.
     """
     gate, texts, lag = run.gate, run.texts, run.lag
     pools = gate.pools_edits
@@ -262,7 +262,7 @@ def context_of(
 ) -> Context:
     """What the optimizer gets in this step besides trajectories."""
     pending = tuple(effect for effect in effects if effect.status == "pending")
-    budget = None  # another rule applies, or none
+    budget = None  # the optimizer chooses how many edits, or there is no limit
     if settings.lr_control_mode == "fixed":
         budget = edit_budget(
             settings.lr_scheduler,

@@ -88,7 +88,7 @@ def carry_winner(
     if verdict is not None and verdict.winner.hash != state.skill.hash:
         state = state.carrying(verdict.winner, planned.name, verdict.score.mean)
     elif verdict is not None:
-        state = replace(state, score=verdict.score.mean)  # with a pool: a better estimate
+        state = replace(state, score=verdict.score.mean)  # a gate with a pool estimates it anew
     return state.tracking_best(gate, planned.step)
 
 
@@ -218,7 +218,7 @@ def emit_score(
 
 
 def emit_verdict(log: StepLog, name: str, candidate: Candidate | None, verdict: Verdict) -> None:
-    """Tell what a gate decided, with its evidence."""
+    """Emit what a gate decided, with its evidence."""
     log.emit(
         GateDecided(
             name=name,
