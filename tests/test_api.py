@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,65 @@ def test_evaluate_refuses_more_repeats_than_memory_holds() -> None:
 def test_evaluate_refuses_an_empty_mapping_of_skills() -> None:
     with pytest.raises(InputError, match="no skill to measure"):
         skillfit.evaluate({}, ITEMS, agent=obedient)
+
+
+@pytest.mark.parametrize("answer", [{1, 2}, ["a", {"b"}], {"a": b"b"}, [date(2026, 1, 1)]])
+def test_an_answer_that_json_does_not_have_is_refused(answer: Any) -> None:
+    rows = [*ITEMS, {"id": "odd", "input": "?", "answer": answer}]
+    with pytest.raises(InputError, match=r"the answer .* a value that JSON does not have"):
+        skillfit.evaluate(SKILL, rows, agent=obedient)
+
+
+@pytest.mark.parametrize("run", [5, ["r"], b"r"])
+def test_what_is_no_path_is_no_run_directory(run: Any) -> None:
+    for work in (
+        lambda: skillfit.Run.open(run),
+        lambda: skillfit.evaluate(SKILL, ITEMS, agent=obedient, run=run),
+        lambda: skillfit.train(
+            skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", run=run
+        ),
+    ):
+        with pytest.raises(InputError, match="is not a run directory"):
+            work()
+    with pytest.raises(InputError, match="None is not a run directory"):
+        skillfit.Run.open(None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is not a path to save the skill to"):
+        skillfit.Skill.from_text(SKILL).save(run)
+
+
+@pytest.mark.parametrize("text", ["Answer the question.", "Answer. " * 100])
+def test_a_text_of_one_line_is_said_to_be_read_as_a_path(text: str) -> None:
+    with pytest.raises(InputError, match="A text of one line is read as a path") as raised:
+        skillfit.evaluate(text, ITEMS, agent=obedient)
+    assert "Cannot read the skill Answer" in raised.value.message
+    with pytest.raises(InputError, match="A text of one line is read as a path"):
+        skillfit.train(skill=text, task=ITEMS, agent=obedient, optimizer="practice/optimizer")
+    assert skillfit.evaluate(f"{text}\n", ITEMS, agent=obedient)
+
+
+def test_one_listener_and_one_tracker_need_no_list(tmp_path: Path) -> None:
+    heard: list[Stored] = []
+    skillfit.evaluate(SKILL, ITEMS, agent=obedient, listeners=heard.append)
+    assert heard
+    run = {"skill": SKILL, "task": ITEMS, "agent": obedient, "optimizer": "practice/optimizer"}
+    skillfit.train(**run, run="r", trackers="jsonl:events.jsonl", budget="12 calls", **QUICK)
+    assert (tmp_path / "events.jsonl").read_text()
+    with pytest.raises(InputError, match="listeners is 5, and not a list of functions"):
+        skillfit.evaluate(SKILL, ITEMS, agent=obedient, listeners=5)  # type: ignore[arg-type]
+
+
+def test_plot_names_the_package_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = skillfit.Run(tmp_path)  # the package is asked for before the run is read
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(InputError, match=r"plot\(\) needs .*skillfit\[notebook\]"):
+        finished.plot()
+
+
+def test_repeats_that_are_no_number_are_said_to_be_none() -> None:
+    with pytest.raises(InputError, match="repeats is '2', which is not a whole number"):
+        skillfit.evaluate(SKILL, ITEMS, agent=obedient, repeats="2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("repeats", [0, -1, "2", 1.5])

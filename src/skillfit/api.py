@@ -88,7 +88,7 @@ class Run:
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """The run in a directory. Raises an error when there is none."""
-        run = cls(Path(path).absolute())
+        run = cls(_run_path(path).absolute())
         if not read_listed(run.path).card.started:
             refuse_other_kinds(run.path)
             raise InputError(
@@ -164,7 +164,13 @@ class Run:
         """The score curve on the selection split (needs matplotlib: `pip install
         'skillfit[notebook]'`).
         """
-        import matplotlib.pyplot as plt
+        try:
+            import matplotlib.pyplot as plt
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"plot() needs the package {error.name!r}.",
+                hint="pip install 'skillfit[notebook]'",
+            ) from error
 
         axes = ax or plt.subplots()[1]
         points = [point for point in self.scores if point.split == "selection"]
@@ -224,8 +230,8 @@ async def train_async(
     proposer: str | ProposerLike | None = None,
     sampler: str | SamplerLike | None = None,
     executor: str | ExecutorLike | None = None,
-    trackers: Sequence[str | Callable[..., Any]] = (),
-    listeners: Sequence[Listener] = (),
+    trackers: str | Sequence[str | Callable[..., Any]] = (),
+    listeners: Listener | Sequence[Listener] = (),
     control: Control | None = None,
     progress: bool = True,
     **sections: Any,
@@ -260,15 +266,15 @@ async def train_async(
         sampler=sampler,
         executor=executor,
     )
-    path = Path(run) if run else default_run(inputs)
+    path = default_run(inputs) if run in (None, "") else _run_path(run)
     async with _lines_on_stderr(progress) as lines:
-        with _tracking(trackers, path) as tracking:
+        with _tracking([trackers] if isinstance(trackers, str) else trackers, path) as tracking:
             await start(
                 inputs,
                 path,
                 force_new=force_new,
                 force=force,
-                listeners=[*tracking, *listeners, *lines],
+                listeners=[*tracking, *_listed(listeners), *lines],
                 control=control,
             )
     return Run.open(path)
@@ -329,7 +335,7 @@ async def evaluate_async(
     settings: UserSettings | None = None,
     grader: GraderLike | None = None,
     executor: str | ExecutorLike | None = None,
-    listeners: Sequence[Listener] = (),
+    listeners: Listener | Sequence[Listener] = (),
     control: Control | None = None,
     **sections: Any,
 ) -> list[Measured]:
@@ -337,6 +343,11 @@ async def evaluate_async(
     rollouts an item; the rest as in `train`. What was measured before with the same settings is not
     paid for again.
     """
+    if not isinstance(repeats, int) or isinstance(repeats, bool):
+        raise InputError(
+            f"repeats is {shorten(repr(repeats), 100)}, which is not a whole number.",
+            hint="Each item needs at least one rollout: give 1 or more.",
+        )
     skills = (
         {name: as_skill(one) for name, one in skill.items()}
         if isinstance(skill, Mapping)
@@ -356,10 +367,37 @@ async def evaluate_async(
         executor=executor,
         training=False,
     )
-    path = Path(run) if run else default_run(inputs, "evaluate")
+    path = default_run(inputs, "evaluate") if run in (None, "") else _run_path(run)
     return await measure(
-        inputs, skills, path, split=split, repeats=repeats, listeners=listeners, control=control
+        inputs,
+        skills,
+        path,
+        split=split,
+        repeats=repeats,
+        listeners=_listed(listeners),
+        control=control,
     )
+
+
+def _run_path(run: str | Path | None) -> Path:
+    """The directory of a run, as it is given from Python."""
+    if not isinstance(run, str | Path):
+        raise InputError(
+            f"{shorten(repr(run), 100)} is not a run directory.", hint="Give its path as a text."
+        )
+    return Path(run)
+
+
+def _listed(listeners: Listener | Sequence[Listener]) -> Sequence[Listener]:
+    """Several listeners, or one."""
+    if callable(listeners):
+        return [listeners]
+    if not isinstance(listeners, Sequence) or not all(map(callable, listeners)):
+        raise InputError(
+            f"listeners is {shorten(repr(listeners), 100)}, and not a list of functions.",
+            hint="Give functions that are called with every event.",
+        )
+    return listeners
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
@@ -424,6 +462,7 @@ def prepare(
     if isinstance(task, str | Path):
         given["env.tasks"] = str(task)
     if isinstance(skill, Path) or (isinstance(skill, str) and "\n" not in skill):
+        _refuse_text_as_path(skill)
         given["env.skill"], skill = str(skill), None  # a path: the report and `apply` name it
     if budget is not None:
         given["budget"] = parse_budget(budget)
@@ -452,7 +491,23 @@ def as_skill(skill: SkillLike) -> Skill:
             f"{shorten(repr(skill), 100)} is not a skill.",
             hint="Give a path, a text of several lines, or a Skill.",
         )
-    return Skill.from_text(skill) if isinstance(skill, str) and "\n" in skill else Skill.load(skill)
+    if isinstance(skill, str) and "\n" in skill:
+        return Skill.from_text(skill)
+    _refuse_text_as_path(skill)
+    return Skill.load(skill)
+
+
+def _refuse_text_as_path(skill: str | Path) -> None:
+    """A text of one line is read as a path. Where there is no such file, the error says so."""
+    try:
+        there = Path(skill).expanduser().exists()
+    except (OSError, RuntimeError):  # too long for a path; a home folder that is not known
+        there = False
+    if not there and isinstance(skill, str):
+        raise InputError(
+            f"Cannot read the skill {shorten(skill, 200)}: there is no such file.",
+            hint="A text of one line is read as a path. Give a text with a line break at its end.",
+        )
 
 
 def default_run(inputs: Inputs, kind: str = "") -> Path:

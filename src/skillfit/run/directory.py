@@ -243,7 +243,12 @@ def _locked_directory(path: Path) -> RunLock:
             f"{path} holds other files ({', '.join(others[:3])}) and no run.",
             hint="Give a new or empty directory with --run.",
         )
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # a file system that takes no folders, such as /proc
+        raise InputError(
+            f"Cannot create the directory {path}.", hint="Give another directory with --run."
+        ) from error
     lock = RunLock(path)
     shutil.rmtree(path / _SCRATCH, ignore_errors=True)
     return lock

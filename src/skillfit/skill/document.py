@@ -140,6 +140,8 @@ class Skill:
 
         Files that already have the right content are not touched.
         """
+        if not isinstance(path, str | Path):
+            raise InputError(f"{path!r:.100} is not a path to save the skill to.")
         path = Path(path)
         data = (BOM * self.bom + self.text).encode()
         if path.is_file() or (path.suffix.lower() in DOCUMENT_SUFFIXES and not path.is_dir()):

@@ -231,14 +231,32 @@ def _check_content(content: Mapping[str, Any], row: Row, mapped: str | None) -> 
 
 def _check_answers(content: Mapping[str, Any], where: str) -> None:
     try:
-        number = _no_number(listed_answers(content))
+        answers = listed_answers(content)
+        number = _no_number(answers)
+        unknown = next((one for one in answers if not _has_json(one)), None)
     except RecursionError as error:
         raise InputError(f"{where}: nested too deeply.") from error
+    if unknown is not None:
+        raise InputError(
+            f"{where}: the answer {unknown!r:.100} is or contains a value that JSON does not have.",
+            hint="Give a text or a number, or a list or mapping of them.",
+        )
     if number is not None:
         raise InputError(
             f"{where}: the answer is or contains {number}, which no answer can equal.",
             hint="Give a finite number or a text, or leave the answer out.",
         )
+
+
+def _has_json(answer: Any) -> bool:
+    """False for values that only rows from Python can hold, such as sets and dates."""
+    if isinstance(answer, str | int | float):
+        return True
+    try:
+        json.dumps(answer)
+    except TypeError:
+        return False
+    return True
 
 
 def _no_number(value: Any) -> float | None:
