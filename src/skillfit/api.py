@@ -70,6 +70,7 @@ UserSettings = Mapping[str, Any]  # as in a config file; nested or with dotted k
 ModelLike = str | UserSettings
 AgentLike = ModelLike | Agent | Callable[..., Any]
 SkillLike = Skill | str | Path
+TrackerLike = str | Callable[..., Any]
 TaskLike = Task | str | Path | Iterable[Item | Mapping[str, Any]]
 _NUMBER = r"\d+\.?\d*|\.\d+"
 _BUDGETS = (
@@ -230,7 +231,7 @@ async def train_async(
     proposer: str | ProposerLike | None = None,
     sampler: str | SamplerLike | None = None,
     executor: str | ExecutorLike | None = None,
-    trackers: str | Sequence[str | Callable[..., Any]] = (),
+    trackers: TrackerLike | Sequence[TrackerLike] = (),
     listeners: Listener | Sequence[Listener] = (),
     control: Control | None = None,
     progress: bool = True,
@@ -248,7 +249,8 @@ async def train_async(
     `train={"num_epochs": 2}`, `recipe="lite"`. force: train although the preflight says stop.
     grader, gate, proposer, sampler, executor: your own part, as a class, an object or a function,
     or its name as in the config (docs/extending.md). trackers: names as for `--track`, classes,
-    objects or functions; they are closed at the end. listeners: functions that are called with
+    every event. One tracker or listener needs no list. progress: print lines about the run on
+    stderr, as `skillfit train --plain` does.
     every event. progress: print lines about the run on stderr, as `skillfit train --plain` does.
     """
     changed = {**(settings or {}), **sections}
@@ -268,7 +270,7 @@ async def train_async(
     )
     path = default_run(inputs) if run in (None, "") else _run_path(run)
     async with _lines_on_stderr(progress) as lines:
-        with _tracking([trackers] if isinstance(trackers, str) else trackers, path) as tracking:
+        with _tracking(trackers, path) as tracking:
             await start(
                 inputs,
                 path,
@@ -281,10 +283,14 @@ async def train_async(
 
 
 @contextmanager
-def _tracking(trackers: Sequence[str | Callable[..., Any]], path: Path) -> Iterator[list[Listener]]:
+def _tracking(
+    trackers: TrackerLike | Sequence[TrackerLike], path: Path
+) -> Iterator[list[Listener]]:
     if not trackers:
         yield []
         return
+    if isinstance(trackers, str) or callable(trackers):
+        trackers = [trackers]
     from skillfit.plugins.trackers import make_tracker
 
     with ExitStack() as closing:

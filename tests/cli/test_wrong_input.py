@@ -154,6 +154,8 @@ def test_a_server_that_cannot_be_reached_is_reported_before_the_retries(
 )
 def test_a_folder_that_may_not_be_written(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--run", "/sys/skillfit-run"), "No permission to write")
+    for place in ("/proc/skillfit-run", "/proc/skillfit/run"):
+        one_sentence(shell("train", config, "--run", place), "Cannot create the directory", "--run")
 
 
 def test_a_run_directory_that_is_a_file(shell: Shell, config: Path, tmp_path: Path) -> None:
