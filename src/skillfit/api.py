@@ -36,6 +36,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import is_reference
 from skillfit.plain_text import display_name, shorten, visible
 from skillfit.run.control import Control
+from skillfit.run.directory import refuse_other_kinds
 from skillfit.run.records import RunFinishReason, RunSummary
 from skillfit.run.view import read_listed
 from skillfit.skill import Skill
@@ -89,6 +90,7 @@ class Run:
         """The run in a directory. Raises an error when there is none."""
         run = cls(Path(path).absolute())
         if not read_listed(run.path).card.started:
+            refuse_other_kinds(run.path)
             raise InputError(
                 f"{run.path} holds no started run.", hint="Give the directory named with --run."
             )

@@ -1,9 +1,10 @@
-"""Write files atomically: a file appears complete or not at all."""
+"""Write files and folders atomically: each appears complete or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ def replacement(
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.parent if scratch is None else scratch
     folder.mkdir(exist_ok=True)
-    temporary = folder / f".writing-{secrets.token_hex(8)}"
+    temporary = folder / _hidden_name()
     try:
         with temporary.open("xb") as file:  # not `mkstemp`, so that the umask decides the mode
             yield file
@@ -62,3 +63,34 @@ def replacement(
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to. It becomes `path` at the end of the block. It is removed when the block
+    raises, or when another process has made `path` in the meantime.
+    """
+    with hidden_folder(path.parent) as folder:
+        yield folder
+        try:
+            folder.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+
+
+@contextmanager
+def hidden_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent` under a hidden name, for files that are moved elsewhere on this disk
+    once all are complete. It is removed at the end of the block.
+    """
+    folder = parent / _hidden_name()
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hidden_name() -> str:
+    return f".writing-{secrets.token_hex(8)}"

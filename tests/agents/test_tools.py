@@ -231,6 +231,16 @@ async def test_search_finds_what_is_far_into_a_large_file(tmp_path: Path) -> Non
     assert result(attempt) == "big.log:300001: the NEEDLE is here"
 
 
+async def test_a_long_line_that_search_finds_is_cut_with_an_ellipsis(tmp_path: Path) -> None:
+    (tmp_path / "data.json").write_text("needle " + "x" * 600)
+    item = Item("i1", {"input": "Find it.", "files": ["data.json"]}, base=tmp_path)
+    attempt, _ = await run(use("search", text="needle"), "done", item=item)
+    remove_workspace(attempt.workspace)
+
+    assert result(attempt).startswith("data.json:1: needle xxx")
+    assert result(attempt).endswith("xxx…")
+
+
 async def test_a_long_file_is_read_page_by_page(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(1, 5001)]
     (tmp_path / "long.txt").write_text("\n".join(lines))

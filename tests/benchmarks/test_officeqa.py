@@ -157,7 +157,9 @@ async def test_custom_search_asks_the_service(monkeypatch: pytest.MonkeyPatch) -
     async def serve(request: Request) -> Response:
         assert request.headers["authorization"] == "Bearer secret-token"
         asked.append(await request.json())
-        results = [{"title": f"Result {n}", "url": "u", "snippet": "It is 7."} for n in range(5)]
+        results = [
+            {"title": f"Result {n}", "snippet": "It is 7.", "content": "x" * 3000} for n in range(5)
+        ]
         return JSONResponse({"results": results})
 
     item = Item("1", {"input": "How many?", "answers": ["7"]})
@@ -169,6 +171,7 @@ async def test_custom_search_asks_the_service(monkeypatch: pytest.MonkeyPatch) -
     assert asked[0]["provider"] == "duck" and asked[0]["max_results"] == 2
     result = next(step.text for step in attempt.steps if step.kind == "tool_result")
     assert "Result 1" in result and "Result 2" not in result
+    assert "xxx…" in result, "the model sees that a result is cut off"
     assert "secret-token" not in json.dumps(evaluator.describe())
 
 

@@ -7,6 +7,8 @@ import io
 import json
 import shutil
 import socket
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,32 @@ def test_make_takes_a_local_copy_with_or_without_splits(tmp_path: Path) -> None:
     result = make("searchqa", tmp_path / "copy", splits=tmp_path / "splits")
     assert result.counts == {"train": 1, "selection": 1, "test": 2}
     assert not (Path(result.folder) / "items.jsonl").exists()
+
+
+def test_a_preparation_that_is_killed_leaves_no_half(tmp_path: Path) -> None:
+    """The process ends while it replaces the files of an earlier preparation."""
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    for split, key in {"train": "key3", "val": "key1", "test": "key2"}.items():
+        (tmp_path / "splits" / split).mkdir(parents=True)
+        (tmp_path / "splits" / split / "items.json").write_bytes(ids(key))
+    make("searchqa", tmp_path / "rows.jsonl", splits=tmp_path / "splits")
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from skillfit.benchmarks.prepare import make\n"
+        "def end(event, arguments):\n"
+        "    if event == 'os.rename' and str(arguments[1]).endswith('val'):\n"
+        "        os._exit(9)\n"
+        "sys.addaudithook(end)\n"
+        "make('searchqa', Path('rows.jsonl'), splits=Path('splits'))\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    assert killed.returncode == 9
+    with pytest.raises(InputError, match="there is no data for searchqa"):
+        load_task(EnvSection(tasks="searchqa", grader="normalized"))
+    result = make("searchqa", tmp_path / "rows.jsonl", splits=tmp_path / "splits")
+    assert result.counts == {"train": 1, "selection": 1, "test": 1}
+    assert len(load_task(EnvSection(tasks="searchqa", grader="normalized")).items) == 3
 
 
 def test_ids_that_the_data_does_not_have_are_an_error(tmp_path: Path) -> None:

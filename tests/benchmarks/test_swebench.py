@@ -326,13 +326,16 @@ async def test_the_agent_works_in_the_container_and_a_missing_harness_is_a_failu
     item = sample.items[0]
     shutil.copytree(item.content()["repository"], bin_folder / "testbed")
     commit(bin_folder / "testbed", "base")
-    script = [run_tool("ls; false"), run_tool("echo changed >> README"), "Done."]
+    long = run_tool("head -c 20000 /dev/zero | tr '\\0' x")
+    script = [run_tool("ls; false"), long, run_tool("echo changed >> README"), "Done."]
     model = ScriptedModel([*script])
     rounds = ContainerRounds(model, "Work. {skill}", "princeton-nlp/SWE-bench_Lite", 5, 60)
     _, score = await rounds(SKILL, item, seed=1)
     assert score.hard == 0 and score.feedback == "Nothing was changed."  # README is not tracked
     result = model.requests[1].messages[-1].content
     assert "tests" in result and "[exit code 1]" in result
+    cut = model.requests[2].messages[-1].content
+    assert cut.startswith("…xxx") and "[exit code 0]" in cut and len(cut) == 10_000
     calls = (bin_folder / "calls").read_text()
     assert calls.startswith(f"run --detach --rm --network=none {image_of(item.id)}")
     assert calls.rstrip().endswith("rm --force container-1")

@@ -38,6 +38,15 @@ def test_the_demo_takes_no_folder_that_holds_other_things(shell: Shell, tmp_path
     assert said.code == 2 and "holds other files" in said.err
 
 
+@pytest.mark.parametrize("option", ["--model", "--optimizer"])
+def test_the_demo_refuses_an_unknown_model_before_it_copies_anything(
+    option: str, shell: Shell, tmp_path: Path
+) -> None:
+    said = shell("demo", "--model", "local/model.gguf", option, "foo")
+    assert said.code == 2 and "Unknown provider 'foo'" in said.err
+    assert not (tmp_path / "skillfit-demo").exists()
+
+
 @pytest.mark.parametrize("name", ["triage", "sql"])
 def test_shipped_projects_are_clean(name: str, tmp_path: Path) -> None:
     config = load_config(project(tmp_path / name, name))

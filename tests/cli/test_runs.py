@@ -92,6 +92,21 @@ def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) 
     assert "no step '99'" in shell("diff", run, "99").err
 
 
+def test_diff_of_a_run_that_changed_nothing_says_so_beside_the_empty_patch(
+    shell: Shell, config: Path, run: Path
+) -> None:
+    assert "Nothing changed." in shell("diff", run, "1", "1").err
+    assert shell("train", config, *SMALL, "budget.calls=20", "--run", "stopped").code == 5
+    said = shell("diff", "stopped")
+    assert (said.code, said.out) == (0, "")
+    assert "the run handed back the initial skill (budget reached)" in said.err
+    assert "unproven" not in said.err
+    Path("stopped/unproven_skill.md").write_text("# Found\n")
+    said = shell("diff", "stopped")
+    initial, found = said.err.rpartition("diff -u ")[2].split()
+    assert Path(initial).read_text() and found == "stopped/unproven_skill.md"
+
+
 def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(
     shell: Shell, run: Path
 ) -> None:

@@ -100,6 +100,28 @@ def test_a_provider_nobody_knows(shell: Shell, config: Path) -> None:
     )
 
 
+def test_a_model_without_a_provider(shell: Shell, config: Path, tmp_path: Path) -> None:
+    hint = "A model id is provider/name, for example openai/gpt-5."
+    one_sentence(shell("train", config, "model.agent=gpt-5"), "Unknown provider 'gpt-5'", hint)
+    for option, model in (("--agent", "foo"), ("--optimizer", "{id: foo, retries: 1}")):
+        one_sentence(shell("init", "new", option, model), "Unknown provider 'foo'", hint)
+    assert not (tmp_path / "new").exists()
+    assert shell("init", "new", "--agent", "cli/claude", "--optimizer", "handoff").code == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("budget.rollouts=100", "--rollouts and budget.rollouts=… are the same setting"),
+        ("train.num_epochs=2", "train.num_epochs=… would have no effect"),
+    ],
+)
+def test_rollouts_beside_a_setting_that_they_replace(
+    setting: str, words: str, shell: Shell, config: Path
+) -> None:
+    one_sentence(shell("train", config, "--rollouts", 300, setting), words)
+
+
 def test_a_missing_key(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -165,6 +187,8 @@ def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:
         == 5
     )
     assert Path("here.old-1").is_dir()
+    said = shell("resume", "here", "train.num_epochs=9")
+    one_sentence(said, "train.num_epochs: 1 -> 9", "`skillfit train` starts a new run in another")
 
 
 def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
@@ -177,6 +201,14 @@ def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
         assert "->" not in said.err
     said = shell("eval", config, "env.limit=4", "--run", "ablated")
     one_sentence(said, "holds an ablation, not an evaluation.")
+    for command in ("resume", "diff", "apply", "verify"):
+        for folder, kind in (("measured", "an evaluation"), ("ablated", "an ablation")):
+            one_sentence(shell(command, folder), f"{folder} holds {kind}, not a training run.")
+    one_sentence(shell("show", "measured"), "measured holds an evaluation, not a training run.")
+    assert shell("show", "ablated").code == 0
+    said = shell("eval", config, "env.limit=4", "train.seed=7", "--run", "measured")
+    one_sentence(said, "other settings", "--run")
+    assert "--force-new" not in said.err, "eval has no such option"
 
 
 @pytest.mark.parametrize(

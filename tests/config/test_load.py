@@ -234,6 +234,15 @@ def test_nor_may_a_number_inside_the_settings_of_a_part(setting: str, key: str) 
     assert f"{key} = inf is not valid: it should be a finite number" in message
 
 
+@pytest.mark.parametrize("key", ["train.batch_size", "budget.usd", "train.lag", *_float_keys()])
+def test_true_is_no_number(key: str) -> None:
+    for value in (True, False):
+        with pytest.raises(InputError) as raised:
+            load_config({"model": {"agent": {"id": "openai/x"}}}, {key: value})
+        assert f"{key} = {value} is not valid: it should be a number" in str(raised.value)
+    assert "it should be a number" in refusal({}, "train.num_epochs=true")
+
+
 @pytest.mark.parametrize(
     ("agent", "model", "sandbox"),
     [

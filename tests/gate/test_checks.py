@@ -116,7 +116,23 @@ def test_free_answers_have_no_position_and_a_weak_majority():
 
 def test_the_audit_warns_when_a_one_line_rule_reaches_the_score():
     items = [question(str(n), "blue") for n in range(8)]
-    assert audit(shortcuts(items, items), baseline=0.4, best=0.9).verdict == "warn"
+    assert audit(shortcuts(items, items), score=0.9).verdict == "warn"
     others = [question(str(n), "red") for n in range(8)]
-    assert audit(shortcuts(items, others), baseline=0.4, best=0.9).verdict == "go"
-    assert audit([], 0.4, 0.9).verdict == "go"
+    assert audit(shortcuts(items, others), score=0.9).verdict == "go"
+    assert audit([], 0.9).verdict == "go"
+
+
+def test_the_audit_never_says_that_a_rule_stays_below_a_score_that_it_reaches():
+    golds = ["blue", "blue", "red", "green", "grey"]
+    items = [Item(gold, {"input": "?", "answers": [gold]}) for gold in golds]
+    low = audit(shortcuts(items, items), 0.2, "initial skill")
+    assert (low.verdict, low.message) == (
+        "warn",
+        "A one-line rule (majority answer) scores 0.40, the initial skill 0.20: that score needs "
+        "no skill.",
+    )
+    high = audit(shortcuts(items, items), 0.5)
+    assert (high.verdict, high.message) == ("go", "No one-line rule reaches the score.")
+    others = [Item("other", {"input": "?", "answers": ["black"]})]
+    none = audit(shortcuts(items, others), 0.0)
+    assert (none.verdict, none.message) == ("go", "No one-line rule scores above 0.")

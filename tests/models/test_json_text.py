@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.models.json_text import MAX_DEPTH, parse_json, parse_model_json
+from skillfit.models.json_text import MAX_DEPTH, parse_json, parse_model_json, printed_json
 
 NUMBERS = st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
@@ -161,3 +161,14 @@ def test_half_of_a_surrogate_pair_is_replaced() -> None:
     for text in ('{"a": "x\\ud83dy", "\\ude42": 1}', '{"a": "x\ud83dy", "\ude42": 1}'):
         value = {"a": "x\ufffdy", "\ufffd": 1}
         assert parse_json(text) == parse_model_json(text) == value
+
+
+@pytest.mark.parametrize("output", ['{"a": 1}', '{\n  "a": 1\n}\n', 'loading\n[1]\n{"a": 1}\n\n'])
+def test_a_program_prints_json_alone_or_as_its_last_line(output: str) -> None:
+    assert printed_json(output) == {"a": 1}
+
+
+@pytest.mark.parametrize("output", ["", "\n", "0.5\ndone\n"])
+def test_an_earlier_line_is_not_what_a_program_printed_as_its_result(output: str) -> None:
+    with pytest.raises(ValueError, match=r"JSON|EOF|expected"):
+        printed_json(output)

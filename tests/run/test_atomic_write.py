@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.atomic_write import write_whole
+from skillfit.atomic_write import whole_folder, write_whole
 from skillfit.errors import InputError
 
 
@@ -69,3 +69,24 @@ def test_a_path_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="Cannot write"):
         write_whole(tmp_path / "file" / "inside.md", b"text")
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder"
+    with pytest.raises(ValueError, match="broken"), whole_folder(path) as folder:
+        (folder / "first").write_bytes(b"1")
+        raise ValueError("broken")
+    assert list(path.parent.iterdir()) == []
+    with whole_folder(path) as folder:
+        (folder / "first").write_bytes(b"1")
+        assert not path.exists()
+    assert (path / "first").read_bytes() == b"1" and list(path.parent.iterdir()) == [path]
+
+
+def test_two_writers_of_one_folder_do_not_mix_their_files(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with whole_folder(path) as first, whole_folder(path) as second:
+        (first / "a").write_bytes(b"1")
+        (second / "b").write_bytes(b"2")
+    assert [file.name for file in path.iterdir()] == ["b"]
+    assert list(tmp_path.iterdir()) == [path]

@@ -20,6 +20,7 @@ from skillfit.run.control import Control, Interrupted
 from skillfit.run.events import RunStarted, StepFinished, Stored
 from skillfit.tasks.item import Item
 from skillfit.training.estimate import estimate
+from skillfit.training.inputs import Inputs
 from skillfit.training.plan import (
     BalancedBatches,
     ShuffledBatches,
@@ -248,6 +249,38 @@ async def test_a_run_that_was_started_with_a_larger_plan_resumes(
     assert not (project.folder / "other").exists()
     result = await start(project.inputs(), path, force=True)
     assert result.finish_reason != "infrastructure" and len(project.history()) > 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "settings"),
+    [
+        (2, ("train.num_epochs=2", "train.batch_size=8")),
+        (1, ("train.num_epochs=1", "train.batch_size=8")),
+        (4, ("train.num_epochs=2", "train.batch_size=4")),
+    ],
+)
+async def test_a_lag_that_lets_no_edit_join_is_refused_before_anything_is_spent(
+    make_project: MakeProject, steps: int, settings: tuple[str, ...]
+) -> None:
+    project = make_project(*settings)
+    for lag in (steps, 999):
+        with pytest.raises(InputError, match=rf"train.lag: {lag} .* {steps} steps?: no edit"):
+            await start(project.inputs(f"train.lag={lag}"), project.folder / "run", force=True)
+    assert not project.server.calls and not (project.folder / "run").exists()
+    project.inputs(f"train.lag={steps - 1}").refuse_useless_plan()
+
+
+async def test_a_recorded_run_whose_lag_lets_no_edit_join_resumes(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project("train.num_epochs=2", "train.batch_size=8", "train.lag=2")
+    path = project.folder / "run"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Inputs, "refuse_useless_plan", lambda inputs: None)
+        await start(project.inputs(), path, force=True)
+    calls = len(project.server.calls)
+    result = await start(project.inputs(), path, force=True)
+    assert result.finish_reason == "no_improvement" and len(project.server.calls) == calls
 
 
 @pytest.mark.parametrize("gate", ["screening", "strict"])

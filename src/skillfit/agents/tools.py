@@ -29,7 +29,7 @@ from skillfit.agents.agent import (
 from skillfit.extensions import PartDescription
 from skillfit.models.json_text import parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
-from skillfit.plain_text import head_and_tail
+from skillfit.plain_text import head_and_tail, shorten
 from skillfit.sandbox.programs import (
     Isolation,
     Mount,
@@ -110,7 +110,7 @@ class FileTools:
                 if wanted in line.casefold():
                     count += 1
                     if count <= _MATCHES:
-                        matches.append(f"{found}:{number}: {line.rstrip()[:_LINE]}")
+                        matches.append(f"{found}:{number}: {shorten(line.rstrip(), _LINE)}")
         if count > _MATCHES:
             matches.append(f"[… {count - _MATCHES} more]")
         return "\n".join(matches) or "no match"

@@ -165,14 +165,17 @@ class Benchmark:
         """The file or folder that a reference names."""
         if reference.argument == SAMPLE:
             return self.folder / "sample"
-        path = reference.base / reference.argument if reference.argument else prepared(self.name)
-        if path.exists():
-            return path
         if reference.argument:
+            path = reference.base / reference.argument
+            if path.exists():
+                return path
             raise InputError(
                 f"env.tasks: {self.name}:{reference.argument}: {path} does not exist.",
                 hint=f"{self.name}:{SAMPLE} is a small sample that comes with skillfit.",
             )
+        path = prepared(self.name)
+        if (path / MANIFEST).is_file():  # written last
+            return path
         raise InputError(
             f"env.tasks: there is no data for {self.name} in {path}.",
             hint=f"Run `skillfit data get {self.name}`, or `skillfit data make {self.name} --from "

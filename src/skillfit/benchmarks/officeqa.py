@@ -52,7 +52,7 @@ from skillfit.models.failures import classify_service
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
-from skillfit.plain_text import one_line
+from skillfit.plain_text import one_line, shorten
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import TextGrader, verdict
 from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
@@ -350,9 +350,9 @@ class SearchService:
 
 def _shown(result: Any) -> str:
     if not isinstance(result, Mapping):
-        return str(result)[:_RESULT_CHARS]
+        return shorten(str(result), _RESULT_CHARS)
     parts = (result.get(name) for name in ("title", "url", "snippet", "content"))
-    return "\n".join(str(part) for part in parts if part)[:_RESULT_CHARS]
+    return shorten("\n".join(str(part) for part in parts if part), _RESULT_CHARS)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 
-from skillfit.atomic_write import replacement, write_whole
+from skillfit.atomic_write import hidden_folder, replacement, write_whole
 from skillfit.benchmarks.benchmark import (
     FOLDERS_COLUMN,
     MANIFEST,
@@ -361,31 +361,38 @@ def _divided(benchmark: Benchmark, source: Path, splits: Path | None) -> Iterato
 
 
 def _write(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, int]:
-    """Write the rows of each split; what an earlier preparation left is replaced."""
-    fresh = folder / "preparing"
-    shutil.rmtree(fresh, ignore_errors=True)
+    """Write the rows of each split. They replace an earlier preparation when all are written. Until
+    the caller writes the manifest, the folder does not count as prepared.
+    """
+    with hidden_folder(folder) as fresh:
+        counts = _write_splits(rows, fresh, root)
+        if not counts:
+            raise InputError("There are no rows to prepare.")
+        (folder / MANIFEST).unlink(missing_ok=True)
+        for name in ("train", "val", "test", "files"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "items.jsonl").unlink(missing_ok=True)
+        for child in fresh.iterdir():
+            child.replace(folder / child.name)
+    return counts
+
+
+def _write_splits(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, int]:
+    """Write the rows into a new folder. Returns how many each split has."""
     counts: Counter[str] = Counter()
     open_files: dict[Split | None, Any] = {}
     try:
         for row in rows:
             if row.split not in open_files:
-                path = fresh / _FOLDERS[row.split]
+                path = folder / _FOLDERS[row.split]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 open_files[row.split] = path.open("w", encoding="utf-8")
-            line = json.dumps(_stored(row, fresh, root), ensure_ascii=False, default=str)
+            line = json.dumps(_stored(row, folder, root), ensure_ascii=False, default=str)
             open_files[row.split].write(line + "\n")
             counts[row.split or "items"] += 1
     finally:
         for file in open_files.values():
             file.close()
-    if not counts:
-        raise InputError("There are no rows to prepare.")
-    for name in ("train", "val", "test", "files"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / "items.jsonl").unlink(missing_ok=True)
-    for child in fresh.iterdir():
-        child.replace(folder / child.name)
-    fresh.rmdir()
     return {split or "items": counts[split or "items"] for split in _FOLDERS if split in open_files}
 
 

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import ClassVar, NotRequired
 
 from skillfit.agents.agent import system_message
+from skillfit.atomic_write import whole_folder
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
@@ -252,7 +253,7 @@ async def _run_command(container: str, seconds: float, call: ToolCall) -> str:
         output += f"\n[killed: it ran for {seconds:g} s or used too much memory]"
     elif result.code != 0:
         raise TaskFailure("docker", f"docker exec: {_last_output(result)}")
-    return output if len(output) <= _SHOWN else f"[…]\n{output[-_SHOWN:]}"
+    return last_part(output, _SHOWN)
 
 
 TEST_COMMAND = "python -m pytest -rA -p no:cacheprovider"
@@ -589,9 +590,6 @@ def _exported(clone: Path, commit: str, target: Path) -> Path:
     """The files of a commit, exported once."""
     if target.is_dir():
         return target
-    partial = target.with_name(f"{target.name}.part")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     archive = ["git", "-C", str(clone), "archive", "--format=tar", commit]
     exported = subprocess.run(archive, capture_output=True, check=False)
     if exported.returncode != 0:
@@ -599,7 +597,9 @@ def _exported(clone: Path, commit: str, target: Path) -> Path:
             f"{clone}: no commit {commit}: {exported.stderr.decode(errors='replace').strip()}.",
             hint="Fetch the whole history of the repository.",
         )
-    with tarfile.open(fileobj=BytesIO(exported.stdout)) as files:
-        extract_tar(files, partial)
-    partial.replace(target)
+    with (
+        whole_folder(target) as folder,
+        tarfile.open(fileobj=BytesIO(exported.stdout)) as files,
+    ):
+        extract_tar(files, folder)
     return target

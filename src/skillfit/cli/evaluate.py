@@ -16,7 +16,14 @@ import typer
 
 from skillfit.atomic_write import write_whole
 from skillfit.cli.output import Json, Overrides, console, rich_table, show
-from skillfit.cli.train import ConfigFile, RunOption, config_inputs, inputs_of_run, run_in_terminal
+from skillfit.cli.train import (
+    ConfigFile,
+    RunOption,
+    config_inputs,
+    inputs_of_run,
+    open_training_run,
+    run_in_terminal,
+)
 from skillfit.errors import Exit, InputError
 from skillfit.plain_text import (
     mean_score,
@@ -353,9 +360,7 @@ class VerifyRecord:
 
     @classmethod
     def of_run(cls, path: Path) -> VerifyRecord:
-        from skillfit.api import Run
-
-        run = Run.open(path)
+        run = open_training_run(path)
         if run.finished is None:
             raise InputError(
                 f"The run in {path} has not finished.", hint=f"Resume with: skillfit resume {path}"

@@ -86,6 +86,8 @@ def init_command(
     asking = sys.stdin.isatty() and not as_json
     agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
     optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
+    for model in (agent, optimizer):
+        _refuse_unknown_model(model)
     tasks = tasks or _own_evals(skill)
     fields = _parse_fields(field or ())
     if fields and tasks is None:
@@ -126,6 +128,14 @@ class InitJson(TypedDict):
 
 def _ask(question: str, default: str, asking: bool) -> str:
     return str(typer.prompt(question, default=default)) if asking else default
+
+
+def _refuse_unknown_model(given: str) -> None:
+    """Raise an error for a model, or settings of one, whose provider is not known."""
+    from skillfit.models.registry import refuse_unknown_provider
+
+    setting = given_setting(given)
+    refuse_unknown_provider(str(setting.get("id", "") if isinstance(setting, dict) else setting))
 
 
 def _own_evals(skill: Path | None) -> Path | None:
@@ -262,6 +272,9 @@ def demo_command(
     from skillfit.cli.train import config_inputs, train_in_terminal
     from skillfit.report import read_story, write_report
 
+    for given in (model, optimizer):
+        if given:
+            _refuse_unknown_model(given)
     overrides = [f"model.agent.id={model}"] if model else []
     if optimizer:
         overrides += [f"model.optimizer={optimizer}", "optimizer.proposer=both"]

@@ -29,6 +29,7 @@ from skillfit.cli.output import (
     show,
     warn,
 )
+from skillfit.cli.train import open_training_run
 from skillfit.errors import InputError
 from skillfit.plain_text import display_name, mean_score, one_line, quantity, score_change, visible
 
@@ -189,15 +190,33 @@ def diff_command(
 
     Example: skillfit diff runs/first 2 5
     """
-    from skillfit.api import Run
-
-    found = Run.open(run).diff(old, new)
+    opened = open_training_run(run)
+    found = opened.diff(old, new)
     if as_json:
         show({"old": old, "new": new, "diff": found}, "", as_json)
+    elif not found:
+        note = _why_same(opened) if (old, new) == ("initial", "best") else "Nothing changed."
+        console(stderr=True).print(note, markup=False, soft_wrap=True)
     elif console().is_terminal:
-        console().print(coloured_diff(found or "Nothing changed."), soft_wrap=True)
+        console().print(coloured_diff(found), soft_wrap=True)
     else:
         print(found, end="")  # exactly as it is, so that `patch` takes it
+
+
+def _why_same(run: Run) -> str:
+    """Why the best skill is the initial one, and how to see what was found."""
+    from skillfit.run.records import skill_file
+    from skillfit.run.store import UNPROVEN_SKILL
+
+    if run.finished is None:
+        return "Nothing changed: the run has not finished."
+    reason = display_name(run.finish_reason)
+    lines = [f"Nothing changed: the run handed back the initial skill ({reason})."]
+    found = run.path / UNPROVEN_SKILL
+    if found.is_file():
+        initial = near(run.path / skill_file(0))
+        lines.append(f"What it found is unproven. See it with: diff -u {initial} {near(found)}")
+    return "\n".join(lines)
 
 
 def report_command(
@@ -626,11 +645,10 @@ def apply_command(
 
     Example: skillfit apply runs/first --yes
     """
-    from skillfit.api import Run
     from skillfit.run.control import request_steering
     from skillfit.skill import diff as diff_skills
 
-    opened = Run.open(run)
+    opened = open_training_run(run)
     if undo:
         document = undo_change(opened, force=force)
         request_steering(opened.path, "undo", str(document))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 import typer
 
 from skillfit.cli.output import Json, Overrides, ResultLine, console, rich_table, show, warn
-from skillfit.errors import Exit
+from skillfit.errors import Exit, InputError
 from skillfit.plain_text import dollars, duration, rounded, rounded_dollars
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from skillfit.api import Run
     from skillfit.cli.terminal import Terminal
     from skillfit.models.json_text import JsonObject
     from skillfit.run.control import Control
@@ -85,6 +86,7 @@ def train_command(
     from skillfit.api import default_run
 
     planned = [f"budget.rollouts={rollouts}"] if rollouts else []
+    _refuse_contradictions(overrides or (), rollouts)
     inputs = config_inputs(config, [*(overrides or ()), *planned])
     result = train_in_terminal(
         inputs,
@@ -96,6 +98,23 @@ def train_command(
         track=track or (),
     )
     show_result(result, as_json)
+
+
+def _refuse_contradictions(overrides: Sequence[str], rollouts: int | None) -> None:
+    """Overrides that --rollouts would replace. What the config file says is replaced silently."""
+    given = {text.partition("=")[0].strip() for text in overrides}
+    if rollouts is None:
+        return
+    if "budget.rollouts" in given:
+        raise InputError(
+            "--rollouts and budget.rollouts=… are the same setting.", hint="Give one of them."
+        )
+    if "train.num_epochs" in given:
+        raise InputError(
+            "--rollouts decides how many steps and epochs a run has, so train.num_epochs=… would "
+            "have no effect.",
+            hint="Give one of them.",
+        )
 
 
 def resume_command(
@@ -143,12 +162,21 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """
     from dataclasses import replace
 
-    from skillfit.api import Run
     from skillfit.config.schema import with_earlier_behaviour
 
-    opened = Run.open(run)
+    opened = open_training_run(run)
     inputs = config_inputs(with_earlier_behaviour(opened.story.config.root), overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
+
+
+def open_training_run(path: Path) -> Run:
+    """The training run in a directory. An evaluation or an ablation is refused."""
+    from skillfit.api import Run
+    from skillfit.run.directory import refuse_other_kinds
+
+    opened = Run.open(path)
+    refuse_other_kinds(opened.path)
+    return opened
 
 
 def train_in_terminal(
@@ -350,7 +378,7 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
     from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
 
-    inputs.refuse_endless_plan()
+    inputs.refuse_useless_plan()
     config, task, skill = inputs.config, inputs.task, inputs.skill
     plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS

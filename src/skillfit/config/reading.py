@@ -38,6 +38,7 @@ from skillfit.models.registry import names_cli_program
 
 # Keys of earlier versions that no longer do anything.
 _RETIRED_KEYS = ("candidates", "finest", "rollout_budget", "prune")
+_NUMBER_TYPES = {"int", "float", "null"}  # as `describe_keys` names them
 # How a chat model is called. A benchmark's values for these do not suit a command-line agent.
 _CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
 # Settings whose file.py:name earlier versions recorded relative to env.folder.
@@ -89,6 +90,7 @@ def load_config(
         settings = above.over(settings)
     _refuse_secrets(settings)
     _refuse_infinite(settings)
+    _refuse_booleans_as_numbers(settings)
     _drop_retired(settings.data, warn or _python_warning)
     data = {}
     for key, value in settings.data.items():
@@ -152,6 +154,16 @@ def _refuse_infinite(settings: PlacedSettings) -> None:
             raise InputError(
                 f"{settings.place(key)}: {key} = {value} is not valid: it should be a finite "
                 "number."
+            )
+
+
+def _refuse_booleans_as_numbers(settings: PlacedSettings) -> None:
+    """`true` is not the number 1."""
+    numbers = {key.key for key in describe_keys() if set(key.type.split(" | ")) <= _NUMBER_TYPES}
+    for key, value in walk(settings.data):
+        if isinstance(value, bool) and key in numbers:
+            raise InputError(
+                f"{settings.place(key)}: {key} = {value} is not valid: it should be a number."
             )
 
 

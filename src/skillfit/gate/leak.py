@@ -30,6 +30,7 @@ from skillfit.plain_text import shorten
 from skillfit.run.events import Discarded, Event
 from skillfit.run.records import LEAK_CHECK, CheckResult
 from skillfit.skill import Skill
+from skillfit.skill.document import over_ceiling
 from skillfit.tasks.item import Item
 
 RUN_LENGTH = 8  # words in a row that make a leak
@@ -206,10 +207,9 @@ class TextFilter:
 
     def fits(self, wanted: Skill, present: Skill, what: str, step: int) -> bool:
         """Whether a skill stays below the token ceiling. One that shrinks always does."""
-        limit = self.max_tokens
-        if limit is None or wanted.tokens <= max(limit, present.tokens):
+        reason = over_ceiling(wanted, present, self.max_tokens)
+        if not reason:
             return True
-        reason = f"the skill would have about {wanted.tokens} tokens; {limit} are allowed"
         stays = "the skill stays as it is"
         self._emit(Discarded(step=step, stage=what, what="text", reason=reason, evidence=stays))
         return False
@@ -273,21 +273,18 @@ def _place(item: Item) -> int | None:
     return letter if 0 <= letter < len(texts) else None
 
 
-def audit(found: Sequence[Shortcut], baseline: float, best: float) -> CheckResult:
-    """Compares the score reached with that of the best trivial rule."""
+def audit(found: Sequence[Shortcut], score: float, skill: str = "skill") -> CheckResult:
+    """Compares the score of a skill with that of the best trivial rule. `skill`: what the message
+    calls it.
+    """
     scores = {shortcut.name: shortcut.predicted for shortcut in found}
     name = max(scores, key=lambda key: scores[key], default="")
-    if name and scores[name] > 0 and scores[name] >= best - 0.02:
+    if not name or scores[name] <= 0:
+        return CheckResult("shortcut", "go", "No one-line rule scores above 0.", scores)
+    if scores[name] >= score - 0.02:
         message = (
-            f"A one-line rule ({name}) scores {scores[name]:.2f}, the skill "
-            f"{best:.2f}: that score needs no skill."
+            f"A one-line rule ({name}) scores {scores[name]:.2f}, the {skill} {score:.2f}: that "
+            "score needs no skill."
         )
         return CheckResult("shortcut", "warn", message, scores)
-    if name and scores[name] > max(baseline, 0.5):
-        return CheckResult(
-            "shortcut",
-            "warn",
-            f"A one-line rule ({name}) beats the initial skill: {scores[name]:.2f}.",
-            scores,
-        )
     return CheckResult("shortcut", "go", "No one-line rule reaches the score.", scores)

@@ -18,7 +18,7 @@ from skillfit.gate.base import Candidate
 from skillfit.gate.regression import ColumnKind, Estimate
 from skillfit.rollout.outcome import Arm
 from skillfit.run.records import EditStatus
-from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
+from skillfit.skill import SLOW_UPDATE_OP, Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
 
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
@@ -37,7 +37,7 @@ RESTORE_Z = -1.0  # restore a removed text when the effect of the removal is bel
 NEEDED = 0.95  # keep a text of the initial skill for good when such a loss is more probable
 SIMILAR = 0.9  # share of common words from which two edits are duplicates
 THIN_ROLLOUTS = 20  # a dropped edit with fewer may join again
-EXCLUSIVE_OPS = frozenset({"slow_update"})  # the later one overwrites the earlier one
+EXCLUSIVE_OPS = frozenset({SLOW_UPDATE_OP})  # the later one overwrites the earlier one
 
 
 @dataclass(slots=True)

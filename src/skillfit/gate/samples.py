@@ -86,13 +86,20 @@ def interval(differences: Sequence[float], confidence: float = 0.9) -> Interval:
     """Mean difference with a small-sample interval. One pseudo-item, half a full win and half a
     full loss, widens it: ten equal items do not prove an effect of exactly 0.
     """
-    count = len(differences)
-    if not count:
+    if not differences:
         return Interval(0.0, -1.0, 1.0)
     middle = mean(differences)
-    spread = (math.fsum((value - middle) ** 2 for value in differences) + 1.0) / count
-    half = t_quantile(0.5 + confidence / 2, count) * math.sqrt(spread / (count + 1))
+    squares = math.fsum((value - middle) ** 2 for value in differences)
+    half = half_width(squares, len(differences), confidence)
     return Interval(middle, max(middle - half, -1.0), min(middle + half, 1.0))
+
+
+def half_width(squares: float, count: int, confidence: float = 0.9) -> float:
+    """Half the width of the interval around the mean of `count` values, by the sum of their squared
+    deviations. The pseudo-item adds 1 to it.
+    """
+    spread = (squares + 1.0) / count
+    return t_quantile(0.5 + confidence / 2, count) * math.sqrt(spread / (count + 1))
 
 
 def sign_flip_p(differences: Iterable[float]) -> float:

@@ -39,6 +39,14 @@ def parse_json(text: str) -> Any:
     return _checked(value) if _LONG_NUMBER.search(text) else value
 
 
+def printed_json(output: str) -> Any:
+    """The value that a program printed: all of its output, or its last line."""
+    try:
+        return parse_json(output)
+    except ValueError:
+        return parse_json(output.rstrip().rpartition("\n")[2])
+
+
 def parse_model_json(text: str) -> Any:
     """The JSON value at the start of a text that a model wrote; what follows the value is ignored.
 

@@ -315,11 +315,23 @@ def create_provider(setup: Setup) -> Provider:
     """The provider that a model's id names. Missing keys and unknown names are errors."""
     known = find_provider(setup.spec.id)
     if known is None:
-        name = setup.spec.id.partition("/")[0]
-        hint = did_you_mean(name, _registry) or f"Available: {', '.join(sorted(_registry))}."
-        raise InputError(f"Unknown provider {name!r} in model id {setup.spec.id!r}.", hint=hint)
+        raise _unknown_provider(setup.spec.id)
     factory: Factory = _imported(known.factory)
     return factory(setup)
+
+
+def refuse_unknown_provider(model_id: str) -> None:
+    """Raise an error for an id of which no model can be made, before anything is written."""
+    if find_provider(model_id) is None and not names_cli_program(model_id):
+        raise _unknown_provider(model_id)
+
+
+def _unknown_provider(model_id: str) -> InputError:
+    name, slash, _ = model_id.partition("/")
+    hint = did_you_mean(name, _registry) or f"Available: {', '.join(sorted(_registry))}."
+    if not slash:
+        hint = f"A model id is provider/name, for example openai/gpt-5. {hint}"
+    return InputError(f"Unknown provider {name!r} in model id {model_id!r}.", hint=hint)
 
 
 def _imported(function: Any) -> Any:

@@ -71,6 +71,7 @@ from skillfit.skill import (
     rewrite,
     slow_update_text,
 )
+from skillfit.skill.document import over_ceiling
 from skillfit.tasks.item import Item
 
 MergeSide = Literal["failure", "success", "final"]
@@ -460,7 +461,7 @@ def _checked_rewrite(
     candidate = rewrite(skill, written.new_skill)
     limit = optimizer.settings.max_skill_tokens
     problem = "" if written.new_skill.strip() else "the rewritten skill is empty"
-    if limit is not None and candidate.tokens > max(limit, skill.tokens):
+    if over_ceiling(candidate, skill, limit):
         problem = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
     if problem:
         optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _SKILL_STAYS)

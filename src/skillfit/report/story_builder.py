@@ -14,7 +14,6 @@ and the report of a finished run agree. It adds up three things in objects of th
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import get_args
 
 from skillfit.config.schema import EvaluationSection
-from skillfit.gate.samples import Interval, interval, t_quantile
+from skillfit.gate.samples import Interval, half_width, interval
 from skillfit.models.providers.handoff import pending
 from skillfit.report.run_text import verdict_sentence
 from skillfit.report.story import (
@@ -636,8 +635,7 @@ def _score_interval(score: float, count: int) -> Interval:
     """
     if not count:
         return Interval(score, 0.0, 1.0)
-    spread = (count * score * (1 - score) + 1.0) / count
-    half = t_quantile(0.95, count) * math.sqrt(max(0.0, spread) / (count + 1))
+    half = half_width(max(0.0, count * score * (1 - score)), count)
     return Interval(score, max(0.0, score - half), min(1.0, score + half))
 
 

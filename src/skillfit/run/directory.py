@@ -16,7 +16,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -71,6 +71,7 @@ _DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
 _SCRATCH = ".writing"  # files are written here and renamed when they are complete
 _IDENTITY_FACT = "identity"  # names of facts in the journal
 _FAILED_PART_FACT = "failed_part"
+_TRAINING_RUN = "a training run"
 # Parts of which no result is recorded: after a fix they decide again.
 _RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -141,7 +142,7 @@ class RunDirectory:
                         f"{self.path} holds {before.kind}, not {identity.kind}.",
                         hint="Give another directory with --run.",
                     )
-                raise _changed_settings_error(self.path, changes)
+                raise _changed_settings_error(self.path, changes, before.kind)
         self.resumed = before is not None and not changes
         if not self.resumed:
             identity.write(self.journal)
@@ -267,14 +268,30 @@ def _move_aside(path: Path, lock: RunLock) -> None:
     lock.release()
 
 
-def _changed_settings_error(path: Path, changes: Sequence[IdentityChange]) -> InputError:
+def _changed_settings_error(path: Path, changes: Sequence[IdentityChange], kind: str) -> InputError:
+    hint = "Set them back, or give another directory with --run."
+    if kind == _TRAINING_RUN:
+        hint = (
+            "Set them back to resume it. `skillfit train` starts a new run in another directory "
+            "with --run, or in this one with --force-new (the old run is moved aside)."
+        )
     return InputError(
         f"The run in {path} was started with other settings:\n"
         + "\n".join(f"  {change}" for change in changes)
         + "\n",
-        hint="Set them back to resume it, give another directory with --run, or start a new run "
-        "with --force-new (the old run is moved aside).",
+        hint=hint,
     )
+
+
+def refuse_other_kinds(path: Path) -> None:
+    """Raise an error when the directory holds an evaluation or an ablation."""
+    with closing(RunView.open(path)) as view:
+        recorded = RecordedIdentity.read(view.journal)
+    if recorded is not None and recorded.kind != _TRAINING_RUN:
+        raise InputError(
+            f"{path} holds {recorded.kind}, not {_TRAINING_RUN}.",
+            hint="Give the directory of a training run.",
+        )
 
 
 @contextmanager
@@ -473,7 +490,7 @@ class RecordedIdentity:
         """What the command does that recorded it."""
         if "ablate" in self.values:
             return "an ablation"
-        return "an evaluation" if "described" in self.values else "a training run"
+        return "an evaluation" if "described" in self.values else _TRAINING_RUN
 
     def write(self, journal: Journal) -> None:
         journal.set_fact(_IDENTITY_FACT, self.as_json())

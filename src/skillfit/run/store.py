@@ -84,7 +84,7 @@ class RunLock:
         except Timeout as error:
             raise InputError(
                 f"The run in {directory} is in use by {_read_holder(self._path) or 'a process'}.",
-                hint="Wait for it, end it, or give another directory with --run.",
+                hint="Wait for it, or end it. A new run needs another directory.",
             ) from error
 
     def release(self) -> None:
@@ -481,8 +481,8 @@ def _refuse_truncated(path: Path) -> None:
 def damaged(path: Path, why: str) -> DamagedRun:
     return DamagedRun(
         f"The journal {path} is damaged: {why}.",
-        hint=f"Restore {path.parent} from a copy, or start a new run with --force-new; the old "
-        "one is moved aside.",
+        hint=f"Restore {path.parent} from a copy, or start a new run with `skillfit train "
+        "--force-new`; the old one is moved aside.",
     )
 
 

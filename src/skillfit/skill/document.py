@@ -219,6 +219,15 @@ class Skill:
         return estimate_tokens(self.text)
 
 
+def over_ceiling(wanted: Skill, present: Skill, limit: int | None) -> str:
+    """Why a skill may not replace the present one under a ceiling of `limit` tokens; empty: it may.
+    One that is not longer than the present one always may.
+    """
+    if limit is None or wanted.tokens <= max(limit, present.tokens):
+        return ""
+    return f"the skill would have about {wanted.tokens} tokens; {limit} are allowed"
+
+
 def _encodable(text: str) -> str:
     """The text without lone surrogates, which JSON from a model may contain and UTF-8 may not."""
     return text.encode("utf-8", "replace").decode()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NotRequired, TypedDict
 
-from skillfit.skill.document import Skill
+from skillfit.skill.document import Skill, over_ceiling
 from skillfit.skill.regions import (
     Example,
     Region,
@@ -347,12 +347,8 @@ class _Patching:
         self._body, self._regions = body, regions
 
     def _refuse_growth(self, new: Skill) -> None:
-        limit = self._max_tokens
-        if limit is not None and new.tokens > max(limit, self.result().tokens):
-            raise _EditSkipped(
-                "over_token_ceiling",
-                f"the skill would have about {new.tokens} tokens; {limit} are allowed",
-            )
+        if problem := over_ceiling(new, self.result(), self._max_tokens):
+            raise _EditSkipped("over_token_ceiling", problem)
 
 
 class _Span(NamedTuple):

@@ -9,7 +9,6 @@ coding agent. A request of a browser or of an agent may not add such a thing.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shlex
@@ -24,7 +23,7 @@ import yaml
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue
-from skillfit.models.json_text import JsonObject
+from skillfit.models.json_text import JsonObject, printed_json
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import last_part, shorten
@@ -131,23 +130,21 @@ async def run_command(
             message = f"`{as_typed(arguments)}` took longer than {timeout:.0f} s and was ended."
             raise InputError(message) from error
         raise
-    lines = out.decode("utf-8", "replace").strip().splitlines()
     return CommandResult(
         command=as_typed(arguments),
         exit_code=process.returncode or 0,
-        data=_last_json(lines),
+        data=_printed_object(out.decode("utf-8", "replace")),
         message=last_part(err.decode("utf-8", "replace").strip(), _LONGEST),
     )
 
 
-def _last_json(lines: Sequence[str]) -> JsonObject:
-    for line in reversed(lines):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        return value if isinstance(value, dict) else {"result": value}
-    return {}
+def _printed_object(output: str) -> JsonObject:
+    """The JSON that a command printed, as an object; empty: it printed none."""
+    try:
+        value = printed_json(output)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {"result": value}
 
 
 class Starter:

@@ -52,7 +52,7 @@ from skillfit.extensions import (
     source_names,
 )
 from skillfit.models.failures import policy_of
-from skillfit.models.json_text import parse_json
+from skillfit.models.json_text import printed_json
 from skillfit.models.protocol import Model, ModelError
 from skillfit.plain_text import last_part, shorten
 from skillfit.sandbox.programs import (
@@ -229,17 +229,14 @@ class CommandEvaluator(Evaluator):
 
 
 def _printed_score(stdout: str, where: str) -> Any:
-    """The JSON that the program printed: all of stdout, or its last line."""
-    for text in (stdout, stdout.rstrip().rpartition("\n")[2]):
-        try:
-            return parse_json(text)
-        except ValueError:
-            continue
-    raise TaskFailure(
-        "command",
-        f"{where}: no JSON score on stdout, but {last_part(stdout.strip(), 200)!r}.",
-        hint='Print {"score": 0.5}.',
-    )
+    try:
+        return printed_json(stdout)
+    except ValueError as error:
+        raise TaskFailure(
+            "command",
+            f"{where}: no JSON score on stdout, but {last_part(stdout.strip(), 200)!r}.",
+            hint='Print {"score": 0.5}.',
+        ) from error
 
 
 def _evaluated(value: Any, *, source: str) -> ScoredAttempt:

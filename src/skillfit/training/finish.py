@@ -207,7 +207,7 @@ async def finish(
         ending = replace(ending, tests=await _run_tests(run.engine, task.test, skills, log))
     before, after = _scores_before_and_after(evaluation, state, ending)
     proven = ending.handed_back.hash == ending.found.hash
-    _audit(task, before, after if proven else before, log)
+    _audit(task, after if proven else before, log)
     return await _diagnosed(run, closing, state, ending, cut_short)
 
 
@@ -472,9 +472,9 @@ def _scores_before_and_after(
     return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
 
 
-def _audit(task: Task, before: float, after: float, log: StepLog) -> None:
-    """Warn about a score that a one-line rule reaches too. `after`: of the skill handed back."""
-    check = audit(shortcuts(task.train, task.selection), before, after)
+def _audit(task: Task, score: float, log: StepLog) -> None:
+    """Warn about a score that a one-line rule reaches too. `score`: of the skill handed back."""
+    check = audit(shortcuts(task.train, task.selection), score)
     if check.verdict != "go":
         log.emit(Warned(what="shortcut", message=check.message))
 

@@ -19,6 +19,7 @@ from skillfit.config.schema import PROGRAM_AGENTS
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
+from skillfit.plain_text import quantity
 from skillfit.run.directory import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
 from skillfit.run.records import RolloutPlan
 from skillfit.run.store import JOURNAL
@@ -33,6 +34,7 @@ from skillfit.training.plan import (
     earlier_plan,
     plan_rollouts,
     refuse_endless_plan,
+    shown_count,
 )
 from skillfit.training.user_parts import Abilities, GivenParts, RunParts, gate_settings
 
@@ -101,12 +103,22 @@ class Inputs:
             corpus=corpus_fingerprint(Path(corpus)) if corpus else "",
         )
 
-    def refuse_endless_plan(self) -> None:
-        """Raise an error when the plan is too large to be built."""
+    def refuse_useless_plan(self) -> None:
+        """Raise an error when the plan is too large to be built, or ends before an edit can join.
+        A recorded run is not checked: it is resumed as it was started.
+        """
         refuse_endless_plan(self.config, len(self.task.train), self.rollout_plan)
+        lag = self.config.train.lag
+        if lag and lag >= (steps := self.plan().total_steps):
+            raise InputError(
+                f"train.lag: {shown_count(lag)} is too large for a run of "
+                f"{quantity(steps, 'step')}: no edit could join before the run ends.",
+                hint=f"Use at most {steps - 1}, or plan more steps: raise train.num_epochs or "
+                "budget.rollouts, or lower train.batch_size.",
+            )
 
     def plan(self) -> Plan:
-        """Which items each step rolls out. It is built in memory: see `refuse_endless_plan`."""
+        """Which items each step rolls out. It is built in memory: see `refuse_useless_plan`."""
         settings = self.config.train
         sampler = self.parts.sampler()
         if self.rollout_plan is None:
@@ -209,14 +221,14 @@ def keep_recorded_plan(inputs: Inputs, path: Path) -> Inputs:
     """
     rollouts = inputs.config.budget.rollouts
     if not (path / JOURNAL).is_file():
-        inputs.refuse_endless_plan()
+        inputs.refuse_useless_plan()
         return inputs
     if rollouts is None:
         return inputs  # the other settings that decide the plan are part of the run's identity
     with closing(RunView.open(path)) as view:
         started = view.started
     if started is None or started.config.settings.budget.rollouts != rollouts:
-        inputs.refuse_endless_plan()
+        inputs.refuse_useless_plan()
         return inputs
     plan = started.rollout_plan or earlier_plan(inputs.config, inputs.available, rollouts)
     task = _with_selection(inputs.task, plan.selection)

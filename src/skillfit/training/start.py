@@ -71,7 +71,7 @@ async def start(
     run is saved, and the same call resumes it. `force` trains even if the preflight says stop.
     """
     if force_new:
-        inputs.refuse_endless_plan()
+        inputs.refuse_useless_plan()
     else:
         inputs = keep_recorded_plan(inputs, path)
     with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
