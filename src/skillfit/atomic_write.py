@@ -70,7 +70,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to write to. It becomes `path` at the end of the block. It is removed when the block
     raises, or when another process has made `path` in the meantime.
     """
-    with scratch_folder(path.parent) as folder:
+    with hidden_folder(path.parent) as folder:
         yield folder
         try:
             folder.rename(path)
@@ -80,7 +80,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def scratch_folder(parent: Path) -> Iterator[Path]:
+def hidden_folder(parent: Path) -> Iterator[Path]:
     """A new folder in `parent` under a hidden name, for files that are moved elsewhere on this disk
     once all are complete. It is removed at the end of the block.
     """

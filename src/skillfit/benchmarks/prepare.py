@@ -28,7 +28,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 
-from skillfit.atomic_write import replacement, scratch_folder, write_whole
+from skillfit.atomic_write import hidden_folder, replacement, write_whole
 from skillfit.benchmarks.benchmark import (
     FOLDERS_COLUMN,
     MANIFEST,
@@ -364,7 +364,7 @@ def _write(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, int]:
     """Write the rows of each split. They replace an earlier preparation when all are written. Until
     the caller writes the manifest, the folder does not count as prepared.
     """
-    with scratch_folder(folder) as fresh:
+    with hidden_folder(folder) as fresh:
         counts = _write_splits(rows, fresh, root)
         if not counts:
             raise InputError("There are no rows to prepare.")

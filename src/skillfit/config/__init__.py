@@ -1,10 +1,6 @@
 """Every setting, read from YAML and overrides."""
 
-from skillfit.config.reading import load_config
+from skillfit.config.reading import ConfigWarning, load_config
 from skillfit.config.schema import Config, describe_keys
 
-__all__ = [
-    "Config",
-    "describe_keys",
-    "load_config",
-]
+__all__ = ["Config", "ConfigWarning", "describe_keys", "load_config"]

@@ -24,6 +24,7 @@ from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import BadReply, Message, Model, NoReply, Request, Role
+from skillfit.models.registry import find_provider
 from skillfit.rollout import Outcome, Rollouts, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
@@ -45,7 +46,6 @@ from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
 from skillfit.training.state import Components, StepLog
 from skillfit.training.user_parts import Abilities
 
-_UNPROBED = ("handoff", "scripted")  # a person answers, or a function
 _ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
 _PROBE_TOKENS = 1_024  # for one word and the thinking before it
 _PROBE_SCHEMA = {
@@ -89,7 +89,8 @@ async def probe(ready: Assembled, *, again: bool = False) -> None:
     A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
     for role, client in ready.probes.items():
-        if client.id.partition("/")[0] in _UNPROBED:
+        known = find_provider(client.id)
+        if known is not None and not known.probed:
             continue
         # A limit that the user chose is tried as it is; the default one could reserve more than a
         # small budget has.

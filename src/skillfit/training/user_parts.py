@@ -73,7 +73,7 @@ GateFactory = Callable[[Measure, Sequence[Item], GateSettings], Gate]
 ProposerLike = ProposerFactory | Proposer
 SamplerLike = Callable[[], BatchSampler] | BatchSampler
 ExecutorLike = Callable[..., Executor] | Executor
-Problem = Callable[..., str]  # of a result and the arguments that led to it; empty: none
+ResultCheck = Callable[..., str]  # of a result and the arguments that led to it; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class RunParts:
             is_incumbent = verdict.winner.hash == gate.incumbent.hash
             return "" if is_incumbent else "a winner that is not the gate's incumbent"
 
-        checks: dict[str, Problem] = {"assign": _wrong_count, "decide": wrong_winner}
+        checks: dict[str, ResultCheck] = {"assign": _wrong_count, "decide": wrong_winner}
         return cast(Gate, guarded("gate", gate, Gate, source, checks))
 
     def pools_edits(self, items: Sequence[Item], settings: GateSettings) -> bool:
@@ -282,7 +282,7 @@ def guarded(
     part: Any,
     protocol: type,
     source: str,
-    checks: Mapping[str, Problem] | None = None,
+    checks: Mapping[str, ResultCheck] | None = None,
 ) -> Any:
     """The part, guarded if it is a user's. `source` is what the user wrote, for messages. `checks`
     has more checks of results, by method; types are checked for all.
@@ -306,7 +306,7 @@ class _GuardedPart:
     """
 
     def __init__(
-        self, origin: _Origin, part: Any, protocol: type, checks: Mapping[str, Problem]
+        self, origin: _Origin, part: Any, protocol: type, checks: Mapping[str, ResultCheck]
     ) -> None:
         self._origin, self._part, self._protocol = origin, part, protocol
         self._checks = checks
