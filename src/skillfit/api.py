@@ -249,9 +249,9 @@ async def train_async(
     `train={"num_epochs": 2}`, `recipe="lite"`. force: train although the preflight says stop.
     grader, gate, proposer, sampler, executor: your own part, as a class, an object or a function,
     or its name as in the config (docs/extending.md). trackers: names as for `--track`, classes,
+    objects or functions; they are closed at the end. listeners: functions that are called with
     every event. One tracker or listener needs no list. progress: print lines about the run on
     stderr, as `skillfit train --plain` does.
-    every event. progress: print lines about the run on stderr, as `skillfit train --plain` does.
     """
     changed = {**(settings or {}), **sections}
     inputs = prepare(
