@@ -107,6 +107,15 @@ def test_diff_of_a_run_that_changed_nothing_says_so_beside_the_empty_patch(
     assert Path(initial).read_text() and found == "stopped/unproven_skill.md"
 
 
+def test_steer_takes_a_text_that_begins_with_a_dash(shell: Shell, config: Path) -> None:
+    shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
+    said = shell("steer", "r", "reword", "s0001e01", "- Answer with the label alone.", "--json")
+    assert said.code == 0 and said.json["text"] == "- Answer with the label alone."
+    refused = shell("steer", "r", "budget", "calls", "-5")
+    assert refused.code == 2 and "'-5' is not a budget." in refused.err
+    assert "No such option: --jsn" in shell("steer", "r", "stop", "--jsn").err
+
+
 def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(
     shell: Shell, run: Path
 ) -> None:

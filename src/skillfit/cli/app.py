@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from types import TracebackType
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import typer
+from typer.core import TyperCommand
 
 from skillfit import __version__
 from skillfit.cli import draft, evaluate, init, runs, setup, train
@@ -36,6 +37,18 @@ def _help_texts(command: Callable[..., None]) -> _HelpTexts:
     return {"help": "\n\n".join(paragraphs), "short_help": first}
 
 
+class _TextArguments(TyperCommand):
+    """A command whose last argument may be `-5` or `- A line of a list.`, and whose options take no
+    values.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        texts = [text for text in args if re.match(r"-[\d\s]", text)]
+        if texts and "--" not in args:
+            args = [*(text for text in args if text not in texts), "--", *texts]
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="skillfit",
     help="Train agent skills: a better SKILL.md, with the evidence that it is better.",
@@ -51,7 +64,8 @@ app = typer.Typer(
 for module in (init, setup, train, evaluate, runs):
     for command in module.COMMANDS:
         name = command.__name__.removesuffix("_command")
-        app.command(name, **_help_texts(command))(command)
+        kind = _TextArguments if name == "steer" else None
+        app.command(name, cls=kind, **_help_texts(command))(command)
 app.add_typer(draft.tasks_app, name="tasks")
 app.add_typer(setup.data_app, name="data")
 
