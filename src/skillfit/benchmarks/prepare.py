@@ -76,7 +76,11 @@ class Downloader:
 
     def __init__(self, folder: Path, *, mirror: str = "", report: Report = lambda line: None):
         self._folder, self._mirror, self._report = folder, mirror, report
-        self._client = httpx.Client(follow_redirects=True, timeout=60, trust_env=True)
+        # A connection that is kept open may be closed by the server just as it is used again.
+        one_request_each = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(
+            follow_redirects=True, timeout=60, trust_env=True, limits=one_request_each
+        )
 
     def __enter__(self) -> Downloader:
         return self
