@@ -414,6 +414,7 @@ async def test_the_next_start_removes_folders_and_processes_of_a_killed_one(
         env={MARK: f"{root.name}/0123"},
         start_new_session=True,
     )
+    wait_for(word)  # a process that has just been started has no readable environment yet
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     remove_abandoned()
