@@ -410,7 +410,7 @@ def _ending(
 ) -> Ending:
     """What the run found, and what it hands back: the initial skill unless that is improved."""
     if ship is None and not gate.pools_edits:
-        found = gate.best
+        found = finalists.state.best
     elif ship is not None and ship.repeats:
         found = ship.skill
     else:

@@ -110,6 +110,7 @@ class TrainingState:
 
     skill: Skill  # the incumbent: what the next step starts from
     epoch_start: Skill  # the incumbent when this epoch began
+    best: Skill  # by the gate's metric
     baseline: Tally | None = None  # of the initial skill on the selection items; None: not yet
     baseline_score: float = 0.0  # the same under the gate's metric
     score: float = 0.0  # of the incumbent under the gate's metric
@@ -128,7 +129,7 @@ class TrainingState:
 
     @classmethod
     def begin(cls, initial: Skill) -> TrainingState:
-        return cls(initial, initial)
+        return cls(skill=initial, epoch_start=initial, best=initial)
 
     def next_epoch(self) -> TrainingState:
         return replace(self, epoch_start=self.skill, memory=())
@@ -143,10 +144,11 @@ class TrainingState:
         return replace(self, skill=skill, origin=origin, score=score)
 
     def tracking_best(self, gate: Gate, step: int) -> TrainingState:
-        """With the best skill's origin, when the best skill is the new incumbent."""
+        """With the gate's best skill; its origin changes when it is the new incumbent."""
         new = gate.best.hash == self.skill.hash and self.best_origin != self.origin
         return replace(
             self,
+            best=gate.best,
             best_origin=self.origin if new else self.best_origin,
             best_step=step if new else self.best_step,
             best_score=gate.best_score,
@@ -174,6 +176,7 @@ class Learned:
     proposals: Proposals = field(default_factory=Proposals)
     patch: Patch | None = None  # None: nothing was proposed
     selected: SelectedProposals | None = None
+    refused: int = 0  # proposals that the leak check refused, before and after merging
     log: StepLog | None = None  # None: the optimizer was not asked
 
 
@@ -219,7 +222,6 @@ class StepLog:
     place: Place = field(default_factory=Place)
     seconds: dict[str, float] = field(default_factory=dict)
     usage: UsageByStage = field(default_factory=UsageByStage)
-    refused_proposals: int = 0  # by the leak check, before and after merging
 
     @property
     def step(self) -> int:
@@ -242,7 +244,6 @@ class StepLog:
         """Add what another log counted, for work that was done beside the step."""
         self.seconds |= other.seconds
         self.usage.merge(other.usage)
-        self.refused_proposals += other.refused_proposals
 
 
 class Stage:
