@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from skillfit.config.schema import EvaluationSection, OptimizerSection
 from skillfit.gate import Candidate, Gate, TextFilter
 from skillfit.optimize.stages import Pair, keep_pairs, pair_up, top_up, write_advice, write_lesson
-from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
+from skillfit.rollout import Outcome, RolloutEngine, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
 from skillfit.run.records import (
@@ -149,7 +149,7 @@ async def _placeholder(
 
 
 async def _compare(
-    engine: Rollouts, settings: OptimizerSection, epoch: Epoch, state: TrainingState
+    engine: RolloutEngine, settings: OptimizerSection, epoch: Epoch, state: TrainingState
 ) -> EpochComparison:
     previous, current = state.epoch_start, state.skill
     before: list[Outcome] = []

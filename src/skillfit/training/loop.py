@@ -42,7 +42,7 @@ from skillfit.optimize.stages import (
     select_proposals,
     selection_event,
 )
-from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
+from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.budget import Budget
 from skillfit.run.control import EDIT_ACTIONS, RecordedRequests, SteeringRequest, cap_amount
@@ -204,7 +204,7 @@ async def learn(
 
 
 def roll_out(
-    engine: Rollouts, gate: Gate, planned: PlannedStep, repeats: int, log: StepLog
+    engine: RolloutEngine, gate: Gate, planned: PlannedStep, repeats: int, log: StepLog
 ) -> StepRollouts:
     """Start the training rollouts of a step, each under the arm that the gate assigns to it."""
     total = sum(len(batch.items) for batch in planned.batches) * repeats
@@ -291,7 +291,7 @@ async def reflect(
 
 async def reflect_again(
     optimizer: Optimizer | None,
-    engine: Rollouts,
+    engine: RolloutEngine,
     skill: Skill,
     rollouts: StepRollouts,
     context: Context,

@@ -32,7 +32,7 @@ from skillfit.optimize.context import render_memory
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.proposer import Proposals, Proposer
 from skillfit.optimize.stages import SelectedProposals, Update
-from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, gather
+from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest, gather
 from skillfit.rollout.outcome import Tally, raise_if_skipped
 from skillfit.run.budget import Budget
 from skillfit.run.events import Event, StageFinished, StageStarted
@@ -73,7 +73,7 @@ class Components:
     initial: Skill
     plan: Plan
     lag: int  # by how many steps edits join later than they were written
-    engine: Rollouts
+    engine: RolloutEngine
     gate: Gate
     gate_settings: GateSettings
     optimizer: Optimizer | None  # None: no optimizer model is configured
@@ -93,8 +93,8 @@ class FinishComponents:
     journal: Journal
     budget: Budget
     ship_task: Task | None  # the same items under the second grader, where there is one
-    ship_engine: Rollouts | None
-    engines: Sequence[Rollouts] = ()
+    ship_engine: RolloutEngine | None
+    engines: Sequence[RolloutEngine] = ()
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     def release_ship_test(self) -> None:
@@ -315,7 +315,7 @@ class CountedModel:
 class SelectionRollouts:
     """The gate's way to measure skills (`gate.Measure`); the rollouts are counted in the log."""
 
-    def __init__(self, engine: Rollouts) -> None:
+    def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
 
     def __call__(
