@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
 from skillfit.config.skillopt import is_skillopt, table, translate
@@ -35,10 +34,10 @@ from skillfit.extensions import find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import names_cli_program
+from skillfit.settings import setting_problems
 
 # Keys of earlier versions that no longer do anything.
 _RETIRED_KEYS = ("candidates", "finest", "rollout_budget", "prune")
-_NUMBER_TYPES = {"int", "float", "null"}  # as `describe_keys` names them
 # How a chat model is called. A benchmark's values for these do not suit a command-line agent.
 _CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
 # Settings whose file.py:name earlier versions recorded relative to env.folder.
@@ -90,7 +89,6 @@ def load_config(
         settings = above.over(settings)
     _refuse_secrets(settings)
     _refuse_infinite(settings)
-    _refuse_booleans_as_numbers(settings)
     _drop_retired(settings.data, warn or _python_warning)
     data = {}
     for key, value in settings.data.items():
@@ -102,7 +100,7 @@ def load_config(
     try:
         return Config.model_validate(filled.data)
     except ValidationError as error:
-        raise InputError("\n".join(_error_sentences(error.errors(), settings))) from error
+        raise InputError("\n".join(_error_sentences(error, settings))) from error
 
 
 def _python_warning(message: str) -> None:
@@ -154,16 +152,6 @@ def _refuse_infinite(settings: PlacedSettings) -> None:
             raise InputError(
                 f"{settings.place(key)}: {key} = {value} is not valid: it should be a finite "
                 "number."
-            )
-
-
-def _refuse_booleans_as_numbers(settings: PlacedSettings) -> None:
-    """`true` is not the number 1."""
-    numbers = {key.key for key in describe_keys() if set(key.type.split(" | ")) <= _NUMBER_TYPES}
-    for key, value in walk(settings.data):
-        if isinstance(value, bool) and key in numbers:
-            raise InputError(
-                f"{settings.place(key)}: {key} = {value} is not valid: it should be a number."
             )
 
 
@@ -308,48 +296,16 @@ _PATH_SETTINGS: Mapping[str, Callable[[Any, SettingPlace], Any]] = {
 }
 
 
-def _error_sentences(errors: Sequence[ErrorDetails], settings: PlacedSettings) -> Iterator[str]:
-    """One sentence per key. Where several types are allowed, pydantic reports an error for each."""
-    by_key: dict[str, list[ErrorDetails]] = {}
-    for error in errors:
-        by_key.setdefault(_error_key(error, settings), []).append(error)
-    for key, errors_here in by_key.items():
-        where, first = settings.place(key), errors_here[0]
-        if first["type"] == "extra_forbidden":
-            yield f"{where}: unknown key {key}.{_key_suggestion(key)}"
-        elif first["type"] == "missing":
-            yield f"{where}: {key} is missing."
-        elif first["type"] == "value_error":  # from a check of ours; the value may be a secret
-            yield f"{where.without_value}: {key}: {first['ctx']['error']}."
-        else:
-            allowed = " or ".join(dict.fromkeys(_allowed_value(error) for error in errors_here))
-            value = repr(first["input"])
-            yield f"{where}: {key} = {value} is not valid: it should be {allowed}."
-
-
-def _error_key(error: ErrorDetails, settings: PlacedSettings) -> str:
-    """The dotted key of an error. Where several types are allowed, pydantic appends the name of the
-    type to the location; that part is not in the settings and is left out.
-    """
-    location = error["loc"]
-    if error["type"] == "missing":
-        return ".".join(str(part) for part in location)
-    data: Any = settings.data
-    parts: list[str] = []
-    for part in location:
-        if isinstance(data, Mapping):
-            if part not in data:
-                break
-            data = data[part]
-        elif not (isinstance(part, int) and isinstance(data, (list, tuple))):
-            break
-        parts.append(str(part))
-    return ".".join(parts) or ".".join(str(part) for part in location)
+def _error_sentences(error: ValidationError, settings: PlacedSettings) -> Iterator[str]:
+    for problem in setting_problems(error, Config, settings.data):
+        place = settings.place(problem.key)
+        where = str(place) if problem.shows_value else place.without_value
+        suggestion = _key_suggestion(problem.key) if problem.unknown else ""
+        yield f"{where}: {problem.sentence}{suggestion}"
 
 
 def _key_suggestion(key: str) -> str:
     """What to write instead of an unknown key."""
-
     if ours := table().key_here(key):
         return f" SkillOpt's {key} is {ours} here."
     known = [*Config.model_fields, *(described.key for described in describe_keys())]
@@ -366,10 +322,3 @@ def _key_suggestion(key: str) -> str:
     if near:
         return f" Did you mean {near[0]}?"
     return f" Allowed here: {', '.join(beside)}."
-
-
-def _allowed_value(error: ErrorDetails) -> str:
-    message = error["msg"].removeprefix("Input should be ").removesuffix(".")
-    if message.startswith("a valid dictionary"):
-        return "a mapping"
-    return message[0].lower() + message[1:]
