@@ -18,7 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.wire import image_media_type
+from skillfit.plain_text import shorten
 from skillfit.report import RunFollower, RunStory
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import STEERING
@@ -112,8 +113,11 @@ class Studio:
 
     def find(self, request: Request) -> Path:
         """The run that the address names, or a 404."""
+        return self.find_name(str(request.path_params["name"]))
+
+    def find_name(self, name: str) -> Path:
         try:
-            return self.library.find(str(request.path_params["name"]))
+            return self.library.find(name)
         except NoSuchRun as error:
             raise HTTPException(404, str(error)) from error
 
@@ -165,6 +169,8 @@ class FollowedRun:
     def story(self) -> RunStory:
         """The story as of now. Nothing is read when no file of the run has changed."""
         with self._lock:
+            if not (self.path / JOURNAL).is_file():
+                raise NoSuchRun(f"The run in {self.path} is gone: it was deleted or moved.")
             stamp = stamp_of(self.path)
             story = self._story
             ended = story is not None and story.state == "running" and not in_use(self.path)
@@ -189,12 +195,12 @@ class RunLibrary:
     def find(self, name: str) -> Path:
         """The directory of a run. Only names of runs inside the folder lead anywhere."""
         parts = Path(name).parts
-        if not name or "\x00" in name or Path(name).is_absolute() or ".." in parts:
-            raise NoSuchRun(f"There is no run {name!r}.")
-        for path in (self.folder / name, self.folder):
-            if self.name_of(path) == name and (path / JOURNAL).is_file() and self._holds(path):
-                return path
-        raise NoSuchRun(f"There is no run {name!r}.")
+        plain = name and "\x00" not in name and not Path(name).is_absolute() and ".." not in parts
+        with suppress(OSError):  # the name is too long for the file system
+            for path in (self.folder / name, self.folder) if plain else ():
+                if self.name_of(path) == name and (path / JOURNAL).is_file() and self._holds(path):
+                    return path
+        raise NoSuchRun(f"There is no run {shorten(name, 200)!r}.")
 
     def _holds(self, path: Path) -> bool:
         """Whether the run's journal is in the folder, with links followed."""
@@ -233,6 +239,8 @@ class RunLibrary:
         """All runs. A run whose files did not change is not read again."""
         runs: list[NamedRun] = []
         problems: list[str] = []
+        if not self.folder.is_dir():
+            problems.append(f"The folder {self.folder} is gone: it was deleted or moved.")
         with self._lock:
             known, self._listed = self._listed, {}
             for path in find_runs(self.folder):

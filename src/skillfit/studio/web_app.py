@@ -105,6 +105,7 @@ def make_app(
         exception_handlers={
             HTTPException: partial(_http_problem, studio),
             SkillfitError: partial(_problem, studio),
+            OSError: partial(_problem, studio),
         },
     )
     app.state.studio = studio
