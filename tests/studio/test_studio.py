@@ -3,11 +3,12 @@
 import asyncio
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from tests.report.recorded_runs import (
     improved,
     screening_run,
 )
-from tests.studio.server import csrf_of, practice_project, studio, studio_process
+from tests.studio.server import RunningStudio, csrf_of, practice_project, studio, studio_process
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202e'
 PAGES = (
@@ -271,6 +272,26 @@ def test_clients_that_leave_in_the_middle_do_no_harm(tmp_path: Path) -> None:
         assert "25\u00a0%" in client.get("/run/live").text
         assert client.get("/run/big").status_code == 200
     run.close()
+
+
+def test_a_studio_with_open_pages_is_stopped_without_a_traceback(tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=2)
+    command = [sys.executable, "-m", "skillfit", "studio", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--token", "Correct-Horse-Battery"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        link = process.stdout.readline().strip()
+        with ExitStack() as opened, RunningStudio(link, [link]).client() as client:
+            replies = [opened.enter_context(client.stream("GET", "/live")) for _ in range(2)]
+            streams = [reply.iter_lines() for reply in replies]
+            assert [next(lines) for lines in streams] == ["event: parts", "event: parts"]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors and "ERROR" not in errors
 
 
 async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(

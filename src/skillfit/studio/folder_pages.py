@@ -99,7 +99,7 @@ def index_live(studio: Studio, request: Request) -> Response:
     def look() -> dict[str, str]:
         return {"runs": studio.render(RunsTable(run_list(studio.library.index(), request)))}
 
-    return stream_parts(request, look)
+    return stream_parts(studio, request, look)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def run_live(studio: Studio, request: Request) -> Response:
                 kept[part] = studio.render(page, f"run_{part}.html.j2", here="run")
         return kept
 
-    return stream_parts(request, look)
+    return stream_parts(studio, request, look)
 
 
 @dataclass(frozen=True, slots=True)

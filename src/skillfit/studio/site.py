@@ -82,6 +82,7 @@ class Studio:
         self.folders = Folders.of(project, runs) if project else Folders.of(runs)
         self.csrf = csrf
         self.starter = Starter()
+        self.closing = asyncio.Event()  # the server is shutting down
         self._messages: OrderedDict[str, ActionMessage] = OrderedDict()
         self.templates: Environment = make_environment("skillfit.studio", "skillfit.report")
         self.templates.globals |= {
@@ -371,21 +372,22 @@ def page_of(
     return ListPage(rows[start : start + size], number, pages, first, len(rows), urlencode(kept))
 
 
-def stream_parts(request: Request, look: Look) -> Response:
+def stream_parts(studio: Studio, request: Request, look: Look) -> Response:
     """Server-sent events with the parts that changed. `look` runs in a thread; when the client
-    leaves, a read in progress finishes and nothing else happens.
+    leaves, a read in progress finishes and nothing else happens. The stream ends when the server is
+    shutting down.
     """
     return StreamingResponse(
-        _changes(request, look),
+        _changes(studio, request, look),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
+async def _changes(studio: Studio, request: Request, look: Look) -> AsyncIterator[str]:
     shown: dict[str, str] = {}
     last_sent = time.monotonic()
-    while not await request.is_disconnected():
+    while not studio.closing.is_set() and not await request.is_disconnected():
         began = time.monotonic()
         try:
             parts = await asyncio.to_thread(look)
@@ -401,4 +403,6 @@ async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
         elif time.monotonic() - last_sent > _QUIET:
             last_sent = time.monotonic()
             yield ": still here\n\n"
-        await asyncio.sleep(min(_MOST, max(_LEAST, _PAUSE_FACTOR * took)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_MOST, max(_LEAST, _PAUSE_FACTOR * took))):
+                await studio.closing.wait()

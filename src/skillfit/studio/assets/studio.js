@@ -122,6 +122,9 @@ function watchRun() {
     problem.hidden = false;
     stream.close();
   });
+  const offline = document.querySelector("#offline");
+  stream.addEventListener("open", () => (offline.hidden = true));
+  stream.addEventListener("error", () => (offline.hidden = false));
   window.addEventListener("pagehide", () => stream.close());
 }
 document.addEventListener("DOMContentLoaded", watchRun);
