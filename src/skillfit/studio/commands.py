@@ -387,6 +387,11 @@ def _flat(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple
             yield key, item
 
 
+def has_config(folder: Path) -> bool:
+    """Whether a config file lies directly in the folder."""
+    return any(_is_config(path) for path in sorted(folder.glob("*.y*ml")))
+
+
 def _is_config(path: Path) -> bool:
     try:
         if path.stat().st_size > 200_000:
