@@ -435,6 +435,39 @@ def test_paths_belong_to_the_file_that_names_them_and_overrides_to_the_current_f
     assert load_config(path, ["env.tasks=mine.jsonl"]).env.tasks == str(here / "mine.jsonl")
 
 
+def test_a_scripted_model_belongs_to_the_file_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = "{agent: scripted/own.py:agent, judge: {id: scripted/sub/own.py:judge}}"
+    path = write(tmp_path / "c.yaml", f"model: {models}\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    config = load_config(path, ["model.optimizer=scripted/own.py:optimizer"])
+    assert {role: spec.id for role, spec in config.model.by_role().items()} == {
+        "agent": f"scripted/{tmp_path}/own.py:agent",
+        "optimizer": f"scripted/{here}/own.py:optimizer",
+        "judge": f"scripted/{tmp_path}/sub/own.py:judge",
+    }
+
+
+def test_a_scripted_model_of_an_older_record_is_found_here_or_in_the_folder_of_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = {
+        "model": {"agent": {"id": "scripted/own.py:agent"}},
+        "env": {"tasks": "t.jsonl", "folder": str(tmp_path / "project")},
+    }
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    spec = load_config(recorded).model.agent
+    assert spec is not None and spec.id == f"scripted/{tmp_path}/project/own.py:agent"
+    write(here / "own.py", "")
+    spec = load_config(recorded).model.agent
+    assert spec is not None and spec.id == f"scripted/{here}/own.py:agent"
+
+
 @pytest.mark.parametrize(
     "tasks",
     [

@@ -33,7 +33,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
-from skillfit.models.registry import names_cli_program
+from skillfit.models.registry import SCRIPTED, names_cli_program
 from skillfit.settings import setting_problems
 
 # Keys of earlier versions that no longer do anything.
@@ -76,8 +76,9 @@ def load_config(
     the file says. Keys that neither sets come from the recipe, then from the benchmark that
     `env.tasks` names, then from the defaults.
 
-    Relative paths of skill, tasks, graders and run start in the folder of the file that names them;
-    in overrides, in the current folder. Warnings go to `warn`, by default to Python's `warnings`.
+    Relative paths of skill, tasks, graders, scripted models and run start in the folder of the file
+    that names them; in overrides, in the current folder. Warnings go to `warn`, by default to
+    Python's `warnings`.
     """
     settings = read_source(source)
     text_keys = {key.key for key in describe_keys() if key.type in ("str", "str | null")}
@@ -216,7 +217,8 @@ def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
         data["env"] = {**env, "folder": _task_folder(env, settings)}
     if isinstance(model, dict):
         data["model"] = {
-            role: _resolve_programs(spec, settings, f"model.{role}") for role, spec in model.items()
+            role: _resolve_model(spec, settings, f"model.{role}", data.get("env"))
+            for role, spec in model.items()
         }
 
 
@@ -234,11 +236,34 @@ def _task_folder(env: Mapping[str, Any], settings: PlacedSettings) -> Any:
     return _absolute_path(".", settings.place("env.tasks"))
 
 
-def _resolve_programs(spec: Any, settings: PlacedSettings, key: str) -> Any:
+def _resolve_model(spec: Any, settings: PlacedSettings, key: str, env: Any) -> Any:
+    """The files that a model's id and options name."""
+    if isinstance(spec, str):
+        return _resolve_script(spec, settings.place(key), env)
+    if not isinstance(spec, dict):
+        return spec
+    if "id" in spec:
+        spec = {**spec, "id": _resolve_script(spec["id"], settings.place(f"{key}.id"), env)}
+    return _resolve_programs(spec, settings, key)
+
+
+def _resolve_script(model_id: Any, place: SettingPlace, env: Any) -> Any:
+    """`scripted/file.py:name` with the whole path of the file. Earlier versions recorded the id as
+    it was written, and started in the current folder; where it is not there, env.folder is tried.
+    """
+    provider, _, name = model_id.partition("/") if isinstance(model_id, str) else ("", "", "")
+    if provider != SCRIPTED or not (match := _FILE_FUNCTION.match(name)):
+        return model_id
+    if place.name == FROM_PYTHON and not Path(_absolute_path(match["file"], place)).exists():
+        place = _place_in_folder(place, env)
+    return f"{SCRIPTED}/{_resolve_functions(name, place)}"
+
+
+def _resolve_programs(spec: JsonObject, settings: PlacedSettings, key: str) -> JsonObject:
     """The files that options of a command-line agent name. A program without a slash is looked up
     on the PATH.
     """
-    options = spec.get("options") if isinstance(spec, dict) else None
+    options = spec.get("options")
     if not isinstance(options, dict) or not names_cli_program(str(spec.get("id", ""))):
         return spec
     resolved = dict(options)

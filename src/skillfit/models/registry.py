@@ -28,6 +28,7 @@ _SECRET = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|passwd|sig|signature|code)$", re.IGNORECASE
 )
 _HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
+SCRIPTED = "scripted"  # the provider of models that are functions of the user
 # Options of command-line programs that say where and how they run on this machine, not what they
 # do. They may change between two starts of one run.
 MACHINE_OPTIONS = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
@@ -409,7 +410,7 @@ register_provider(
     probed=False,
 )
 register_provider(
-    "scripted",
+    SCRIPTED,
     f"{_PROVIDERS}.practice:scripted",
     about="a Python function, path.py:name",
     free=True,
