@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
-from skillfit.plain_text import budget_amount, quantity, shorten
+from skillfit.plain_text import budget_amount, quantity
 from skillfit.report import RunStory, open_details
 from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
 from skillfit.report.html_report import (
@@ -587,7 +587,7 @@ def _page_with_form(name: str, do: str, target: str) -> str:
 async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
     """Do what was asked for; returns what to tell the person."""
     if do in EDIT_ACTIONS:
-        return await asyncio.to_thread(_steer, studio, run, do, target, text)
+        return await asyncio.to_thread(_steer, run, do, target, text)
     if do == "stop":
         await asyncio.to_thread(stop_run, run)
         return "Stopping: what is in progress finishes and is saved."
@@ -604,11 +604,7 @@ async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str)
     raise HTTPException(400, f"Unknown action {do!r}.")
 
 
-def _steer(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
-    known = [edit.id for edit in studio.library.follow(run).story().edits]
-    if target and target not in known:
-        message = f"The run has no edit {shorten(target, 80)!r}."
-        raise InputError(message, hint=did_you_mean(target, known))
+def _steer(run: Path, do: str, target: str, text: str) -> str:
     request = steer_run(run, do, target, text)
     when = "after its current step" if in_use(run) else "when it is resumed"
     return f"Recorded: {request.command(run.name)}. The run follows it {when}."
