@@ -157,8 +157,11 @@ def test_the_scores_of_both_splits_are_those_of_one_skill(unproven: bool) -> Non
     test = SplitLine(0.5, best=0.5 if unproven else 0.7, final=0.7)
     line = ResultLine("inconclusive", Path("r"), selection=SplitLine(0.4, 0.6), test=test)
     said = replace(line, unproven=unproven).as_text("").splitlines()
-    whose = " (unproven skill)" if unproven else ""
-    assert said[1:3] == [f"selection: 0.400 → 0.600{whose}", f"test: 0.500 → 0.700{whose}"]
+    whose = "unproven skill" if unproven else "best skill"
+    assert said[1:3] == [
+        f"selection score: initial skill 0.400 → {whose} 0.600",
+        f"test score: initial skill 0.500 → {whose} 0.700",
+    ]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -282,7 +285,8 @@ def test_every_score_of_the_result_is_in_the_metric_that_decides(
     )
     said = shell("train", config, *SMALL, *settings, "--run", "here")
     score = {"soft": 0.5, "mixed": 0.25}[metric]
-    assert f"test ({metric} score): {score:.3f} → {score:.3f}" in said.out
+    scores = f"initial skill {score:.3f} → best skill {score:.3f}"
+    assert f"test {metric} score: {scores}" in said.out
     assert f"selection ({metric} score): {score:.3f} → {score:.3f}" in said.out
     line = shell("show", "here", "--json").json
     assert line["test"] == {"baseline": score, "best": score, "final": score}
