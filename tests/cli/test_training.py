@@ -309,3 +309,27 @@ def test_a_run_that_recorded_a_scripted_model_without_its_folder_is_resumed(
         assert changed.rowcount
     resumed = shell("resume", "r", "budget.calls=400")
     assert resumed.code in (3, 4) and "Resuming where the run stopped" in resumed.err
+
+
+def test_rollouts_say_which_settings_of_the_config_they_replace(shell: Shell, config: Path) -> None:
+    own = config.with_name("own.yaml")
+    own.write_text(
+        "_base_: skillfit.yaml\nenv: {limit: 12}\ntrain: {num_epochs: 9}\n"
+        "evaluation: {preflight: false, sel_env_num: 11}\nbudget: {rollouts: 600}\n"
+    )
+    said = shell("train", own, "--rollouts", 120, "--run", "r")
+    (line,) = [line for line in said.err.splitlines() if line.startswith("--rollouts")]
+    assert line == (
+        "--rollouts 120 replaces settings of own.yaml: train.num_epochs: 9, "
+        "evaluation.sel_env_num: 11 (now 8), budget.rollouts: 600 (now 120)."
+    )
+    assert Run.open("r").config.budget.rollouts == 120
+
+
+def test_a_setting_of_the_config_that_rollouts_leave_alone_is_not_mentioned(
+    shell: Shell, config: Path
+) -> None:
+    own = config.with_name("own.yaml")
+    text = config.read_text().replace("  num_epochs: 3\n", "")
+    own.write_text(f"{text}evaluation: {{preflight: false}}\nbudget: {{rollouts: 120}}\n")
+    assert "replaces" not in shell("train", own, "env.limit=6", "--rollouts", 120).err
