@@ -31,7 +31,7 @@ from bench.local.pool import POOL
 from skillfit.config import load_config
 from skillfit.config.schema import Config, TrainSection
 from skillfit.gate import Arm, Candidate, GateSettings, Observation, ScreeningGate, StrictGate
-from skillfit.rollout import Outcome, RolloutRequest, Rollouts
+from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest
 from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks import Task
@@ -68,7 +68,9 @@ class LocalWorld:
     up.
     """
 
-    def __init__(self, engine: Rollouts, train: Sequence[Item], rollouts: int, seed: int) -> None:
+    def __init__(
+        self, engine: RolloutEngine, train: Sequence[Item], rollouts: int, seed: int
+    ) -> None:
         self._engine, self._train = engine, list(train)
         self.left, self.spent = rollouts, 0
         rng = random.Random(f"lines/{seed}")
@@ -99,7 +101,7 @@ class LocalWorld:
 
 
 async def roll_out(
-    engine: Rollouts, arms: Sequence[tuple[Arm, Item]], repeat: int = 0
+    engine: RolloutEngine, arms: Sequence[tuple[Arm, Item]], repeat: int = 0
 ) -> list[Outcome]:
     """Rollouts with equal skills follow each other, so that the server reads each skill once."""
     order = sorted(range(len(arms)), key=lambda at: arms[at][0].skill.text)
@@ -182,7 +184,9 @@ def planted_lines(skill: Skill) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, model: Path, threads: int) -> AsyncIterator[tuple[Task, Rollouts]]:
+async def opened(
+    folder: Path, model: Path, threads: int
+) -> AsyncIterator[tuple[Task, RolloutEngine]]:
     """The task, and the rollout engine on its journal."""
     config = load_config(write_task(folder, model, threads))
     inputs = read_inputs(config, training=False)
@@ -191,7 +195,7 @@ async def opened(folder: Path, model: Path, threads: int) -> AsyncIterator[tuple
             yield inputs.task, engine
 
 
-async def test_score(engine: Rollouts, items: Sequence[Item], skill: Skill) -> float:
+async def test_score(engine: RolloutEngine, items: Sequence[Item], skill: Skill) -> float:
     outcomes = await roll_out(engine, [(Arm(skill), item) for item in items])
     return sum(one.score.hard for one in outcomes if one.score) / len(items)
 

@@ -1,5 +1,5 @@
 """The work through skillfit: chat agent, real client, journal and events on disk, one
-`Rollouts.run`.
+`RolloutEngine.run`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from bench.throughput.world import (
 )
 from skillfit.agents import ChatAgent
 from skillfit.models import ModelSpec, connect
-from skillfit.rollout import Outcome, Rollouts, requests_for
+from skillfit.rollout import Outcome, RolloutEngine, requests_for
 from skillfit.run.events import EventLog
 from skillfit.run.journal import Journal, RecordedModel
 from skillfit.skill import Skill
@@ -54,7 +54,7 @@ async def run(
     )
     task = Task(rows(numbers), grade={"normalized": {"extract": "tag"}})
     agent = ChatAgent(RecordedModel(client, journal, "agent"))
-    rollouts = Rollouts(task, agent, journal, events, max_in_flight=2 * concurrency)
+    rollouts = RolloutEngine(task, agent, journal, events, max_in_flight=2 * concurrency)
     skill = Skill.from_text(SKILL)
     begun, cpu = time.perf_counter(), time.process_time()
     outcomes = await rollouts.run(

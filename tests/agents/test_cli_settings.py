@@ -116,3 +116,15 @@ def test_usage_that_cannot_be_right_counts_as_nothing_and_never_negative(fake: S
     usage = read_output(load_description(str(fake.description)), event, "skill").usage
 
     assert (usage.input, usage.cached, usage.output, usage.usd) == (0, 0, 0, None)
+
+
+def test_a_description_with_mistakes_is_refused_with_each_of_them_in_words(tmp_path: Path) -> None:
+    described = tmp_path / "mine.yaml"
+    described.write_text("name: mine\nprogram: mine\nargv: run\nskils: x\n")
+
+    with pytest.raises(InputError) as raised:
+        load_description(str(described))
+    assert raised.value.message == (
+        f"{described} does not describe a command-line agent: argv = 'run' is not valid: it should "
+        "be a list. skills is missing. unknown key skils."
+    )

@@ -52,6 +52,17 @@ def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
     assert "No runs" in shell("ls").out
 
 
+def test_ls_marks_a_best_score_that_fresh_rollouts_did_not_confirm(
+    shell: Shell, config: Path
+) -> None:
+    few = ("env.limit=6", "evaluation.preflight=false", "--rollouts", 120)
+    assert shell("train", config, *few, "--run", "runs/one").code == 4
+    (listed,) = shell("ls", "runs", "--json").json
+    assert listed["unproven"] and listed["selection"]["best"] > listed["selection"]["baseline"]
+    row = shell("ls", "runs").out.splitlines()[1]
+    assert re.search(r"inconclusive +0\.\d+ +0\.\d+ \(not confirmed\)", row)
+
+
 def test_every_view_has_the_same_bill_after_a_later_check(shell: Shell, config: Path) -> None:
     trained = shell("train", config, *SMALL, "--run", "runs/one", "--json").json
     assert shell("check", config, *SMALL, "--run", "runs/one", "--json").code == 0
@@ -114,6 +125,21 @@ def test_steer_takes_a_text_that_begins_with_a_dash(shell: Shell, config: Path) 
     refused = shell("steer", "r", "budget", "calls", "-5")
     assert refused.code == 2 and "'-5' is not a budget." in refused.err
     assert "No such option: --jsn" in shell("steer", "r", "stop", "--jsn").err
+
+
+def test_steer_refuses_an_edit_that_the_run_does_not_have(shell: Shell, config: Path) -> None:
+    small = ("evaluation.preflight=false", "env.limit=10", "budget.calls=150")
+    assert shell("train", config, *small, "--run", "r").code == 5
+    (edit, *_), wrong = Run.open("r").story.edits, "s0001e99"
+    refused = shell("steer", "r", "veto", wrong)
+    assert refused.code == 2 and f"The run in r has no edit '{wrong}'." in refused.err
+    assert edit.id in refused.err and not Path("r/steering.jsonl").exists()
+    assert shell("steer", "r", "veto", edit.id).code == 0
+
+
+def test_steer_takes_any_edit_while_a_run_has_no_pool_yet(shell: Shell, config: Path) -> None:
+    shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
+    assert shell("steer", "r", "veto", "s0001e01").code == 0
 
 
 def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(

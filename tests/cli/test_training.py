@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -286,3 +288,20 @@ def test_every_score_of_the_result_is_in_the_metric_that_decides(
     assert line["test"] == {"baseline": score, "best": score, "final": score}
     (listed,) = shell("ls", ".", "--json").json
     assert listed["test"]["baseline"] == score
+
+
+def test_a_run_that_recorded_a_scripted_model_without_its_folder_is_resumed(
+    shell: Shell, config: Path, tmp_path: Path
+) -> None:
+    """Earlier versions recorded `scripted/own.py:agent` as it was written."""
+    (config.parent / "own.py").write_text("def agent(request):\n    return 'billing'\n")
+    own = config.with_name("own.yaml")
+    own.write_text("_base_: skillfit.yaml\nmodel: {agent: scripted/own.py:agent}\n")
+    settings = (*SMALL, "optimizer.proposer=examples", "budget.calls=40")
+    assert shell("train", own, *settings, "--run", "r").code == 5
+    with closing(sqlite3.connect("r/journal.sqlite")) as db, db:
+        folder, nothing = f"scripted/{config.parent}/", "scripted/"
+        changed = db.execute("UPDATE events SET data = replace(data, ?, ?)", (folder, nothing))
+        assert changed.rowcount
+    resumed = shell("resume", "r", "budget.calls=400")
+    assert resumed.code in (3, 4) and "Resuming where the run stopped" in resumed.err

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -239,8 +240,10 @@ def test_true_is_no_number(key: str) -> None:
     for value in (True, False):
         with pytest.raises(InputError) as raised:
             load_config({"model": {"agent": {"id": "openai/x"}}}, {key: value})
-        assert f"{key} = {value} is not valid: it should be a number" in str(raised.value)
-    assert "it should be a number" in refusal({}, "train.num_epochs=true")
+        shown = str(value).lower()
+        said = rf"{re.escape(key)} = {shown} is not valid: it should be a (whole )?number\."
+        assert re.search(said, str(raised.value))
+    assert "it should be a whole number" in refusal({}, "train.num_epochs=true")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +296,7 @@ def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -
         ),
         (
             "train:\n  batch_size: many\n",
-            "c.yaml:2: train.batch_size = 'many' is not valid: it should be a valid integer",
+            "c.yaml:2: train.batch_size = 'many' is not valid: it should be a whole number",
         ),
         (
             "train:\n  batch_size: 0\n",
@@ -309,7 +312,7 @@ def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -
         ),
         (
             "env:\n  grader: 3\n",
-            "c.yaml:2: env.grader = 3 is not valid: it should be a valid string or a mapping",
+            "c.yaml:2: env.grader = 3 is not valid: it should be text or a mapping",
         ),
         ("train: 3\n", "c.yaml:1: train = 3 is not valid: it should be a mapping"),
         ("model:\n  agent: {temperature: 1}\n", "c.yaml:2: model.agent.id is missing"),
@@ -430,6 +433,39 @@ def test_paths_belong_to_the_file_that_names_them_and_overrides_to_the_current_f
     assert config.env.grader == {"all": [f"{tmp_path}/bases/grade.py:score", "exact"]}
     assert config.evaluation.ship_grader == f"{tmp_path}/ship.py:score"
     assert load_config(path, ["env.tasks=mine.jsonl"]).env.tasks == str(here / "mine.jsonl")
+
+
+def test_a_scripted_model_belongs_to_the_file_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = "{agent: scripted/own.py:agent, judge: {id: scripted/sub/own.py:judge}}"
+    path = write(tmp_path / "c.yaml", f"model: {models}\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    config = load_config(path, ["model.optimizer=scripted/own.py:optimizer"])
+    assert {role: spec.id for role, spec in config.model.by_role().items()} == {
+        "agent": f"scripted/{tmp_path}/own.py:agent",
+        "optimizer": f"scripted/{here}/own.py:optimizer",
+        "judge": f"scripted/{tmp_path}/sub/own.py:judge",
+    }
+
+
+def test_a_scripted_model_of_an_older_record_is_found_here_or_in_the_folder_of_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = {
+        "model": {"agent": {"id": "scripted/own.py:agent"}},
+        "env": {"tasks": "t.jsonl", "folder": str(tmp_path / "project")},
+    }
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    spec = load_config(recorded).model.agent
+    assert spec is not None and spec.id == f"scripted/{tmp_path}/project/own.py:agent"
+    write(here / "own.py", "")
+    spec = load_config(recorded).model.agent
+    assert spec is not None and spec.id == f"scripted/{here}/own.py:agent"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.agents.agent import AttemptContext
-from skillfit.rollout import Rollouts
+from skillfit.rollout import RolloutEngine
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
 from skillfit.skill import Skill
@@ -75,9 +75,11 @@ class RolloutSetup:
         self.journal = Journal(self.path)
         self.events = EventLog(self.path)
 
-    def engine(self, solve: Solve | None, task: Sums | None = None, **settings: Any) -> Rollouts:
+    def engine(
+        self, solve: Solve | None, task: Sums | None = None, **settings: Any
+    ) -> RolloutEngine:
         agent = None if solve is None else SolvingAgent(solve)
-        return Rollouts(task or Sums(), agent, self.journal, self.events, **settings)
+        return RolloutEngine(task or Sums(), agent, self.journal, self.events, **settings)
 
     def finished(self) -> list[RolloutFinished]:
         return [

@@ -24,7 +24,7 @@ from skillfit.config.schema import BudgetSection, Config, EnvSection
 from skillfit.extensions import load_object
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
 from skillfit.plugins.ray_executor import RayExecutor
-from skillfit.rollout import Rollouts, gather, requests_for
+from skillfit.rollout import RolloutEngine, gather, requests_for
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import RecordedModel
 from skillfit.skill import Skill
@@ -126,9 +126,9 @@ def engine(
     trouble: str = "",
     executor: RayExecutor | None = None,
     **settings: Any,
-) -> Rollouts:
+) -> RolloutEngine:
     agent = Asking(RecordedModel(model, setup.journal, "agent"), folder, trouble)
-    return Rollouts(Sums(), agent, setup.journal, setup.events, executor=executor, **settings)
+    return RolloutEngine(Sums(), agent, setup.journal, setup.events, executor=executor, **settings)
 
 
 def recorded(setup: RolloutSetup) -> dict[str, tuple[float, Usage]]:
@@ -266,7 +266,7 @@ async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
     task = Task([{"input": "a"}, {"input": "b"}], evaluate=load_object(f"{file}:evaluate"))
 
     async def work(executor: RayExecutor) -> Any:
-        rollouts = Rollouts(task, None, setup.journal, setup.events, executor=executor)
+        rollouts = RolloutEngine(task, None, setup.journal, setup.events, executor=executor)
         return await rollouts.run(requests_for(SKILL, task.items), phase="gate", series="selection")
 
     assert [outcome.score.feedback for outcome in await on_ray(work)] == ["with a neighbour"] * 2

@@ -335,3 +335,35 @@ def test_a_folder_with_an_empty_journal_file_is_a_problem_of_its_own(tmp_path: P
     (tmp_path / "run" / "journal.sqlite").touch()
     listing = list_runs(tmp_path)
     assert listing.runs == () and isinstance(listing.problems[0], InputError)
+
+
+@pytest.mark.parametrize(
+    ("ship", "unproven", "doubt", "score"),
+    [
+        (ship_tested(), False, "", 0.8),
+        (ship_tested(verdict="inconclusive"), True, "not confirmed", 0.5),
+        (ship_tested(verdict="no improvement"), True, "not confirmed", 0.5),
+        (ship_tested(verdict="no improvement", repeats=0), True, "not verified", 0.5),
+        (None, False, "not verified", 0.8),  # without a ship test the best skill is handed back
+    ],
+)
+def test_a_card_says_whether_its_best_score_is_the_result(
+    tmp_path: Path, ship: ShipTested | None, unproven: bool, doubt: str, score: float
+) -> None:
+    end = ending()
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        run.events.emit(started(run.run_id))
+        assert read_listed(tmp_path / "run").card.doubt == ""
+        if ship is not None:
+            run.events.emit(ship)
+        run.events.emit(replace(end, summary=replace(end.summary, unproven=unproven)))
+    card = read_listed(tmp_path / "run").card
+    assert (card.doubt, card.score, card.selection.best) == (doubt, score, 0.8)
+
+
+def test_a_run_that_found_nothing_has_nothing_to_confirm(tmp_path: Path) -> None:
+    end = ending()
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        run.events.emit(started(run.run_id))
+        run.events.emit(replace(end, summary=replace(end.summary, best_selection_score=0.5)))
+    assert read_listed(tmp_path / "run").card.doubt == ""

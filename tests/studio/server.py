@@ -54,8 +54,12 @@ class RunningStudio:
 
 
 @contextmanager
-def studio(runs: Path, project: Path | None = None, token: str = "") -> Iterator[RunningStudio]:
-    """A studio on a loopback port, in a thread of this process."""
+def studio(
+    runs: Path, project: Path | None = None, token: str = "", *, find_project: bool = False
+) -> Iterator[RunningStudio]:
+    """A studio on a loopback port, in a thread of this process. Without `project` it is the folder
+    of the runs, or with `find_project` the one that the studio finds.
+    """
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -63,7 +67,7 @@ def studio(runs: Path, project: Path | None = None, token: str = "") -> Iterator
         links: list[str] = []
         session = Session(token, lambda token: links.append(f"{address}/?token={token}"))
         links.append(f"{address}/?token={session.token}")
-        app = make_app(runs, session, project=project or runs)
+        app = make_app(runs, session, project=None if find_project else project or runs)
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],))

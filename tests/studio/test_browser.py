@@ -81,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     runs = folder / "runs"
     skill = f"{INITIAL}{EVIL}\n"
     asyncio.run(improved(runs / "<img src=x onerror=pwned=1>", skill=skill, text=EVIL))
+    asyncio.run(_measured_on_the_test_split(runs / "tested"))
     screening_run(runs / "pool", steps=12, items=60, rollouts=120)
     screening_run(runs / "unproven", steps=6, finish="no_improvement")
     screening_run(runs / "halted", steps=3, finish="")
@@ -88,6 +89,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     live.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
     yield folder
     live.close()
+
+
+async def _measured_on_the_test_split(path: Path) -> None:
+    run = WrittenRun(path)
+    run.step(1, "accept", BEST, "new")
+    for skill, scores in (("old", [0] * 8), ("new", [1] * 8)):
+        await run.roll("ship", skill, scores)
+    run.ship("improved", 1.0, (0.8, 1.0))
+    run.measured("test_baseline", "old", 0.25, split="test")
+    run.measured("test_best", "new", 0.75, split="test")
+    run.finish("improved", BEST)
+    run.close()
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +198,26 @@ def test_no_page_is_wider_than_a_phone(chromium: Browser, site: RunningStudio) -
             page = opened.open(path)
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= 390, (path, wide)
+
+
+TILE_ROWS = """[...document.querySelectorAll(".facts dl")].map((list) => {
+  const rows = {};
+  for (const tile of list.children) rows[tile.offsetTop] = (rows[tile.offsetTop] ?? 0) + 1;
+  return Object.values(rows);
+})"""
+
+
+@pytest.mark.parametrize("width", [1440, 1200, 1024, 768, 390])
+def test_no_tile_stands_alone_in_a_row(chromium: Browser, site: RunningStudio, width: int) -> None:
+    """Six tiles stand in equal rows; of five, the last one of a phone takes a row for itself."""
+    with window(chromium, site, viewport={"width": width, "height": 800}) as opened:
+        for path, tiles in (("/run/tested", 6), ("/report/tested", 6), ("/run/pool", 5)):
+            (rows,) = opened.open(path).evaluate(TILE_ROWS)
+            assert sum(rows) == tiles, path
+            if tiles == 6:
+                assert len(set(rows)) == 1, (path, rows)
+            elif width > 390:
+                assert 1 not in rows, (path, rows)
 
 
 def test_a_run_is_started_from_the_form_watched_understood_and_applied(

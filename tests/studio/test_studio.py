@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -130,6 +131,15 @@ def test_a_link_never_leads_to_another_site(tmp_path: Path) -> None:
             assert location.startswith("/") and not location.startswith(("//", "/\\"))
 
 
+def test_a_link_to_a_page_keeps_its_parameters(tmp_path: Path) -> None:
+    query = [("change", "fixed"), ("q", "a&b ü"), ("run", "one"), ("run", "two")]
+    with studio(tmp_path) as running, httpx.Client(timeout=60) as client:
+        token = running.link.partition("token=")[2]
+        reply = client.get(f"{running.address}/items/x", params=[("token", token), *query])
+        target = httpx.URL(reply.headers["location"])
+        assert (target.path, target.params.multi_items()) == ("/items/x", query)
+
+
 @pytest.mark.parametrize("token", ["a", "secret", "a" * 40, "abcabcabcabcabcabc"])
 def test_a_weak_token_is_refused(tmp_path: Path, token: str) -> None:
     with pytest.raises(InputError, match="too weak"):
@@ -196,6 +206,8 @@ async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) 
         page = client.get("/edit/open?id=s0001e01").text
         assert "skillfit steer open pin s0001e01" in page
         assert "waits for the run to take it up" in page
+        shown = page.partition(">pin</span>")[2].partition("</li>")[0]
+        assert re.fullmatch(r"s0001e01 \d{4}-.*", re.sub("<.*?>", "", shown), re.DOTALL)
     assert [one.text for one in read_requests(folder / "open")] == ["", words]
 
 
@@ -718,6 +730,58 @@ def test_the_form_shows_the_values_of_the_chosen_config(tmp_path: Path) -> None:
         chosen = client.post("/new", data=form | {"config": "mine.yaml"}).text
         assert "false (mine.yaml)" in chosen and 'value="9"' in chosen
         assert "skil" in client.get("/new?config=wrong.yaml").text.partition('role="alert"')[2]
+
+
+def _configured_run(run: Path, folder: Path) -> Path:
+    """A run whose config lay in `folder`."""
+    WrittenRun(run, {"env": {"folder": str(folder)}}).close()
+    return run
+
+
+def test_a_studio_that_is_started_elsewhere_finds_the_project_of_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    practice_project(project)
+    (project / "mine.yaml").write_text("env: {skill: ./triage}\n")
+    _configured_run(project / "runs" / "one", project)
+    monkeypatch.chdir(project / "triage")
+    with studio(project / "runs", find_project=True) as running, running.client() as client:
+        page = client.get("/new").text
+        for offered in (">mine.yaml<", 'value="triage"', 'value="tasks.jsonl"', str(project)):
+            assert offered in page
+        form = {"csrf": csrf_of(client), "name": "new", "do": "estimate"}
+        client.post("/new", data=form | {"set:env.tasks": "tasks.jsonl"})
+    assert (project / "new.yaml").is_file()
+    assert not (project / "runs" / "new.yaml").exists()
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "runs", "no config"])
+def test_without_a_project_the_page_says_how_to_start_a_studio_that_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A run may come from somebody else, so it cannot open any folder that it names."""
+    named = {"elsewhere": tmp_path / "other", "runs": tmp_path / "gone", "no config": tmp_path}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.yaml").write_text("env: {}\n")
+    _configured_run(tmp_path / "runs" / "one", named[place])
+    monkeypatch.chdir(tmp_path / "other")
+    with studio(tmp_path / "runs", find_project=True) as running, running.client() as client:
+        page = client.get("/new").text
+        folder = "PROJECT" if place == "runs" else named[place]
+        assert f"skillfit studio {tmp_path / 'runs'} --project {folder}" in page
+        assert client.post("/new", data={"name": "new", "do": "start"}).status_code == 400
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
+
+
+def test_a_studio_of_one_run_starts_no_run_inside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _configured_run(tmp_path / "run", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with studio(run, find_project=True) as running, running.client() as client:
+        assert client.get("/run/run").status_code == 200
+        assert f"skillfit studio {tmp_path}" in client.get("/new").text
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:

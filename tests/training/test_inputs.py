@@ -33,7 +33,8 @@ def from_python(task: Any, *settings: str, **given: Any) -> Inputs:
         ),
         (["evaluation.must_pass=[selection-00]", "evaluation.use_gate=false"], "must_pass needs"),
         (["evaluation.ship_grader=exact", "evaluation.ship_test=false"], "ship_grader needs"),
-        (["evaluation.ship_grader={rubric: Short.}"], "needs a judge"),
+        (["evaluation.ship_grader={rubric: Short.}"], "ship_grader: .* needs a judge"),
+        (["evaluation.ship_grader={regex: (}"], "evaluation.ship_grader.regex.pattern: regex"),
         (["env.skill_as=file"], "skill_as"),
     ],
 )

@@ -33,6 +33,7 @@ from skillfit.models.protocol import ModelError, Usage
 from skillfit.models.registry import Readiness
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.plain_text import head_and_tail, last_part
+from skillfit.settings import setting_problems
 from skillfit.tasks.item import Reported, TrajectoryStep
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
@@ -215,11 +216,16 @@ def load_description(name: str) -> Description:
 @cache
 def _read(path: Path, version: int) -> Description:
     """`version` makes a changed file load again."""
+    data: Any = None
     try:
-        description = Description.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        description = Description.model_validate(data)
     except (ValidationError, yaml.YAMLError) as error:
+        problem = str(error)
+        if isinstance(error, ValidationError):
+            problem = " ".join(one.sentence for one in setting_problems(error, Description, data))
         raise InputError(
-            f"{path} does not describe a command-line agent: {error}",
+            f"{path} does not describe a command-line agent: {problem}",
             hint=f"The files in {DESCRIPTIONS} show the keys.",
         ) from error
     program = description.program

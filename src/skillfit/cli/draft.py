@@ -120,6 +120,7 @@ def _writer(model: str, config: Path | None) -> TaskWriter:
 
     from skillfit.config import load_config
     from skillfit.models import ModelSpec
+    from skillfit.settings import setting_problems
 
     settings = load_config(config, warn=warn).model if config else None
     if model:
@@ -128,9 +129,8 @@ def _writer(model: str, config: Path | None) -> TaskWriter:
                 ModelSpec.model_validate(given_setting(model)), settings.prices if settings else {}
             )
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise InputError(f"--model: {key}: {first['msg']}.") from error
+            problem = next(setting_problems(error, ModelSpec, given_setting(model)))
+            raise InputError(f"--model: {problem.sentence}") from error
     if settings is None or settings.optimizer is None:
         raise InputError(
             "No model to write the tasks.",
@@ -373,6 +373,7 @@ def _edited(task: DraftTask) -> DraftTask:
     from pydantic import ValidationError
 
     from skillfit.optimize.draft_tasks import DraftTask
+    from skillfit.settings import setting_problems
 
     text = json.dumps(task.model_dump(include={"input", "answer", "type"}), indent=2)
     try:
@@ -381,8 +382,8 @@ def _edited(task: DraftTask) -> DraftTask:
     except click.ClickException as error:
         warn(f"{error.format_message()} Set EDITOR to an editor.")
     except ValidationError as error:
-        first = error.errors()[0]
-        warn(f"Not changed: {'.'.join(map(str, first['loc']))}: {first['msg']}.")
+        problem = next(setting_problems(error, DraftTask, {}))
+        warn(f"Not changed: {problem.sentence}")
     except ValueError as error:
         warn(f"Not changed, because it is not JSON any more: {error}")
     return task

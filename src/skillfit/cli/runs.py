@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
     from skillfit.run.records import EditStatus, RolloutStatus, StepAction
-    from skillfit.run.view import RunState
+    from skillfit.run.view import ListedRun, RunState
     from skillfit.skill import Skill
 
 
@@ -68,14 +68,11 @@ def ls_command(
     listing = list_runs(folder)
     for problem in listing.problems:
         warn(str(problem))
-    lines = [ResultLine.of_card(listed.path, listed.card) for listed in listing.runs]
-    states = [listed.state for listed in listing.runs]
     if as_json:
-        rows = zip(lines, states, strict=True)
-        show([ListedJson(**line.as_json(), state=state) for line, state in rows], "", as_json)
-    elif lines:
+        show([_listed_json(listed) for listed in listing.runs], "", as_json)
+    elif listing.runs:
         names = ("run", "result", "baseline", "best", "calls")
-        print(aligned(names, list(map(_listed_cells, lines, states))))
+        print(aligned(names, [_listed_cells(listed) for listed in listing.runs]))
     else:
         print(visible(f"No runs in {folder}."))
 
@@ -84,13 +81,20 @@ class ListedJson(ResultJson):
     state: RunState
 
 
-def _listed_cells(line: ResultLine, state: str) -> tuple[str, ...]:
-    scores = [
+def _listed_json(listed: ListedRun) -> ListedJson:
+    line = ResultLine.of_card(listed.path, listed.card)
+    return ListedJson(**line.as_json(), state=listed.state)
+
+
+def _listed_cells(listed: ListedRun) -> tuple[str, ...]:
+    card = listed.card
+    baseline, best = (
         "" if score is None else mean_score(score)
-        for score in (line.selection.baseline, line.selection.best)
-    ]
-    result = display_name(line.finish_reason) if state == "finished" else state
-    return (str(near(line.run)), result, *scores, str(line.usage.calls or ""))
+        for score in (card.selection.baseline, card.selection.best)
+    )
+    doubt = f" ({card.doubt})" if card.doubt else ""
+    result = display_name(card.finish_reason) if listed.state == "finished" else listed.state
+    return (str(near(listed.path)), result, baseline, f"{best}{doubt}", str(card.calls or ""))
 
 
 def show_command(run: RunFolder, as_json: Json = False) -> None:

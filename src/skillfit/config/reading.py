@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
 from skillfit.config.skillopt import is_skillopt, table, translate
@@ -34,11 +33,11 @@ from skillfit.errors import InputError
 from skillfit.extensions import find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
-from skillfit.models.registry import names_cli_program
+from skillfit.models.registry import SCRIPTED, names_cli_program
+from skillfit.settings import setting_problems
 
 # Keys of earlier versions that no longer do anything.
 _RETIRED_KEYS = ("candidates", "finest", "rollout_budget", "prune")
-_NUMBER_TYPES = {"int", "float", "null"}  # as `describe_keys` names them
 # How a chat model is called. A benchmark's values for these do not suit a command-line agent.
 _CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
 # Settings whose file.py:name earlier versions recorded relative to env.folder.
@@ -77,8 +76,9 @@ def load_config(
     the file says. Keys that neither sets come from the recipe, then from the benchmark that
     `env.tasks` names, then from the defaults.
 
-    Relative paths of skill, tasks, graders and run start in the folder of the file that names them;
-    in overrides, in the current folder. Warnings go to `warn`, by default to Python's `warnings`.
+    Relative paths of skill, tasks, graders, scripted models and run start in the folder of the file
+    that names them; in overrides, in the current folder. Warnings go to `warn`, by default to
+    Python's `warnings`.
     """
     settings = read_source(source)
     text_keys = {key.key for key in describe_keys() if key.type in ("str", "str | null")}
@@ -90,7 +90,6 @@ def load_config(
         settings = above.over(settings)
     _refuse_secrets(settings)
     _refuse_infinite(settings)
-    _refuse_booleans_as_numbers(settings)
     _drop_retired(settings.data, warn or _python_warning)
     data = {}
     for key, value in settings.data.items():
@@ -102,7 +101,7 @@ def load_config(
     try:
         return Config.model_validate(filled.data)
     except ValidationError as error:
-        raise InputError("\n".join(_error_sentences(error.errors(), settings))) from error
+        raise InputError("\n".join(_error_sentences(error, settings))) from error
 
 
 def _python_warning(message: str) -> None:
@@ -154,16 +153,6 @@ def _refuse_infinite(settings: PlacedSettings) -> None:
             raise InputError(
                 f"{settings.place(key)}: {key} = {value} is not valid: it should be a finite "
                 "number."
-            )
-
-
-def _refuse_booleans_as_numbers(settings: PlacedSettings) -> None:
-    """`true` is not the number 1."""
-    numbers = {key.key for key in describe_keys() if set(key.type.split(" | ")) <= _NUMBER_TYPES}
-    for key, value in walk(settings.data):
-        if isinstance(value, bool) and key in numbers:
-            raise InputError(
-                f"{settings.place(key)}: {key} = {value} is not valid: it should be a number."
             )
 
 
@@ -228,7 +217,8 @@ def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
         data["env"] = {**env, "folder": _task_folder(env, settings)}
     if isinstance(model, dict):
         data["model"] = {
-            role: _resolve_programs(spec, settings, f"model.{role}") for role, spec in model.items()
+            role: _resolve_model(spec, settings, f"model.{role}", data.get("env"))
+            for role, spec in model.items()
         }
 
 
@@ -246,11 +236,34 @@ def _task_folder(env: Mapping[str, Any], settings: PlacedSettings) -> Any:
     return _absolute_path(".", settings.place("env.tasks"))
 
 
-def _resolve_programs(spec: Any, settings: PlacedSettings, key: str) -> Any:
+def _resolve_model(spec: Any, settings: PlacedSettings, key: str, env: Any) -> Any:
+    """The files that a model's id and options name."""
+    if isinstance(spec, str):
+        return _resolve_script(spec, settings.place(key), env)
+    if not isinstance(spec, dict):
+        return spec
+    if "id" in spec:
+        spec = {**spec, "id": _resolve_script(spec["id"], settings.place(f"{key}.id"), env)}
+    return _resolve_programs(spec, settings, key)
+
+
+def _resolve_script(model_id: Any, place: SettingPlace, env: Any) -> Any:
+    """`scripted/file.py:name` with the whole path of the file. Earlier versions recorded the id as
+    it was written, and started in the current folder; where it is not there, env.folder is tried.
+    """
+    provider, _, name = model_id.partition("/") if isinstance(model_id, str) else ("", "", "")
+    if provider != SCRIPTED or not (match := _FILE_FUNCTION.match(name)):
+        return model_id
+    if place.name == FROM_PYTHON and not Path(_absolute_path(match["file"], place)).exists():
+        place = _place_in_folder(place, env)
+    return f"{SCRIPTED}/{_resolve_functions(name, place)}"
+
+
+def _resolve_programs(spec: JsonObject, settings: PlacedSettings, key: str) -> JsonObject:
     """The files that options of a command-line agent name. A program without a slash is looked up
     on the PATH.
     """
-    options = spec.get("options") if isinstance(spec, dict) else None
+    options = spec.get("options")
     if not isinstance(options, dict) or not names_cli_program(str(spec.get("id", ""))):
         return spec
     resolved = dict(options)
@@ -308,48 +321,16 @@ _PATH_SETTINGS: Mapping[str, Callable[[Any, SettingPlace], Any]] = {
 }
 
 
-def _error_sentences(errors: Sequence[ErrorDetails], settings: PlacedSettings) -> Iterator[str]:
-    """One sentence per key. Where several types are allowed, pydantic reports an error for each."""
-    by_key: dict[str, list[ErrorDetails]] = {}
-    for error in errors:
-        by_key.setdefault(_error_key(error, settings), []).append(error)
-    for key, errors_here in by_key.items():
-        where, first = settings.place(key), errors_here[0]
-        if first["type"] == "extra_forbidden":
-            yield f"{where}: unknown key {key}.{_key_suggestion(key)}"
-        elif first["type"] == "missing":
-            yield f"{where}: {key} is missing."
-        elif first["type"] == "value_error":  # from a check of ours; the value may be a secret
-            yield f"{where.without_value}: {key}: {first['ctx']['error']}."
-        else:
-            allowed = " or ".join(dict.fromkeys(_allowed_value(error) for error in errors_here))
-            value = repr(first["input"])
-            yield f"{where}: {key} = {value} is not valid: it should be {allowed}."
-
-
-def _error_key(error: ErrorDetails, settings: PlacedSettings) -> str:
-    """The dotted key of an error. Where several types are allowed, pydantic appends the name of the
-    type to the location; that part is not in the settings and is left out.
-    """
-    location = error["loc"]
-    if error["type"] == "missing":
-        return ".".join(str(part) for part in location)
-    data: Any = settings.data
-    parts: list[str] = []
-    for part in location:
-        if isinstance(data, Mapping):
-            if part not in data:
-                break
-            data = data[part]
-        elif not (isinstance(part, int) and isinstance(data, (list, tuple))):
-            break
-        parts.append(str(part))
-    return ".".join(parts) or ".".join(str(part) for part in location)
+def _error_sentences(error: ValidationError, settings: PlacedSettings) -> Iterator[str]:
+    for problem in setting_problems(error, Config, settings.data):
+        place = settings.place(problem.key)
+        where = str(place) if problem.shows_value else place.without_value
+        suggestion = _key_suggestion(problem.key) if problem.unknown else ""
+        yield f"{where}: {problem.sentence}{suggestion}"
 
 
 def _key_suggestion(key: str) -> str:
     """What to write instead of an unknown key."""
-
     if ours := table().key_here(key):
         return f" SkillOpt's {key} is {ours} here."
     known = [*Config.model_fields, *(described.key for described in describe_keys())]
@@ -366,10 +347,3 @@ def _key_suggestion(key: str) -> str:
     if near:
         return f" Did you mean {near[0]}?"
     return f" Allowed here: {', '.join(beside)}."
-
-
-def _allowed_value(error: ErrorDetails) -> str:
-    message = error["msg"].removeprefix("Input should be ").removesuffix(".")
-    if message.startswith("a valid dictionary"):
-        return "a mapping"
-    return message[0].lower() + message[1:]

@@ -24,6 +24,7 @@ from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import CONCURRENCY
 from skillfit.models.registry import ModelSpec, names_cli_program
+from skillfit.settings import Number, Settings, nested_model
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 PROGRAM_AGENTS = ("tools", "cli")  # those of them that run programs
@@ -36,14 +37,10 @@ GraderSetting = str | JsonObject  # a name, or {name: settings}
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
-class Section(BaseModel):
-    """A part of the config: immutable, without unknown keys and infinite numbers, documented by
-    field docstrings.
-    """
+class Section(Settings):
+    """A part of the config, documented by field docstrings."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 def _named_grader(value: GraderSetting | None) -> GraderSetting | None:
@@ -63,7 +60,7 @@ class ModelSection(Section):
     """The model that grades answers. Needed only by graders that ask a model."""
     concurrency: int = Field(default=CONCURRENCY, gt=0)
     """The most calls at one time, per endpoint. The limiter finds the best number below it."""
-    prices: dict[str, dict[str, float]] = Field(default_factory=dict)
+    prices: dict[str, dict[str, Number]] = Field(default_factory=dict)
     """Dollars per million tokens that override or extend the bundled table: {model: {input, cached,
     output}}.
     """
@@ -483,7 +480,7 @@ def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
     for name, info in kind.model_fields.items():
         if name not in recorded:
             continue
-        value, nested = recorded[name], _nested(info.annotation)
+        value, nested = recorded[name], nested_model(info.annotation)
         if nested is not None and isinstance(value, Mapping):
             value = _accepted(nested, value)
         values[name] = value
@@ -500,7 +497,7 @@ def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
 def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     for name, info in model.model_fields.items():
         key = f"{prefix}{name}"
-        nested = _nested(info.annotation)
+        nested = nested_model(info.annotation)
         if nested is None or nested is ModelSpec:
             yield Key(
                 key,
@@ -511,14 +508,6 @@ def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
             )
         if nested is not None:
             yield from _describe(nested, f"{key}.")
-
-
-def _nested(annotation: Any) -> type[BaseModel] | None:
-    """The section or model spec that a field holds, if it holds one."""
-    for kind in get_args(annotation) or (annotation,):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
 
 
 def _default(info: FieldInfo) -> Any:
@@ -557,4 +546,6 @@ def _type(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation))
 
 
-SECTIONS = tuple(name for name, info in Config.model_fields.items() if _nested(info.annotation))
+SECTIONS = tuple(
+    name for name, info in Config.model_fields.items() if nested_model(info.annotation)
+)

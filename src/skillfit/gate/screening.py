@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from skillfit.errors import InputError
 from skillfit.gate.base import BaseGate, Candidate, Observation, Ruling, Verdict
@@ -56,7 +56,7 @@ HOPELESS = 0.4  # a rewritten document less likely than this to be better gets n
 INTERACTION_SD = 0.03  # points by which a composed skill may differ from the sum of its edits
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ScreeningJudgement:
     """A judgement that has begun, with the state before it."""
 
@@ -67,8 +67,8 @@ class ScreeningJudgement:
     old_score: float
     count: RolloutCount
     document: bool  # the candidate is a whole document, not a list of edits
-    running: asyncio.Task[list[Outcome]] | None = None
-    arms: list[tuple[Arm, Item]] = field(default_factory=list)  # of the rollouts that run
+    arms: Sequence[tuple[Arm, Item]] = ()  # of the selection rollouts that have started
+    running: asyncio.Task[list[Outcome]] | None = None  # those rollouts
 
     async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
         return await self.gate.decide_judgement(self, training)
@@ -229,9 +229,8 @@ class ScreeningGate(BaseGate):
         old = self.pool.incumbent
         changes = candidate is not None and candidate.skill.hash != old.skill.hash
         document = candidate is not None and not candidate.edits and changes
-        count = RolloutCount(self.sampler)
         judgement = ScreeningJudgement(
-            self, name, candidate, old, self._score().mean, count, document
+            self, name, candidate, old, self._score().mean, RolloutCount(self.sampler), document
         )
         if document:
             return judgement
@@ -242,9 +241,9 @@ class ScreeningGate(BaseGate):
                 self.pool.promote(entry.id, "the gate is off: every edit is accepted")
         if self.pool.pending() or self.pool.incumbent.skill.hash != old.skill.hash:
             items = self.items * self.settings.passes
-            arms = self._arms(f"{self.config.train.seed}/{name}/selection", items)
-            judgement.arms = list(zip(arms, items, strict=True))
-            judgement.running = self.sampler.start(judgement.arms)
+            drawn = self._arms(f"{self.config.train.seed}/{name}/selection", items)
+            arms = list(zip(drawn, items, strict=True))
+            return replace(judgement, arms=arms, running=self.sampler.start(arms))
         return judgement
 
     async def judge(

@@ -15,33 +15,29 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, Notice, Reply, Request, Role
 from skillfit.models.secrets import remember_secret, remember_setting
 from skillfit.plain_text import shorten
+from skillfit.settings import Settings
 
 _SECRET = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|passwd|sig|signature|code)$", re.IGNORECASE
 )
 _HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
+SCRIPTED = "scripted"  # the provider of models that are functions of the user
 # Options of command-line programs that say where and how they run on this machine, not what they
 # do. They may change between two starts of one run.
 MACHINE_OPTIONS = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(Settings):
     """The model of one role. In YAML a string is the id."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-        hide_input_in_errors=True,
-        allow_inf_nan=False,
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True, hide_input_in_errors=True)
 
     id: str
     """`provider/name`: openai, azure, anthropic, gemini, openrouter, qwen, minimax, ollama, local,
@@ -102,7 +98,13 @@ class ModelSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_string(cls, value: Any) -> Any:
-        return {"id": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"id": value}
+        if not isinstance(value, (Mapping, cls)):
+            raise ValueError(
+                "it should be provider/name, such as openai/gpt-5-mini, or a mapping with an `id`"
+            )
+        return value
 
 
 def names_cli_program(model_id: str) -> bool:
@@ -408,7 +410,7 @@ register_provider(
     probed=False,
 )
 register_provider(
-    "scripted",
+    SCRIPTED,
     f"{_PROVIDERS}.practice:scripted",
     about="a Python function, path.py:name",
     free=True,

@@ -1,6 +1,6 @@
 """Run items under skills: requests, outcomes, the engine, and where rollouts execute."""
 
-from skillfit.rollout.engine import Executor, LocalExecutor, Rollouts
+from skillfit.rollout.engine import Executor, LocalExecutor, RolloutEngine
 from skillfit.rollout.outcome import (
     Arm,
     Outcome,
@@ -15,8 +15,8 @@ __all__ = [
     "Executor",
     "LocalExecutor",
     "Outcome",
+    "RolloutEngine",
     "RolloutRequest",
-    "Rollouts",
     "Tally",
     "gather",
     "requests_for",

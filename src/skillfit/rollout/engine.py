@@ -1,8 +1,8 @@
 """The rollout engine: runs items under skills, each rollout paid for once.
 
-`Rollouts.start` queues the planned rollouts in an order that the requests fix. A bounded window
-decides how many run at the same time; a rollout gets an asyncio task when its turn comes, so a
-queue of 100,000 costs little. Rollouts that the journal has are not run: their outcome is read,
+`RolloutEngine.start` queues the planned rollouts in an order that the requests fix. A bounded
+window decides how many run at the same time; a rollout gets an asyncio task when its turn comes, so
+a queue of 100,000 costs little. Rollouts that the journal has are not run: their outcome is read,
 without a task.
 
 A failed rollout is an outcome, not an exception. Errors that stop the whole run (bad key, wrong
@@ -61,7 +61,7 @@ _ROOM_ABOVE_LIMIT = 1.25
 _NEAR_THE_CAP = 4  # reservations: with less left than this many, rollouts run one by one
 
 
-class Rollouts:
+class RolloutEngine:
     """Runs rollouts. `start` plans them and returns at once; `run` waits for them.
 
     `max_in_flight`: rollouts at the same time. Make it about twice the model's concurrency, so
@@ -616,7 +616,7 @@ def refuse_unseen_usage(
         )
     seen = "usd" in reports or ("tokens" in reports and has_price)
     if caps.usd is not None and not seen and usd_per_rollout is None:
-        why = "no price is known for its model" if "tokens" in reports else "reports no usage"
+        why = "no price is known for its model" if "tokens" in reports else "it reports no usage"
         raise InputError(
             f"budget.usd is set, but the cost of {agent} cannot be seen ({why}).",
             hint="Give the price in model.prices, or your own figure for one rollout in "
@@ -686,7 +686,7 @@ class _Planned:
 
 @dataclass(slots=True)
 class _Batch:
-    """The rollouts of one call to `Rollouts.start`, counted as they finish: says when to stop
+    """The rollouts of one call to `RolloutEngine.start`, counted as they finish: says when to stop
     the run because they fail for reasons other than the skill.
 
     `proven`: something was scored earlier in this run, so the setup as such works.

@@ -30,7 +30,7 @@ from skillfit.config.schema import Config, ModelSection, with_earlier_behaviour
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue, PartDescription, is_reference
 from skillfit.models.protocol import ROLES
-from skillfit.models.registry import MACHINE_OPTIONS, ModelSpec, names_cli_program
+from skillfit.models.registry import MACHINE_OPTIONS, SCRIPTED, ModelSpec, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.plain_text import shorten
 from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
@@ -475,6 +475,9 @@ def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
     if spec is None:
         return None
     kept: IdentityJson = spec.model_dump(mode="json", exclude=set(CHANGEABLE_OF_A_MODEL))
+    provider, _, name = spec.id.partition("/")
+    if provider == SCRIPTED:  # without its folder, so that a moved project is the same run
+        kept["id"] = f"{SCRIPTED}/{Path(name).name}"
     options = kept["options"]
     if names_cli_program(spec.id) and isinstance(options, dict):
         kept["options"] = {

@@ -114,6 +114,14 @@ class RunView:
         """None while the run has not finished."""
         return finished.summary if (finished := self.finished) else None
 
+    @property
+    def pool(self) -> tuple[str, ...]:
+        """The ids of the edits in the pool after the last decision; empty before the first one,
+        and for gates without a pool.
+        """
+        decided = self._last(GateDecided)
+        return tuple(effect.id for effect in decided.effects) if decided else ()
+
     def _last(self, kind: type[E]) -> E | None:
         last = self.events.last(kind)
         return last.event if last and isinstance(last.event, kind) else None
@@ -202,8 +210,22 @@ class RunCard:
         return bool(self.finish_reason)
 
     @property
+    def doubt(self) -> str:
+        """Why `selection.best` is not the result of a finished run: fresh rollouts did not confirm
+        that the skill is better, or there were none. Empty for a confirmed score, and for the
+        initial skill's.
+        """
+        if not self.finished or self.selection.best in (None, self.selection.baseline):
+            return ""
+        if self.ship is None or not self.ship.repeats:
+            return "not verified"
+        return "" if self.ship.verdict == "improved" else "not confirmed"
+
+    @property
     def score(self) -> float | None:
-        """The latest score on the selection split."""
+        """The selection score of the skill that the run handed back; before that, the latest."""
+        if self.unproven:
+            return self.selection.baseline
         if self.selection.best is not None:
             return self.selection.best
         return self.points[-1].score if self.points else self.selection.baseline

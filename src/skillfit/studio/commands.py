@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,13 +28,14 @@ from skillfit.models.json_text import JsonObject, printed_json
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import last_part, shorten
-from skillfit.run.control import SteeringRequest, request_steering
+from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, request_steering
 from skillfit.run.store import HANDOFF, JOURNAL, in_use
-from skillfit.run.view import RESUMABLE, read_listed
+from skillfit.run.view import RESUMABLE, RunView, read_listed
 from skillfit.skill.document import DOCUMENT_NAMES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")
+_LISTED_EDITS = 30  # ids in a message, of those that were proposed last
 _LONGEST = 4_000  # characters of a program's output in a message
 
 
@@ -65,7 +67,19 @@ def steer_run(run: Path, action: str, target: str = "", text: str = "") -> Steer
                 "The run has finished, so it takes no more decisions.",
                 hint="Change the skill yourself, or start a new run from it.",
             )
+        if action in EDIT_ACTIONS and target:
+            _refuse_unknown_edit(run, target)
     return request_steering(run, action, target, text)
+
+
+def _refuse_unknown_edit(run: Path, edit: str) -> None:
+    """Raise an error for an edit that the run does not have. Without a pool, it may come yet."""
+    with closing(RunView.open(run)) as view:
+        pool = view.pool
+    if pool and edit not in pool:
+        known = f"Its edits: {', '.join(pool[-_LISTED_EDITS:])}"
+        more = f" and {len(pool) - _LISTED_EDITS} older ones" if len(pool) > _LISTED_EDITS else ""
+        raise InputError(f"The run in {run} has no edit {edit!r}.", hint=f"{known}{more}.")
 
 
 def waiting_prompts(run: Path) -> list[Pending]:
@@ -371,6 +385,11 @@ def _flat(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple
                 yield from _flat({str(at): one}, f"{key}.")
         else:
             yield key, item
+
+
+def has_config(folder: Path) -> bool:
+    """Whether a config file lies directly in the folder."""
+    return any(_is_config(path) for path in sorted(folder.glob("*.y*ml")))
 
 
 def _is_config(path: Path) -> bool:

@@ -42,6 +42,7 @@ from skillfit.studio.commands import (
     PATH_KEYS,
     CommandResult,
     Folders,
+    as_typed,
     check_run_name,
     check_settings,
     run_command,
@@ -313,6 +314,10 @@ def compared_edits(stories: Sequence[RunStory]) -> list[EditRow]:
 
 async def new_page(studio: Studio, request: Request) -> Response:
     """The form; with POST, its estimate, its check, or the start of the run."""
+    project = studio.project
+    if project is None or studio.library.is_run:
+        page = await asyncio.to_thread(_no_new_run, studio)
+        return studio.page(request, page, 200 if request.method == "GET" else 400)
     if request.method == "GET":
         filled = NewRun(_free_name(studio), request.query_params.get("config", ""))
         return _form_page(studio, request, filled)
@@ -325,7 +330,7 @@ async def new_page(studio: Studio, request: Request) -> Response:
             return _form_page(studio, request, filled)
         filled.check(studio.folders)
         run = studio.folders.resolve(studio.library.folder / filled.name)
-        config = filled.config_path(studio.folders, studio.project)
+        config = filled.config_path(studio.folders, project)
     except SkillfitError as error:
         filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
         return _form_page(studio, request, filled, problem=str(error))
@@ -338,10 +343,35 @@ async def new_page(studio: Studio, request: Request) -> Response:
     else:
         arguments = ["estimate", *words]
     try:
-        result = await run_command(arguments, folder=studio.project, timeout=_CHECK_SECONDS)
+        result = await run_command(arguments, folder=project, timeout=_CHECK_SECONDS)
     except InputError as error:
         return _form_page(studio, request, filled, problem=str(error))
     return _form_page(studio, request, filled, result=result, kind=do)
+
+
+def _no_new_run(studio: Studio) -> NoNewRunPage:
+    """Why no run can be started here, and the command for a studio in which that is possible."""
+    runs = studio.library.folder
+    if studio.library.is_run:
+        reason = "This studio was started for a single run. A new one needs a folder of runs."
+        runs = runs.parent
+    else:
+        reason = (
+            "This studio does not know the project: the folder with the skills, tasks and config"
+            " files of these runs."
+        )
+    words = ["studio", str(runs)]
+    if studio.project is None:
+        words += ["--project", str(next(studio.library.config_folders(), "PROJECT"))]
+    return NoNewRunPage(reason, as_typed(words))
+
+
+@dataclass(frozen=True, slots=True)
+class NoNewRunPage(PageData):
+    template: ClassVar = "no_new_run.html.j2"
+
+    reason: str
+    command: str
 
 
 def _setting_texts(texts: dict[str, str]) -> dict[str, str]:
@@ -375,6 +405,7 @@ def _form_page(
     page = NewRunPage(
         filled=filled,
         given=given,
+        project=str(studio.project),
         problem=problem,
         result=result,
         kind=kind,
@@ -393,6 +424,7 @@ class NewRunPage(PageData):
 
     filled: NewRun
     given: Mapping[str, str]  # settings of the config file to start from
+    project: str
     problem: str
     result: CommandResult | None  # of an estimate or a check
     kind: str  # estimate or check
@@ -428,8 +460,10 @@ def starting_page(studio: Studio, request: Request) -> Response:
     if (run / JOURNAL).is_file() and _has_started(studio, name):
         return studio.go_to(run_url("run", name))
     alive = studio.starter.is_starting(run) or in_use(run)
-    written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
-    config = studio.folders.shown(written) if written.is_file() else ""
+    config = ""
+    if studio.project is not None:
+        written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
+        config = studio.folders.shown(written) if written.is_file() else ""
     return studio.page(request, StartingPage(name, alive, start_log(run), config))
 
 

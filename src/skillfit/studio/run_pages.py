@@ -638,19 +638,28 @@ def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
-    if studio.library.follow(run).story().is_ablation:
+    story = studio.library.follow(run).story()
+    if story.is_ablation:
         arguments = ["ablate", str(run / CONFIG_FILE), "--run", str(run), "--json"]
     else:
         arguments = ["resume", str(run), *overrides, "--json"]
-    studio.starter.start(run, arguments, folder=studio.project)
+    studio.starter.start(run, arguments, folder=_command_folder(studio, story))
     return f"Resumed with: {as_typed(arguments)}"
+
+
+def _command_folder(studio: Studio, story: RunStory) -> Path | None:
+    """Where commands about a run are run: Python modules that its config names are found there."""
+    if studio.project is not None:
+        return studio.project
+    folder = story.config.settings.env.folder
+    return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 async def _apply(studio: Studio, run: Path, do: str) -> str:
     story = await asyncio.to_thread(studio.library.follow(run).story)
     studio.folders.resolve(story.data.skill)
     arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes"]
-    result = await run_command(arguments, folder=studio.project)
+    result = await run_command(arguments, folder=_command_folder(studio, story))
     if result.error:
         raise InputError(result.error)
     done = "Restored the former text" if do == "undo" else "Changed the skill"

@@ -17,7 +17,8 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +37,7 @@ from skillfit.report import RunFollower, RunStory
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import STEERING
 from skillfit.run.store import HANDOFF, JOURNAL, LOCK, in_use
-from skillfit.run.view import ListedRun, find_runs, read_listed
+from skillfit.run.view import ListedRun, RunView, find_runs, read_listed
 from skillfit.studio.commands import Folders, Starter
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import items_of, read_rows
@@ -45,6 +46,7 @@ _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
 _CSRF_FIELD = "csrf"
 _FOLLOWED = 40  # runs whose story is kept in memory
+_ASKED_RUNS = 20  # runs that are asked for the folder of their config
 _PAUSE_FACTOR = 50  # pause between two looks, in durations of a look
 _LEAST = 1.0  # seconds between two looks
 _MOST = 15.0
@@ -69,11 +71,14 @@ class ActionMessage:
 class Studio:
     """One studio: its folders, its runs, and how pages are made."""
 
-    def __init__(self, runs: Path, project: Path, csrf: str) -> None:
-        """`csrf`: the token that every changing form must carry."""
-        self.library = RunLibrary(runs)
+    def __init__(self, library: RunLibrary, project: Path | None, csrf: str) -> None:
+        """`project`: where new runs find skills, tasks and configs; None: not known. `csrf`: the
+        token that every changing form must carry.
+        """
+        runs = library.folder
+        self.library = library
         self.project = project
-        self.folders = Folders.of(project, runs)
+        self.folders = Folders.of(project, runs) if project else Folders.of(runs)
         self.csrf = csrf
         self.starter = Starter()
         self._messages: OrderedDict[str, ActionMessage] = OrderedDict()
@@ -82,6 +87,7 @@ class Studio:
             "run_url": run_url,
             "csrf_field": _CSRF_FIELD,
             "folder_name": runs.name,
+            "folder_path": str(runs) if project in (None, runs) else self.folders.shown(runs),
         }
 
     def render(self, page: PageData, part: str = "", **shared: object) -> str:
@@ -206,6 +212,22 @@ class RunLibrary:
 
     def story(self, name: str) -> RunStory:
         return self.follow(self.find(name)).story()
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is itself a run."""
+        return (self.folder / JOURNAL).is_file()
+
+    def config_folders(self) -> Iterator[Path]:
+        """The folders of the configs of the newest runs that are still there."""
+        for run in self.index().runs[:_ASKED_RUNS]:
+            try:
+                with closing(RunView.open(run.listed.path)) as view:
+                    folder = view.config.settings.env.folder
+            except SkillfitError:  # damaged: its own page says so
+                continue
+            if folder and Path(folder).is_dir():
+                yield Path(folder).resolve()
 
     def index(self) -> RunIndex:
         """All runs. A run whose files did not change is not read again."""

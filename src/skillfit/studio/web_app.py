@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -38,7 +38,8 @@ from skillfit.errors import InputError, SkillfitError
 from skillfit.report.html_report import ASSETS as REPORT_ASSETS
 from skillfit.report.html_report import PageData
 from skillfit.studio import folder_pages, run_pages
-from skillfit.studio.site import Studio
+from skillfit.studio.commands import has_config
+from skillfit.studio.site import RunLibrary, Studio
 
 View = Callable[[Studio, Request], Response]  # runs in a thread
 
@@ -82,12 +83,15 @@ def make_app(
     host: str = "127.0.0.1",
     project: Path | None = None,
 ) -> Starlette:
-    """The studio for the runs under `path`. New runs take skills and tasks from `project`."""
+    """The studio for the runs under `path`. New runs take skills and tasks from `project`; by
+    default that is found as `project_of` says.
+    """
     if not path.is_dir():
         raise InputError(f"{path} is not a folder.", hint="Give the folder that your runs are in.")
     runs = path.resolve()
     session = session or Session()
-    studio = Studio(runs, project_of(runs, project), session.csrf)
+    library = RunLibrary(runs)
+    studio = Studio(library, project_of(library, project), session.csrf)
     routes = [Route(address, partial(view, studio), name=address) for address, view in _PAGES]
     app = Starlette(
         routes=[
@@ -107,16 +111,24 @@ def make_app(
     return app
 
 
-def project_of(runs: Path, project: Path | None) -> Path:
+def project_of(library: RunLibrary, project: Path | None) -> Path | None:
     """The folder that skills and tasks of new runs are picked from: as given, else the current one
-    if the runs lie in it, else the one around the runs.
+    if the runs lie in it, else the one with the config of the newest run. None: it is not known.
+
+    The studio may read and write in the project, and a run may come from somebody else. So the
+    folder that a run names only counts if the runs lie in it and it has a config file.
     """
     if project is not None:
         if not project.is_dir():
             raise InputError(f"{project} is not a folder.", hint="Give a folder with --project.")
         return project.resolve()
     here = Path.cwd().resolve()
-    return here if runs.is_relative_to(here) and runs != here else runs
+    if here in library.folder.parents:
+        return here
+    for folder in (*library.config_folders(), library.folder):
+        if library.folder.is_relative_to(folder) and has_config(folder):
+            return folder
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +290,11 @@ class Guard:
         """Exchange the token of the link for a cookie."""
         if not known and not self._session.accepts_token(request.query_params["token"]):
             return HTMLResponse(_REFUSED, 401)
-        # Only the path goes into the redirect, with one slash: "//host/" would be another site.
+        # One slash in front: "//host/" would be another site.
         target = "/" + quote(request.url.path.replace("\\", "/").lstrip("/"))
+        rest = [(key, text) for key, text in request.query_params.multi_items() if key != "token"]
+        if rest:
+            target += f"?{urlencode(rest)}"
         response = RedirectResponse(target, 303)
         response.set_cookie(
             _cookie_name(request),

@@ -19,7 +19,7 @@ from skillfit.models.protocol import AnswerPending, ModelError
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import ProposerParts
-from skillfit.rollout import Executor, Rollouts
+from skillfit.rollout import Executor, RolloutEngine
 from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
 from skillfit.run.control import Control, Interrupted, RecordedRequests
@@ -122,7 +122,7 @@ async def open_rollouts(
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     spending: Spending | None = None,
-) -> AsyncIterator[Rollouts]:
+) -> AsyncIterator[RolloutEngine]:
     """The rollout engine alone, for commands that only measure.
 
     A command that measures in several runs hands them one `spending`, so that caps hold for all.
@@ -138,17 +138,17 @@ async def _open(
     listeners: Sequence[Listener],
     control: Control,
     spending: Spending | None = None,
-) -> AsyncIterator[tuple[_Models, list[Rollouts]]]:
+) -> AsyncIterator[tuple[_Models, list[RolloutEngine]]]:
     """The models, and a rollout engine per grader: the training one, then the ship grader's."""
     for listener in listeners:
         run.events.listen(listener)
-    async with AsyncExitStack() as closing:
-        closing.enter_context(control.reporting(run.journal.spent))
-        models = _Models(inputs.config, run, closing, spending)
+    async with AsyncExitStack() as resources:
+        resources.enter_context(control.reporting(run.journal.spent))
+        models = _Models(inputs.config, run, resources, spending)
         for role, deferred in inputs.deferred.items():
             deferred.bind(models.connect(role, deferred.spec))
         if inputs.task.evaluator is not None:
-            await closing.enter_async_context(inputs.task.evaluator.opened(run.path))
+            await resources.enter_async_context(inputs.task.evaluator.opened(run.path))
         agent = inputs.agent or _agent(inputs, models)
         engines = [
             _rollouts(inputs, task, agent, models, run)
@@ -158,7 +158,7 @@ async def _open(
         control.on_stop(lambda: models.budget.stop(Interrupted()))
         for engine in engines:
             control.on_stop(engine.stop)
-            closing.push_async_callback(engine.close)
+            resources.push_async_callback(engine.close)
         try:
             yield models, engines
         except AnswerPending as first:
@@ -172,11 +172,11 @@ class _Models:
         self,
         config: Config,
         run: RunDirectory,
-        closing: AsyncExitStack,
+        resources: AsyncExitStack,
         spending: Spending | None = None,
     ) -> None:
         caps = config.budget
-        self._config, self._run, self._closing = config, run, closing
+        self._config, self._run, self._resources = config, run, resources
         self._prices = Prices(config.model.prices)
         self._limiters = Limiters()
         self.clients: dict[Role, Model] = {}
@@ -187,7 +187,7 @@ class _Models:
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
         self.caps = caps
         self.budget = Budget(caps, run.journal, spending=spending, on_warning=self._warn)
-        closing.callback(self.budget.close)
+        resources.callback(self.budget.close)
 
     def price_of_agent(self, usage: Usage) -> Usage:
         """What a program used, in dollars: as it reports them, else by the price of its model."""
@@ -234,7 +234,7 @@ class _Models:
             ),
             folder=self._run.path / HANDOFF,
         )
-        self._closing.push_async_callback(client.close)
+        self._resources.push_async_callback(client.close)
         self.clients[role] = client
         return RecordedModel(client, self._run.journal, role)
 
@@ -249,14 +249,14 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
 
 def _rollouts(
     inputs: Inputs, task: Task, agent: Agent | None, models: _Models, run: RunDirectory
-) -> Rollouts:
+) -> RolloutEngine:
     """The rollout engine. It meters whole rollouts where skillfit does not see the model calls."""
     config = inputs.config
     in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None
     )
     executor = inputs.parts.executor()
-    return Rollouts(
+    return RolloutEngine(
         task,
         agent,
         run.journal,

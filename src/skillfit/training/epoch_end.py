@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from skillfit.config.schema import EvaluationSection, OptimizerSection
 from skillfit.gate import Candidate, Gate, TextFilter
 from skillfit.optimize.stages import Pair, keep_pairs, pair_up, top_up, write_advice, write_lesson
-from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
+from skillfit.rollout import Outcome, RolloutEngine, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
 from skillfit.run.records import (
@@ -87,7 +87,7 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
         selection_hard=tally.hard if tally else None,
         selection_soft=tally.soft if tally else None,
     )
-    _emit(log.emit, epoch, state, candidate, gate.best, record, comparison)
+    _emit(log.emit, epoch, state, candidate, record, comparison)
     return SlowUpdated(state, comparison)
 
 
@@ -144,12 +144,12 @@ async def _placeholder(
             origin = slow_update_name(epoch.number)
             state = await adopt(gate, evaluation, state, skill, origin, log, like=state.skill)
     record = SlowUpdateRecord(action="inject_placeholder", standings=state.standings)
-    _emit(log.emit, epoch, state, skill, gate.best, record)
+    _emit(log.emit, epoch, state, skill, record)
     return state
 
 
 async def _compare(
-    engine: Rollouts, settings: OptimizerSection, epoch: Epoch, state: TrainingState
+    engine: RolloutEngine, settings: OptimizerSection, epoch: Epoch, state: TrainingState
 ) -> EpochComparison:
     previous, current = state.epoch_start, state.skill
     before: list[Outcome] = []
@@ -235,7 +235,6 @@ def _emit(
     epoch: Epoch,
     state: TrainingState,
     candidate: Skill,
-    best: Skill,
     record: SlowUpdateRecord,
     comparison: EpochComparison | None = None,
 ) -> None:
@@ -248,6 +247,6 @@ def _emit(
             all_pairs=[pair.record() for pair in comparison.pairs] if comparison else [],
             candidate=candidate.text,
             skill=state.skill.text,
-            best_skill=best.text,
+            best_skill=state.best.text,
         )
     )

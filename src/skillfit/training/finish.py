@@ -24,7 +24,7 @@ from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import Samples, detectable_effect, mean
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
 from skillfit.optimize.proposer import author_of
-from skillfit.rollout import Arm, Outcome, Rollouts, Tally, requests_for
+from skillfit.rollout import Arm, Outcome, RolloutEngine, Tally, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import Amounts, BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
@@ -290,7 +290,7 @@ class Finalists:
 
 
 async def _compose(
-    gate: Gate, engine: Rollouts, items: Sequence[Item], state: TrainingState, log: StepLog
+    gate: Gate, engine: RolloutEngine, items: Sequence[Item], state: TrainingState, log: StepLog
 ) -> Finalists:
     """The skills worth a ship test."""
     final = None
@@ -410,7 +410,7 @@ def _ending(
 ) -> Ending:
     """What the run found, and what it hands back: the initial skill unless that is improved."""
     if ship is None and not gate.pools_edits:
-        found = gate.best
+        found = finalists.state.best
     elif ship is not None and ship.repeats:
         found = ship.skill
     else:
@@ -426,7 +426,7 @@ def _ending(
 
 
 async def _measure_last(
-    gate: Gate, engine: Rollouts, items: Sequence[Item], skill: Skill, log: StepLog
+    gate: Gate, engine: RolloutEngine, items: Sequence[Item], skill: Skill, log: StepLog
 ) -> Tally:
     with log.stage("final", len(items)):
         tally = await gate.adopt(skill, None)
@@ -480,7 +480,7 @@ def _audit(task: Task, score: float, log: StepLog) -> None:
 
 
 async def _run_tests(
-    engine: Rollouts, items: tuple[Item, ...], skills: Mapping[str, Skill], log: StepLog
+    engine: RolloutEngine, items: tuple[Item, ...], skills: Mapping[str, Skill], log: StepLog
 ) -> Mapping[str, Tally]:
     """The test split, read once: each distinct skill among initial, best and final."""
     distinct = {skill.hash: skill for skill in skills.values()}

@@ -26,6 +26,7 @@ from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, Task, load_task
+from skillfit.tasks.graders import build_grader
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
 from skillfit.tasks.task import task_from_python
 from skillfit.training.plan import (
@@ -272,7 +273,10 @@ def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) 
     if grader is None:
         return None
     _refuse_second_grader(config, task, given)
-    return load_task(config.env, caps=_caps(config), grader=grader, judge=judge)
+    built = build_grader(
+        grader, judge=judge, base=Path(config.env.folder), key="evaluation.ship_grader"
+    )
+    return load_task(config.env, caps=_caps(config), grader=built, judge=judge)
 
 
 def _refuse_what_does_not_fit(

@@ -42,7 +42,7 @@ from skillfit.optimize.stages import (
     select_proposals,
     selection_event,
 )
-from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
+from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.budget import Budget
 from skillfit.run.control import EDIT_ACTIONS, RecordedRequests, SteeringRequest, cap_amount
@@ -166,6 +166,7 @@ async def take_step(
         in_flight.started[following.step] = start_step(run, following)
     training = await observations(rollouts)
     verdict = await judge(judging, training, log)
+    in_flight.judging = None
 
     result = StepResult(planned, training, learned, updated, verdict)
     carried = carry_winner(gate, state, verdict, planned)
@@ -175,7 +176,7 @@ async def take_step(
         )
         carried, result = noted.state, replace(result, notes=noted.notes)
     await run.persist_failures()
-    return close_step(run.config, gate.best, state, carried, result, log)
+    return close_step(run.config, state, carried, result, log)
 
 
 def start_step(run: Components, planned: PlannedStep) -> StartedStep:
@@ -197,13 +198,13 @@ async def learn(
     with log.stage("reflect"):
         proposals = await reflect(run.proposer, skill, rollouts, context)  # 2
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
-    patch = await aggregate(optimizer, run.texts, skill, proposals.patches, context, log)  # 3
-    selected = await select(optimizer, skill, patch, context, log)  # 4
-    return Learned(proposals, patch, selected, log)
+    merged = await aggregate(optimizer, run.texts, skill, proposals.patches, context, log)  # 3
+    selected = await select(optimizer, skill, merged.patch, context, log)  # 4
+    return Learned(proposals, merged.patch, selected, merged.refused, log)
 
 
 def roll_out(
-    engine: Rollouts, gate: Gate, planned: PlannedStep, repeats: int, log: StepLog
+    engine: RolloutEngine, gate: Gate, planned: PlannedStep, repeats: int, log: StepLog
 ) -> StepRollouts:
     """Start the training rollouts of a step, each under the arm that the gate assigns to it."""
     total = sum(len(batch.items) for batch in planned.batches) * repeats
@@ -290,7 +291,7 @@ async def reflect(
 
 async def reflect_again(
     optimizer: Optimizer | None,
-    engine: Rollouts,
+    engine: RolloutEngine,
     skill: Skill,
     rollouts: StepRollouts,
     context: Context,
@@ -317,6 +318,14 @@ async def reflect_again(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """The patches of a step as one."""
+
+    patch: Patch | None  # None: nothing is left
+    refused: int  # proposals that the leak check refused
+
+
 async def aggregate(
     optimizer: Optimizer | None,
     texts: TextFilter,
@@ -324,10 +333,10 @@ async def aggregate(
     patches: Sequence[Patch],
     context: Context,
     log: StepLog,
-) -> Patch | None:
-    """One patch of all, without what the leak check refuses; None when nothing was proposed."""
+) -> Aggregated:
+    """One patch of all, without what the leak check refuses."""
     cleaned = [_without_leaks(texts, patch, log.step) for patch in patches]
-    log.refused_proposals += _proposals(patches) - _proposals(cleaned)
+    refused = _proposals(patches) - _proposals(cleaned)
     to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
     sources = [patch for patch in cleaned if not patch.merge]
     with log.stage("aggregate"):
@@ -339,14 +348,14 @@ async def aggregate(
             )
             # A merge may change the wording, so its result is checked again.
             checked = _without_leaks(texts, merged, log.step)
-            log.refused_proposals += _proposals([merged]) - _proposals([checked])
+            refused += _proposals([merged]) - _proposals([checked])
             sources.insert(0, checked)
     proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
     if not proposals:
-        return None
-    merged = replace(sources[0], proposals=proposals)
-    log.emit(PatchMerged(step=log.step, patch=merged.record()))
-    return merged
+        return Aggregated(None, refused)
+    patch = replace(sources[0], proposals=proposals)
+    log.emit(PatchMerged(step=log.step, patch=patch.record()))
+    return Aggregated(patch, refused)
 
 
 def _without_leaks(texts: TextFilter, patch: Patch, step: int) -> Patch:

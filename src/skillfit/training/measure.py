@@ -29,7 +29,7 @@ from skillfit.gate.regression import (
 )
 from skillfit.gate.samples import Interval, Sampler, Samples, believe, interval, paired_evidence
 from skillfit.plain_text import quantity
-from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
+from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.control import Control, Interrupted
@@ -246,7 +246,7 @@ class AblationRollouts:
     def __init__(
         self,
         inputs: Inputs,
-        engine: Rollouts,
+        engine: RolloutEngine,
         run: RunDirectory,
         parts: Sequence[Unit],
         items: Sequence[Item],

@@ -25,7 +25,7 @@ from skillfit.gate.samples import Samples, item_differences, within_item_varianc
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import BadReply, Message, Model, NoReply, Request, Role
 from skillfit.models.registry import find_provider
-from skillfit.rollout import Outcome, Rollouts, gather, requests_for
+from skillfit.rollout import Outcome, RolloutEngine, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
@@ -194,7 +194,7 @@ async def _gold_check_of(task: Task, name: CheckName, grader: str) -> CheckResul
 
 
 async def _rollout_checks(
-    engine: Rollouts, task: Task, skill: Skill, settings: GateSettings
+    engine: RolloutEngine, task: Task, skill: Skill, settings: GateSettings
 ) -> list[CheckResult]:
     """Rollouts of some training items with the skill and without a part of it: noise, headroom,
     and whether the grader notices the difference.

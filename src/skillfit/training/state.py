@@ -32,7 +32,7 @@ from skillfit.optimize.context import render_memory
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.proposer import Proposals, Proposer
 from skillfit.optimize.stages import SelectedProposals, Update
-from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, gather
+from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest, gather
 from skillfit.rollout.outcome import Tally, raise_if_skipped
 from skillfit.run.budget import Budget
 from skillfit.run.events import Event, StageFinished, StageStarted
@@ -73,7 +73,7 @@ class Components:
     initial: Skill
     plan: Plan
     lag: int  # by how many steps edits join later than they were written
-    engine: Rollouts
+    engine: RolloutEngine
     gate: Gate
     gate_settings: GateSettings
     optimizer: Optimizer | None  # None: no optimizer model is configured
@@ -93,8 +93,8 @@ class FinishComponents:
     journal: Journal
     budget: Budget
     ship_task: Task | None  # the same items under the second grader, where there is one
-    ship_engine: Rollouts | None
-    engines: Sequence[Rollouts] = ()
+    ship_engine: RolloutEngine | None
+    engines: Sequence[RolloutEngine] = ()
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     def release_ship_test(self) -> None:
@@ -110,6 +110,7 @@ class TrainingState:
 
     skill: Skill  # the incumbent: what the next step starts from
     epoch_start: Skill  # the incumbent when this epoch began
+    best: Skill  # by the gate's metric
     baseline: Tally | None = None  # of the initial skill on the selection items; None: not yet
     baseline_score: float = 0.0  # the same under the gate's metric
     score: float = 0.0  # of the incumbent under the gate's metric
@@ -128,7 +129,7 @@ class TrainingState:
 
     @classmethod
     def begin(cls, initial: Skill) -> TrainingState:
-        return cls(initial, initial)
+        return cls(skill=initial, epoch_start=initial, best=initial)
 
     def next_epoch(self) -> TrainingState:
         return replace(self, epoch_start=self.skill, memory=())
@@ -143,10 +144,11 @@ class TrainingState:
         return replace(self, skill=skill, origin=origin, score=score)
 
     def tracking_best(self, gate: Gate, step: int) -> TrainingState:
-        """With the best skill's origin, when the best skill is the new incumbent."""
+        """With the gate's best skill; its origin changes when it is the new incumbent."""
         new = gate.best.hash == self.skill.hash and self.best_origin != self.origin
         return replace(
             self,
+            best=gate.best,
             best_origin=self.origin if new else self.best_origin,
             best_step=step if new else self.best_step,
             best_score=gate.best_score,
@@ -174,6 +176,7 @@ class Learned:
     proposals: Proposals = field(default_factory=Proposals)
     patch: Patch | None = None  # None: nothing was proposed
     selected: SelectedProposals | None = None
+    refused: int = 0  # proposals that the leak check refused, before and after merging
     log: StepLog | None = None  # None: the optimizer was not asked
 
 
@@ -219,7 +222,6 @@ class StepLog:
     place: Place = field(default_factory=Place)
     seconds: dict[str, float] = field(default_factory=dict)
     usage: UsageByStage = field(default_factory=UsageByStage)
-    refused_proposals: int = 0  # by the leak check, before and after merging
 
     @property
     def step(self) -> int:
@@ -242,7 +244,6 @@ class StepLog:
         """Add what another log counted, for work that was done beside the step."""
         self.seconds |= other.seconds
         self.usage.merge(other.usage)
-        self.refused_proposals += other.refused_proposals
 
 
 class Stage:
@@ -314,7 +315,7 @@ class CountedModel:
 class SelectionRollouts:
     """The gate's way to measure skills (`gate.Measure`); the rollouts are counted in the log."""
 
-    def __init__(self, engine: Rollouts) -> None:
+    def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
 
     def __call__(

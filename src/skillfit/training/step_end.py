@@ -94,7 +94,6 @@ def carry_winner(
 
 def close_step(
     config: Config,
-    best: Skill,
     before: TrainingState,
     carried: TrainingState,
     result: StepResult,
@@ -123,7 +122,7 @@ def close_step(
             action=result.action,
             skill=state.skill.text,
             skill_hash=state.skill.hash,
-            best_skill=best.text,
+            best_skill=state.best.text,
             record=record,
             digest=entry,
             appendix_notes=list(result.notes.added),
@@ -301,7 +300,7 @@ def _record(config: Config, state: TrainingState, result: StepResult, log: StepL
         timing=timing,
         tokens=log.usage.counts(),
         wall_time_s=round(sum(timing.values()), 3),
-        n_edits_blocked=log.refused_proposals,
+        n_edits_blocked=learned.refused,
         rollout_hard=tally.hard,
         rollout_soft=tally.soft,
         rollout_n=tally.scored,

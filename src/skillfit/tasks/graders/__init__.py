@@ -13,8 +13,10 @@ from pydantic import ValidationError
 from skillfit.errors import InputError, did_you_mean
 from skillfit.extensions import extension_names, find_extension, name_of
 from skillfit.models.protocol import Model
+from skillfit.settings import setting_problems
 from skillfit.tasks.graders.built_in import (
     F1,
+    GRADER_KEY,
     Anls,
     BuiltIn,
     Choice,
@@ -61,39 +63,39 @@ def build_grader(
     *,
     judge: Model | None = None,
     base: Path = Path(),
+    key: str = GRADER_KEY,
 ) -> Grader:
     """The grader that a setting describes. `file.py:grade` is relative to the folder `base`. Other
-    names are entry points of group `skillfit.graders`.
+    names are entry points of group `skillfit.graders`. Errors name the `key` of the setting.
     """
     if isinstance(setting, str):
         setting = {"python": setting} if ".py:" in setting else {setting: {}}
     if not isinstance(setting, Mapping):
-        return as_grader(setting, name_of(setting))
+        return as_grader(setting, name_of(setting), key=key)
     if not setting:
-        raise InputError("env.grader: an empty mapping names no grader.", hint=_EXAMPLE)
-    own = [key for key in setting if key not in BUILT_IN and key not in _COMPOSITIONS]
+        raise InputError(f"{key}: an empty mapping names no grader.", hint=_EXAMPLE)
+    own = [name for name in setting if name not in BUILT_IN and name not in _COMPOSITIONS]
     others = extension_names("grader") if own else ()
-    named = [key for key in setting if key not in own or key in others]
-    wrong = [
-        key for key in setting if key not in named and not (key == "weights" and named == ["mean"])
-    ]
+    named = [name for name in setting if name not in own or name in others]
+    weighted = named == ["mean"]
+    wrong = [name for name in setting if name not in named and not (weighted and name == "weights")]
     if not wrong and len(named) > 1:
         raise InputError(
-            f"env.grader names {len(named)} graders: {', '.join(named)}.",
+            f"{key} names {len(named)} graders: {', '.join(named)}.",
             hint="Name one, or put them in a list under all, any or mean.",
         )
     if wrong:
         unknown = str(wrong[0])
         known = [*BUILT_IN, *_COMPOSITIONS, *others]
         hint = did_you_mean(unknown, known) or f"Known: {', '.join(known)}; one at the top."
-        raise InputError(f"env.grader: {unknown!r} is not a grader.", hint=hint)
-    given = GraderContext(judge, base)
+        raise InputError(f"{key}: {unknown!r} is not a grader.", hint=hint)
+    given = GraderContext(judge, base, key)
     if named[0] in _COMPOSITIONS:
         return _composed(named[0], setting, given)
-    found = find_extension("grader", named[0], BUILT_IN, setting="env.grader")
+    found = find_extension("grader", named[0], BUILT_IN, setting=key)
     if isinstance(found, type) and issubclass(found, BuiltIn):
         return _built_in(found, setting[named[0]], given)
-    return as_grader(found, named[0], setting[named[0]])
+    return as_grader(found, named[0], setting[named[0]], key=key)
 
 
 def check_items(grader: Grader, items: Iterable[Item]) -> None:
@@ -150,18 +152,20 @@ def _leaves(grader: Grader) -> list[BuiltIn]:
 
 
 def _composed(how: str, setting: Mapping[str, Any], given: GraderContext) -> Grader:
-    parts = setting[how]
+    parts, key = setting[how], given.key
     if not isinstance(parts, list) or not parts:
-        raise InputError(f"env.grader.{how}: expected a list of graders.")
+        raise InputError(f"{key}.{how}: expected a list of graders.")
     weights = setting.get("weights", [1.0] * len(parts))
     numbers = isinstance(weights, list) and all(
-        isinstance(one, (int, float)) and one > 0 for one in weights
+        isinstance(one, (int, float)) and not isinstance(one, bool) and one > 0 for one in weights
     )
     if not numbers or len(weights) != len(parts):
         raise InputError(
-            f"env.grader.weights: expected {len(parts)} numbers above 0, found {weights!r}."
+            f"{key}.weights: expected {len(parts)} numbers above 0, found {weights!r}."
         )
-    built = tuple(build_grader(part, judge=given.judge, base=given.base) for part in parts)
+    built = tuple(
+        build_grader(part, judge=given.judge, base=given.base, key=f"{key}.{how}") for part in parts
+    )
     return Composed(
         cast(Literal["all", "any", "mean"], how), built, tuple(float(weight) for weight in weights)
     )
@@ -174,13 +178,9 @@ def _built_in(kind: type[BuiltIn], settings: Any, given: GraderContext) -> Built
     try:
         return kind.model_validate(settings, context=given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["env.grader", kind.name, *(str(part) for part in first["loc"])])
-        near = (
-            did_you_mean(str(first["loc"][-1]), kind.model_fields)
-            if first["type"] == "extra_forbidden"
-            else ""
-        )
-        raise InputError(
-            f"{where}: {first['msg']}.", hint=near or f"Settings: {', '.join(kind.model_fields)}."
-        ) from error
+        problem = next(setting_problems(error, kind, settings, f"{given.key}.{kind.name}"))
+        hint = ""
+        if problem.unknown:
+            name, known = problem.key.rpartition(".")[2], problem.beside
+            hint = did_you_mean(name, known) or f"Settings: {', '.join(known)}."
+        raise InputError(problem.sentence, hint=hint) from error

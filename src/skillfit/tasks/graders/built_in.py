@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import regex
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, in_thread
 from skillfit.models.json_text import JsonObject, at_path
 from skillfit.models.protocol import Model
+from skillfit.settings import Settings
 from skillfit.tasks.item import Attempt, Grader, Item, Score, labelled_choices
 
+GRADER_KEY = "env.grader"
 _SECONDS = 2.0  # of CPU time, for one search
 
 
@@ -71,7 +73,15 @@ def compiled(pattern: str) -> regex.Pattern[str]:
         raise InputError(f"regex {pattern!r} does not compile: {error.msg}{place}.") from error
 
 
-Pattern = Annotated[str, AfterValidator(lambda pattern: compiled(pattern).pattern)]
+def _compiles(pattern: str) -> str:
+    try:
+        compiled(pattern)
+    except InputError as error:  # pydantic adds the name of the setting to a ValueError
+        raise ValueError(error.message.removesuffix(".")) from error
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
 _SHORT = {
     "tag": {"tag": "answer"},
     "boxed": {"boxed": True},
@@ -80,12 +90,12 @@ _SHORT = {
 }
 
 
-class Extract(BaseModel):
+class Extract(Settings):
     """One way to find the answer; exactly one field is set. `extract: tag` is short for
     `<answer>…</answer>`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     tag: str | None = None
     """The last `<tag>…</tag>`."""
@@ -101,7 +111,12 @@ class Extract(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_short_form(cls, value: Any) -> Any:
-        return _SHORT.get(value, value) if isinstance(value, str) else value
+        if isinstance(value, (Mapping, cls)):
+            return value
+        if not isinstance(value, str) or value not in _SHORT:
+            names = ", ".join(_SHORT)
+            raise ValueError(f"it should be one of {names}, or a mapping such as {{tag: result}}")
+        return _SHORT[value]
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -201,14 +216,14 @@ class GraderContext:
 
     judge: Model | None
     base: Path
+    key: str = GRADER_KEY  # of the setting that names the grader, for errors
 
 
-class BuiltIn(BaseModel):
+class BuiltIn(Settings):
     """A grader whose settings are its fields. `short` is the field that a bare value sets, as in
     `regex: ^\\d+$`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: ClassVar[str]
     short: ClassVar[str]
 

@@ -43,7 +43,7 @@ from skillfit.sandbox.programs import (
     run_untrusted,
     scratch_folder,
 )
-from skillfit.tasks.graders.built_in import BuiltIn, GraderContext, listed
+from skillfit.tasks.graders.built_in import GRADER_KEY, BuiltIn, GraderContext, listed
 from skillfit.tasks.item import Attempt, Grader, Item, Score, as_score, stable_hash
 
 _CODE_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -165,7 +165,8 @@ class Python(BuiltIn, name="python", short="path"):
     _source: str = PrivateAttr()
 
     def model_post_init(self, given: GraderContext) -> None:
-        self._grader = as_grader(load_object(self.path, given.base), self.path)
+        found = load_object(self.path, given.base, setting=given.key)
+        self._grader = as_grader(found, self.path, key=given.key)
         self._source = stable_hash(
             (given.base / self.path.rpartition(":")[0]).read_text(encoding="utf-8")
         )
@@ -180,13 +181,13 @@ class Python(BuiltIn, name="python", short="path"):
         return {"python": self.path, "source": self._source}
 
 
-def as_grader(found: Any, name: str, settings: Any = None) -> Grader:
+def as_grader(found: Any, name: str, settings: Any = None, *, key: str = GRADER_KEY) -> Grader:
     """The grader that a user's class, object or function is. A class is made with `settings`; a
-    function grades by itself: `grade(item, answer)`.
+    function grades by itself: `grade(item, answer)`. Errors name the `key` of the setting.
     """
     if settings and not isinstance(settings, Mapping):
         raise InputError(
-            f"env.grader: the settings of {name} are {settings!r}.",
+            f"{key}: the settings of {name} are {settings!r}.",
             hint="Write them by name: {name: {argument: value}}.",
         )
     if isinstance(found, type):
@@ -194,11 +195,11 @@ def as_grader(found: Any, name: str, settings: Any = None) -> Grader:
             found = found(**(settings or {}))
         except TypeError as error:
             raise InputError(
-                f"env.grader: {name} cannot be made: {error}.",
+                f"{key}: {name} cannot be made: {error}.",
                 hint="Its settings are the arguments of the class: {name: {argument: value}}.",
             ) from error
     elif settings:
-        raise InputError(f"env.grader: {name} takes no settings.", hint="Only classes take them.")
+        raise InputError(f"{key}: {name} takes no settings.", hint="Only classes take them.")
     if hasattr(found, "grade"):
         check_methods("grader", found, _Grades, name)
         if is_built_in(found) or isinstance(found, BuiltIn):
@@ -206,7 +207,7 @@ def as_grader(found: Any, name: str, settings: Any = None) -> Grader:
         return GraderObject(found, name_of(type(found)))
     if not callable(found):
         raise InputError(
-            f"env.grader: {name} is {type(found).__name__}, which cannot grade.",
+            f"{key}: {name} is {type(found).__name__}, which cannot grade.",
             hint="Name a function (item, answer) -> score, or a class with a method `grade`.",
         )
     return FunctionGrader(found, name)
@@ -279,7 +280,8 @@ class JudgeGrader(BuiltIn):
     def model_post_init(self, given: GraderContext) -> None:
         if given.judge is None:
             raise InputError(
-                f"The grader {self.name!r} needs a judge model.", hint="Set model.judge."
+                f"{given.key}: the grader {self.name!r} needs a judge model.",
+                hint="Set model.judge.",
             )
         self._judge = given.judge
 
