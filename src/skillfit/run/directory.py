@@ -448,8 +448,12 @@ class AblationIdentity:
     plan: int  # version of the plan that says which skill each rollout runs under
 
     def as_json(self) -> IdentityJson:
-        models: IdentityJson = {"ablate": self.models, "skill": self.skill, "by": self.by}
-        return {**models, _PLAN_VERSION: self.plan}
+        return {
+            "ablate": self.models,
+            "skill": self.skill,
+            "by": self.by,
+            _PLAN_VERSION: self.plan,
+        }
 
     @staticmethod
     def recorded_plan(journal: Journal) -> int:
