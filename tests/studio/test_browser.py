@@ -273,6 +273,8 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
         page.get_by_role("button", name="Apply").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit apply", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() != SKILL
+        expect(page.get_by_text("This skill was applied to")).to_be_visible()
+        expect(page.get_by_role("button", name="Apply")).to_have_count(0)
         page.get_by_role("button", name="Undo").click()
         expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() == SKILL

@@ -306,6 +306,19 @@ async def test_an_unreadable_run_is_reported_and_other_runs_are_listed(
         assert "two/journal.sqlite" in client.get("/run/two").text
 
 
+@pytest.mark.parametrize("finish", ["", "infrastructure", "budget"])
+def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, finish: str) -> None:
+    """The skill of these runs does not exist."""
+    screening_run(tmp_path / "run", steps=2, finish=finish)
+    with browser(tmp_path) as client:
+        client.post("/act/run", data={"csrf": csrf_of(client), "do": "resume"})
+        page = client.get("/run/run").text
+        while ">starting</span>" in page or 'data-state="running"' in page:
+            page = client.get("/run/run").text
+        failure = page.partition('<pre class="message bad">')[2].partition("</pre>")[0]
+        assert failure.startswith("error: "), page
+
+
 def test_a_folder_and_a_run_that_disappear_are_said(tmp_path: Path) -> None:
     WrittenRun(tmp_path / "runs" / "run").close()
     with browser(tmp_path / "runs", tmp_path) as client:

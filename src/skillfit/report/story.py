@@ -135,7 +135,7 @@ class EditSummary:
     reason: str = ""
     items: tuple[str, ...] = ()  # training items it was written from
     history: tuple[EffectPoint, ...] = ()
-    in_best: bool = False  # its text is in the skill that the run hands back
+    in_best: bool = False  # its text is in the skill that was found
     awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
 
     @property

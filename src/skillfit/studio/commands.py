@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,10 +189,13 @@ class Starter:
         process = self._processes.get(run)
         return process is not None and process.poll() is None
 
-    def failure(self, run: Path) -> str:
-        """The last output of a process that was started here and failed; empty otherwise."""
+    def failure(self, run: Path, codes: Collection[int] | None = None) -> str:
+        """The last output of a process that was started here and failed, with one of these exit
+        codes if they are given; empty otherwise.
+        """
         process = self._processes.get(run)
-        if process is None or process.poll() in (None, 0):
+        code = process.poll() if process is not None else None
+        if not code or (codes is not None and code not in codes):
             return ""
         return start_log(run)
 

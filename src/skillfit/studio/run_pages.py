@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from skillfit.errors import InputError, SkillfitError
+from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
 from skillfit.plain_text import budget_amount, quantity
 from skillfit.report import RunStory, open_details
@@ -160,9 +160,17 @@ def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
         time_left=time_left(story),
         commands=next_commands(story),
         starting=studio.starter.is_starting(Path(story.path)),
-        start_failure=studio.starter.failure(Path(story.path)),
+        start_failure=_start_failure(studio, story),
         settings=settings_of_config(story.config),
     )
+
+
+def _start_failure(studio: Studio, story: RunStory) -> str:
+    """Why the run could not be resumed. A resumed run that ended says so itself."""
+    if story.state in ("running", "waiting") or story.is_over:
+        return ""
+    ended = story.state == "finished"
+    return studio.starter.failure(Path(story.path), (Exit.BUG, Exit.USAGE) if ended else None)
 
 
 def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> Markup:
@@ -644,7 +652,7 @@ def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
     else:
         arguments = ["resume", str(run), *overrides, "--json"]
     studio.starter.start(run, arguments, folder=_command_folder(studio, story))
-    return f"Resumed with: {as_typed(arguments)}"
+    return f"Started: {as_typed(arguments)}"
 
 
 def _command_folder(studio: Studio, story: RunStory) -> Path | None:
