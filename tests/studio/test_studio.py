@@ -83,6 +83,7 @@ async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> 
             if page != "/report/good/one":
                 assert "script-src 'self';" in reply.headers["content-security-policy"]
                 assert "<script>" not in reply.text and "style=" not in reply.text
+        assert "<small>initial skill</small>" in client.get("/item/good/one?id=t00").text
         listed = client.get("/").text
         assert 'href="/run/good/one"' in listed and 'href="/run/pool"' in listed
 
@@ -209,7 +210,7 @@ async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) 
             client.post("/act/open", data=form | csrf)
         page = client.get("/edit/open?id=s0001e01").text
         assert "skillfit steer open pin s0001e01" in page
-        assert "waits for the run to take it up" in page
+        assert "not yet read by the run" in page
         shown = page.partition(">pin</span>")[2].partition("</li>")[0]
         assert re.fullmatch(r"s0001e01 \d{4}-.*", re.sub("<.*?>", "", shown), re.DOTALL)
     assert [one.text for one in read_requests(folder / "open")] == ["", words]
@@ -389,7 +390,7 @@ async def test_handoff_prompts_are_answered(tmp_path: Path) -> None:
         said = client.post("/act/run", data=form | {"target": "../../x"}).text
         assert "No prompt" in said
         client.post("/act/run", data=form | {"target": "merge-1"})
-        assert "Everything is answered" in client.get("/handoff/run").text
+        assert "All prompts are answered" in client.get("/handoff/run").text
     assert (tmp_path / "run" / "handoff" / "merge-1.answer.md").read_text() == "{}"
 
 
@@ -533,7 +534,7 @@ def test_a_run_under_review_is_listed_as_such_and_continues_with_the_next_edit(
         page = client.post("/act/run", data=form).text
         assert "your approval of 1 edit," in page
         assert page.count("waiting for approval") == 1
-        assert "approved, waits for the run to take it up" in page
+        assert "approved, not yet read by the run" in page
         page = client.post("/act/run", data={**form, "do": "decline", "target": "s0001e02"}).text
         assert "waiting for approval" not in page and ">Resume</button>" in page
 

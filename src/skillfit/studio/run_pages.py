@@ -439,6 +439,7 @@ class ItemPage(PageData):
     record: ItemRecord | None
     full: FullItem | None
     rollouts: ListPage[RolloutFinished]
+    versions: Mapping[str, str]  # hash of a skill -> what it is called
 
 
 def item_page(studio: Studio, request: Request) -> Response:
@@ -457,6 +458,7 @@ def item_page(studio: Studio, request: Request) -> Response:
         record=record,
         full=full_item(studio.folders, story, item_id),
         rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
+        versions={one.skill_hash: one.label for one in story.versions if one.skill_hash},
     )
     return studio.page(request, page)
 
@@ -619,11 +621,12 @@ def _steer(run: Path, do: str, target: str, text: str) -> str:
 
 
 def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
-    """A higher cap: the running loop takes it up; a stopped run is resumed with it."""
+    """A higher cap: the running loop reads it; a stopped run is resumed with it."""
     _refuse_lower_cap(studio.library.follow(run).story(), cap, amount)
     steer_run(run, "budget", cap, amount)
     if in_use(run):
-        return f"The run takes up the budget of {amount} {cap} after its current step."
+        raised = budget_amount(cap, cap_amount(cap, amount))
+        return f"The run uses the budget of {raised} after its current step."
     return _resume(studio, run, [f"budget.{cap}={amount}"])
 
 
