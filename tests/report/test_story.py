@@ -19,6 +19,7 @@ from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _is_in_skill
+from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -34,6 +35,7 @@ from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import JOURNAL, dump, in_use, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
+from skillfit.tasks.item import Attempt, Score
 from tests.report.recorded_runs import (
     ADDED,
     BEST,
@@ -441,6 +443,20 @@ def test_a_reached_budget_is_the_one_to_raise(tmp_path: Path) -> None:
     story = replace(read_story(tmp_path / "run"), total=Usage(calls=2500000, usd=0.5))
     assert fullest_cap(story) == "calls"
     assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
+
+
+async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    assert read_story(run.path).isolation == ""
+    for number, isolation in enumerate(("", "bubblewrap")):
+        attempt = Attempt("billing", isolation=isolation)
+        outcome = Outcome("a", number, "scored", Score(1.0), attempt=attempt)
+        await run.journal.note(f"rollout/train/h/a/{number}", outcome, Outcome)
+    await run.journal.note("call/judge/x", 1, int)
+    run.close()
+    assert read_story(run.path).isolation == "bubblewrap"
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:
