@@ -16,10 +16,10 @@ from skillfit.models.secrets import remember_secret
 from skillfit.run.events import (
     EventLog,
     GateDecided,
-    RolloutCount,
     RolloutFailure,
     RolloutFinished,
     RolloutScore,
+    RolloutsDone,
     RunFinished,
     RunStarted,
     StageFinished,
@@ -304,10 +304,10 @@ def test_all_rollouts_are_counted_and_their_fields_read_without_their_events(pat
         log.emit(event)
     times = [stored.at for stored in log.read(kinds=(RolloutFinished,))]
     reader = EventLog.open_readonly(path)
-    assert sorted(reader.rollout_counts()) == [
-        RolloutCount("gate", 3, 2, times[2]),
-        RolloutCount("gate", 12, 1, times[3]),
-        RolloutCount("rollout", 3, 1, times[0]),
+    assert sorted(reader.rollouts_done()) == [
+        RolloutsDone("gate", 3, 2, times[2]),
+        RolloutsDone("gate", 12, 1, times[3]),
+        RolloutsDone("rollout", 3, 1, times[0]),
     ]
     assert reader.failed_rollouts() == [RolloutFailure("gate", 3, "timeout: no answer")]
     assert reader.rollout_scores() == [

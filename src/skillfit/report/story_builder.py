@@ -752,7 +752,7 @@ class RolloutTotals:
 
     def read(self, events: EventLog) -> None:
         """Count the rollouts of a log. Nothing may have been added before."""
-        for count in events.rollout_counts():
+        for count in events.rollouts_done():
             stage = self._stage(count.phase, count.step)
             stage.done, stage.latest = count.done, count.latest
         for failed in events.failed_rollouts():

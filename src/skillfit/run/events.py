@@ -218,7 +218,7 @@ class RolloutFinished(Event):
     feedback: str = ""  # what the grader said, cut
 
 
-class RolloutCount(NamedTuple):
+class RolloutsDone(NamedTuple):
     """How many rollouts a phase of a step has finished."""
 
     phase: str
@@ -258,7 +258,7 @@ def _columns(kind: type[Event], names: Sequence[str]) -> str:
 # read those. The key of a rollout is RolloutFinished/phase/step/rollout/…, so the index alone can
 # count them.
 _AFTER_KIND = f"substr(key, {len(RolloutFinished.__name__) + 2})"
-_ROLLOUT_COUNTS = f"""
+_ROLLOUTS_DONE = f"""
 SELECT counted.stage, counted.done, events.at FROM (
   SELECT substr({_AFTER_KIND}, 1, instr({_AFTER_KIND}, '/{ROLLOUTS}') - 1) AS stage,
     count(*) AS done, max(seq) AS last
@@ -627,12 +627,12 @@ class EventLog(Store):
         events = [stored.event for stored in self.of_kind(kind, *identity)]
         return [event for event in events if isinstance(event, kind)]
 
-    def rollout_counts(self) -> list[RolloutCount]:
+    def rollouts_done(self) -> list[RolloutsDone]:
         """The finished rollouts of each phase and step."""
         counts = []
-        for stage, done, at in self._db.execute(_ROLLOUT_COUNTS, _key_range(RolloutFinished)):
+        for stage, done, at in self._db.execute(_ROLLOUTS_DONE, _key_range(RolloutFinished)):
             phase, _, step = stage.rpartition("/")
-            counts.append(RolloutCount(phase, int(step), done, self._time(at)))
+            counts.append(RolloutsDone(phase, int(step), done, self._time(at)))
         return counts
 
     def failed_rollouts(self) -> list[RolloutFailure]:
