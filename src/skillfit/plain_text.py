@@ -177,7 +177,12 @@ def score_change(difference: float) -> str:
 
 def with_interval(difference: float, low: float, high: float) -> str:
     """A difference of mean scores and its interval: "+0.120 (+0.05 … +0.19)"."""
-    return f"{score_change(difference)} ({low:+z.2f} … {high:+z.2f})"
+    return f"{score_change(difference)} ({change_interval(low, high)})"
+
+
+def change_interval(low: float, high: float) -> str:
+    """The interval of a difference of mean scores: "+0.05 … +0.19"."""
+    return f"{low:+z.2f} … {high:+z.2f}"
 
 
 # Actions, finish reasons and stages of a run as people read them.

@@ -38,6 +38,20 @@ def test_the_demo_takes_no_folder_that_holds_other_things(shell: Shell, tmp_path
     assert said.code == 2 and "holds other files" in said.err
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_a_demo_that_cannot_start_leaves_nothing_behind(
+    made: bool, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    folder = tmp_path / "demo"
+    if made:
+        folder.mkdir()
+    refused = shell("demo", "--model", "openai/gpt-5-mini", "--dir", folder)
+    assert refused.code == 6 and "OPENAI_API_KEY is not set" in refused.err
+    assert f"the copy in {folder} was removed" in refused.err
+    assert folder.exists() == made and not (made and any(folder.iterdir()))
+
+
 @pytest.mark.parametrize("option", ["--model", "--optimizer"])
 def test_the_demo_refuses_an_unknown_model_before_it_copies_anything(
     option: str, shell: Shell, tmp_path: Path

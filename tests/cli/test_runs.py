@@ -532,6 +532,27 @@ def test_init_writes_a_project_that_loads_and_never_writes_over_one(
     assert Path("new/my-skill/SKILL.md").read_text() == "# Mine\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--grader", "regx"), "Did you mean 'regex'?"),
+        (("--agent", "{id: openai/x, temprature: 1}"), "Did you mean model.agent.temperature?"),
+        (("--agent", "{id: openai/x"), "'{id: openai/x' is not valid YAML"),
+    ],
+)
+def test_init_refuses_wrong_settings_before_it_writes_anything(
+    options: tuple[str, ...], said: str, shell: Shell
+) -> None:
+    refused = shell("init", "project", *options)
+    assert refused.code == 2 and said in refused.err
+    assert not Path("project").exists()
+
+
+def test_init_names_a_judge_for_a_grader_that_asks_one(shell: Shell) -> None:
+    assert shell("init", "project", "--grader", "rubric").code == 0
+    assert load_config(Path("project/skillfit.yaml")).model.judge is not None
+
+
 def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
     assert shell("init", "--skill", skill_of(run).parent).code == 0
     assert (

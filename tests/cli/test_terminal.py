@@ -155,13 +155,14 @@ def test_spend_names_the_caps_that_are_set() -> None:
 
 def test_plain_lines_are_words_for_people() -> None:
     assert event_lines(STARTED) == [
-        "Training triage for openai/gpt-5-mini: 40 train, 40 selection, 20 test items, 6 steps."
+        "Training triage for openai/gpt-5-mini: 40 train, 40 selection, 20 test items, 6 steps.",
+        "Scores are means over items, from 0 to 1.",
     ]
     models = {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "practice/optimizer"}}
-    [line] = event_lines(replace(STARTED, config=RecordedConfig({"model": models})))
+    [line, _] = event_lines(replace(STARTED, config=RecordedConfig({"model": models})))
     assert "for openai/gpt-5-mini (practice optimizer, no language model):" in line
     [line] = event_lines(decided(2, [effect(1, "promoted"), effect(2)]))
-    assert line.startswith("step 2: score about 0.550; promoted s0001e01")
+    assert line.startswith("step 2: selection score about 0.550; promoted s0001e01")
     assert "1 promoted, 1 pending, 0 dropped" in line
     skipped = StepFinished(
         epoch=1,
@@ -183,6 +184,24 @@ def test_plain_lines_are_words_for_people() -> None:
         skill_hash="s0",
     )
     assert event_lines(nothing) == ["ship test: no improvement: no candidate was accepted"]
+    assert event_lines(ship_tested()) == [
+        "ship test: improved, selection score +0.200 on fresh rollouts "
+        "(90 % interval +0.10 … +0.30)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "said"),
+    [
+        ("baseline", "selection", "baseline: initial skill scores 0.500 on 4 selection items"),
+        ("test_baseline", "test", "test baseline: initial skill scores 0.500 on 4 test items"),
+        ("test_best", "test", "test best: skill handed back scores 0.500 on 4 test items"),
+        ("test_final", "test", "test final: last skill scores 0.500 on 4 test items"),
+    ],
+)
+def test_a_score_says_whose_it_is_and_on_which_split(name: str, split: str, said: str) -> None:
+    measured = replace(BASELINE, name=name, split=split, hard=0.5, soft=0.5, scored=4, planned=4)
+    assert event_lines(measured) == [said]
 
 
 def test_a_slow_update_that_the_gate_decided_on_has_one_line() -> None:
@@ -191,7 +210,7 @@ def test_a_slow_update_that_the_gate_decided_on_has_one_line() -> None:
         decided(4, []), name=slow_update_name(2), decision="reject", evidence=found, score=None
     )
     [line] = [*event_lines(gate), *event_lines(slow_update("reject"))]
-    assert line.startswith("slow update 2: rejected, +0.000")
+    assert line.startswith("slow update 2: rejected, selection score +0.000")
     assert event_lines(slow_update("join_pool")) == [
         "slow update after epoch 2: added as a pending edit"
     ]

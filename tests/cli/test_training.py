@@ -157,8 +157,11 @@ def test_the_scores_of_both_splits_are_those_of_one_skill(unproven: bool) -> Non
     test = SplitLine(0.5, best=0.5 if unproven else 0.7, final=0.7)
     line = ResultLine("inconclusive", Path("r"), selection=SplitLine(0.4, 0.6), test=test)
     said = replace(line, unproven=unproven).as_text("").splitlines()
-    whose = " (unproven skill)" if unproven else ""
-    assert said[1:3] == [f"selection: 0.400 → 0.600{whose}", f"test: 0.500 → 0.700{whose}"]
+    whose = "unproven skill" if unproven else "best skill"
+    assert said[1:3] == [
+        f"selection score: initial skill 0.400 → {whose} 0.600",
+        f"test score: initial skill 0.500 → {whose} 0.700",
+    ]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -282,8 +285,9 @@ def test_every_score_of_the_result_is_in_the_metric_that_decides(
     )
     said = shell("train", config, *SMALL, *settings, "--run", "here")
     score = {"soft": 0.5, "mixed": 0.25}[metric]
-    assert f"test ({metric} score): {score:.3f} → {score:.3f}" in said.out
-    assert f"selection ({metric} score): {score:.3f} → {score:.3f}" in said.out
+    scores = f"initial skill {score:.3f} → best skill {score:.3f}"
+    assert f"test {metric} score: {scores}" in said.out
+    assert f"selection {metric} score: {scores}" in said.out
     line = shell("show", "here", "--json").json
     assert line["test"] == {"baseline": score, "best": score, "final": score}
     (listed,) = shell("ls", ".", "--json").json
@@ -305,3 +309,27 @@ def test_a_run_that_recorded_a_scripted_model_without_its_folder_is_resumed(
         assert changed.rowcount
     resumed = shell("resume", "r", "budget.calls=400")
     assert resumed.code in (3, 4) and "Resuming where the run stopped" in resumed.err
+
+
+def test_rollouts_say_which_settings_of_the_config_they_replace(shell: Shell, config: Path) -> None:
+    own = config.with_name("own.yaml")
+    own.write_text(
+        "_base_: skillfit.yaml\nenv: {limit: 12}\ntrain: {num_epochs: 9}\n"
+        "evaluation: {preflight: false, sel_env_num: 11}\nbudget: {rollouts: 600}\n"
+    )
+    said = shell("train", own, "--rollouts", 120, "--run", "r")
+    (line,) = [line for line in said.err.splitlines() if line.startswith("--rollouts")]
+    assert line == (
+        "--rollouts 120 replaces settings of own.yaml: train.num_epochs: 9, "
+        "evaluation.sel_env_num: 11 (now 8), budget.rollouts: 600 (now 120)."
+    )
+    assert Run.open("r").config.budget.rollouts == 120
+
+
+def test_a_setting_of_the_config_that_rollouts_leave_alone_is_not_mentioned(
+    shell: Shell, config: Path
+) -> None:
+    own = config.with_name("own.yaml")
+    text = config.read_text().replace("  num_epochs: 3\n", "")
+    own.write_text(f"{text}evaluation: {{preflight: false}}\nbudget: {{rollouts: 120}}\n")
+    assert "replaces" not in shell("train", own, "env.limit=6", "--rollouts", 120).err

@@ -380,16 +380,22 @@ def test_the_real_run_that_is_told_is_the_one_in_the_bench() -> None:
     scores = {one["name"]: one for one in run["scores"]}
     low, high = run["ship"]["interval"]
     expected = [
-        f"baseline: {scores['baseline']['hard']:.3f} on {scores['baseline']['scored']} selection",
+        f"baseline: initial skill scores {scores['baseline']['hard']:.3f} on "
+        f"{scores['baseline']['scored']} selection items",
         *(
-            f"step {step}: score about {scores[f'step_{step:04d}']['hard']:.3f}"
+            f"step {step}: selection score about {scores[f'step_{step:04d}']['hard']:.3f}"
             for step in range(1, 6)
         ),
-        f"ship test: {run['ship']['verdict']}, {run['ship']['difference']:+.3f} "
-        f"({low:+.2f} … {high:+.2f})",
+        f"ship test: {run['ship']['verdict']}, selection score {run['ship']['difference']:+.3f} on "
+        f"fresh rollouts (90 % interval {low:+.2f} … {high:+.2f})",
         *(
-            f"{name.replace('_', ' ')}: {scores[name]['hard']:.3f} on {scores[name]['scored']} test"
-            for name in ("test_baseline", "test_best", "test_final")
+            f"{name.replace('_', ' ')}: {skill} scores {scores[name]['hard']:.3f} on "
+            f"{scores[name]['scored']} test items"
+            for name, skill in {
+                "test_baseline": "initial skill",
+                "test_best": "skill handed back",
+                "test_final": "last skill",
+            }.items()
         ),
         f"{run['rollouts']['planned']} of 300 rollouts used.",
         f"{run['seconds'] / 60:.0f} min",

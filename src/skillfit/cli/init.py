@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -82,6 +83,7 @@ def init_command(
     Example: skillfit init --skill ./my-skill --tasks ./tasks.csv
     """
     from skillfit.skill import Skill
+    from skillfit.tasks.recognise import needs_judge
 
     asking = sys.stdin.isatty() and not as_json
     agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
@@ -102,11 +104,14 @@ def init_command(
     env: RecognisedEnv = {"skill": _relative_path(skill, folder)}
     if tasks is None or found is None:
         files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS_TEMPLATE)
-        env |= {"tasks": "./tasks.jsonl", "grader": given_setting(grader) if grader else "exact"}
+        chosen = given_setting(grader) if grader else "exact"
+        env |= {"tasks": "./tasks.jsonl", "grader": chosen}
+        judged = needs_judge(chosen, folder)
     else:
         env |= {**found.env, "tasks": _relative_path(tasks, folder)}
+        judged = found.grader.needs_judge
     config = folder / _CONFIG_NAME
-    files[config] = _config_text(agent, optimizer, env, found)
+    files[config] = _config_text(agent, optimizer, env, judged)
     _write_new(files)
     data = InitJson(
         written=[str(path) for path in files],
@@ -114,7 +119,7 @@ def init_command(
         grader=env.get("grader"),
         problems=list(found.problems) if found else [],
     )
-    show(data, _init_summary(files, config, skill, found), as_json)
+    show(data, _init_summary(files, config, skill, found, judged), as_json)
 
 
 class InitJson(TypedDict):
@@ -172,9 +177,9 @@ def _recognise_tasks(
 
 def given_setting(text: str) -> str | JsonObject:
     """A grader or a model as given on the command line: a name, or settings in braces."""
-    import yaml
+    from skillfit.config.yaml_source import read_text
 
-    setting: str | JsonObject = yaml.safe_load(text) if text.lstrip().startswith("{") else text
+    setting: str | JsonObject = read_text(text) if text.lstrip().startswith("{") else text
     return setting
 
 
@@ -184,15 +189,17 @@ def _relative_path(path: Path, folder: Path) -> str:
     return relative if relative.startswith(".") else f"./{relative}"
 
 
-def _config_text(
-    agent: str, optimizer: str, env: RecognisedEnv, found: RecognisedTasks | None
-) -> str:
+def _config_text(agent: str, optimizer: str, env: RecognisedEnv, judged: bool) -> str:
+    """The config, which is checked before anything is written."""
     import yaml
 
+    from skillfit.config import load_config
+
     models = {"agent": given_setting(agent), "optimizer": given_setting(optimizer)}
-    if found is not None and found.grader.needs_judge:
+    if judged:
         models["judge"] = given_setting(agent)
     data = {"model": models, "env": env, "budget": {"usd": 5}}
+    load_config(data)
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     return f"# Every other key has a default: `skillfit docs config` lists them.\n{text}"
 
@@ -211,13 +218,13 @@ def _write_new(files: dict[Path, str]) -> None:
 
 
 def _init_summary(
-    files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None
+    files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None, judged: bool
 ) -> str:
     lines = []
     if found is not None:
         lines += _describe_tasks(found)
     lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
-    if found is not None and found.grader.needs_judge:
+    if judged:
         lines.append("In it, model.judge is the model that uses the skill. Another one is better.")
     if found is None:
         drafted = config.with_name("drafted.jsonl")
@@ -278,42 +285,54 @@ def demo_command(
     overrides = [f"model.agent.id={model}"] if model else []
     if optimizer:
         overrides += [f"model.optimizer={optimizer}", "optimizer.proposer=both"]
-    copied = _copy_demo("sql" if model else "triage", folder)
-    if not as_json:
-        what = "ticket triage with practice models (no language model)"
-        if model:
-            what = f"SQL with house rules for {model}"
-        message = f"The project is in {copied}: {what}."
-        console(stderr=True).print(message, markup=False, soft_wrap=True)
-    inputs = config_inputs(copied / _CONFIG_NAME, overrides)
-    result = train_in_terminal(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
+    with _demo_project("sql" if model else "triage", folder) as run:
+        if not as_json:
+            what = "ticket triage with practice models (no language model)"
+            if model:
+                what = f"SQL with house rules for {model}"
+            message = f"The project is in {folder}: {what}."
+            console(stderr=True).print(message, markup=False, soft_wrap=True)
+        inputs = config_inputs(folder / _CONFIG_NAME, overrides)
+        result = train_in_terminal(inputs, run, as_json=as_json, plain=plain, force=True)
     story = read_story(result.run)
     line = ResultLine.of_story(story)
     lines = [
         line.as_text(story.diagnosis),
         f"The report: {near(write_report(result.run))}",
-        f"The project, to change and train again: {copied}",
+        f"The project, to change and train again: {folder}",
     ]
     show(line.as_json(), "\n".join(lines), as_json)
 
 
-def _copy_demo(name: str, folder: Path) -> Path:
-    """The demo project in the folder; a demo project that is there already is used again."""
+@contextmanager
+def _demo_project(name: str, folder: Path) -> Iterator[Path]:
+    """The place of the run in a demo project, which is copied into the folder. A demo project that
+    is there already is used again. The copy is removed when the block raises before a run began.
+    """
     import shutil
     from importlib.resources import as_file, files
 
-    marker = folder / _CONFIG_NAME
+    marker, run = folder / _CONFIG_NAME, folder / "run"
+    was_there, copied = folder.exists(), list[Path]()
     with as_file(files("skillfit.cli") / "demo_data" / name) as source:
-        if folder.is_file() or (folder.exists() and any(folder.iterdir())):
-            if not marker.is_file() or marker.read_text() != (source / _CONFIG_NAME).read_text():
-                raise InputError(
-                    f"{folder} holds other files.", hint="Give another folder with --dir."
-                )
-        else:
+        if not was_there or (folder.is_dir() and not any(folder.iterdir())):
             shutil.copytree(
                 source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
             )
-    return folder
+            copied = list(folder.iterdir())
+        elif not marker.is_file() or marker.read_text() != (source / _CONFIG_NAME).read_text():
+            raise InputError(f"{folder} holds other files.", hint="Give another folder with --dir.")
+    try:
+        yield run
+    except BaseException:
+        if copied and not run.exists():
+            for path in copied:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if not was_there:
+                folder.rmdir()
+            message = f"Nothing was trained, so the copy in {folder} was removed again."
+            console(stderr=True).print(message, markup=False, soft_wrap=True)
+        raise
 
 
 COMMANDS = (init_command, demo_command)

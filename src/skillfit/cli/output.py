@@ -251,19 +251,20 @@ class ResultLine:
     def as_text(self, diagnosis: str) -> str:
         """The result for people: verdict, scores, cost, next commands."""
         lines = [f"{display_name(self.finish_reason)}: {diagnosis}"]
-        metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
-        fresh = ", on fresh rollouts" if self.ship.interval else ""
+        score = "score" if self.metric in (None, "hard") else f"{self.metric} score"
+        fresh = " on fresh rollouts" if self.ship.interval else ""
         # The selection scores are of the skill that was found, and `test.best` of the one that is
         # handed back. Both lines show the same skill.
-        whose = " (unproven skill)" if self.unproven else ""
+        compared = "unproven skill" if self.unproven else "best skill"
         test_score = self.test.final if self.unproven else self.test.best
         shown = {
-            f"selection{fresh}{metric}": (self.selection.baseline, self.selection.best),
-            f"test{metric}": (self.test.baseline, test_score),
+            f"selection {score}{fresh}": (self.selection.baseline, self.selection.best),
+            f"test {score}": (self.test.baseline, test_score),
         }
         for name, (before, after) in shown.items():
             if before is not None and after is not None:
-                lines.append(f"{name}: {mean_score(before)} → {mean_score(after)}{whose}")
+                scores = f"initial skill {mean_score(before)} → {compared} {mean_score(after)}"
+                lines.append(f"{name}: {scores}")
         if self.ship.gap is not None and self.ship.difference is not None:
             gain, gap = self.ship.difference, self.ship.gap
             trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"

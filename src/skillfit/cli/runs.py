@@ -155,18 +155,18 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
     """The tables of `show`: curve, decisions, edits, notices."""
     from rich.text import Text
 
-    from skillfit.cli.terminal import PlotPoint, plot
+    from skillfit.cli.terminal import PLOT_TITLE, PlotPoint, plot
 
     parts: list[RenderableType] = []
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
     if len(points) > 1:
-        parts.append(Text("\n".join(plot(points)), style="cyan"))
+        parts.append(Text("\n".join([PLOT_TITLE, *plot(points)]), style="cyan"))
     if story.gates:
         rows = [
             (gate.label, display_name(gate.action), score_change(gate.difference), gate.reason)
             for gate in story.gates
         ]
-        parts.append(rich_table(("step", "decision", "difference", "reason"), rows))
+        parts.append(rich_table(("step", "decision", "change in score", "reason"), rows))
     if story.edits:
         edits = [
             (
@@ -177,7 +177,7 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
             )
             for edit in story.edits
         ]
-        parts.append(rich_table(("edit", "status", "effect", "text"), edits))
+        parts.append(rich_table(("edit", "status", "effect on score", "text"), edits))
     for notice in story.notices:
         where = f"{display_name(notice.where)}: " if notice.where else ""
         parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))

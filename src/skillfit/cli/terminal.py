@@ -40,6 +40,7 @@ _ROLLOUTS: tuple[StageName, ...] = (
     "test",
 )
 _SMALL_PLOT = 5
+PLOT_TITLE = "selection score, from 0 to 1"
 
 
 def render_screen(
@@ -56,8 +57,8 @@ def render_screen(
     points = [
         PlotPoint(point.score, point.kept) for point in story.points if point.split == "selection"
     ]
-    if len(points) > 1 and room >= _SMALL_PLOT + 5:
-        lines = plot(points, width=min(width, 100) - 14, height=_SMALL_PLOT)
+    if len(points) > 1 and room >= _SMALL_PLOT + 6:
+        lines = [PLOT_TITLE, *plot(points, width=min(width, 100) - 14, height=_SMALL_PLOT)]
         parts.append(Text("\n".join(lines), style="cyan"))
         room -= len(lines)
     if story.edits:
@@ -141,7 +142,7 @@ def _edits(edits: Sequence[EditSummary], most: int) -> Table:
         f"{sum(edit.status == status for edit in edits)} {status}" for status in EDIT_ORDER
     )
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=True)
-    table.add_column("effect (80 %)", no_wrap=True, width=22)
+    table.add_column("effect on score (80 %)", no_wrap=True, width=22)
     table.add_column(f"edits: {counts}", no_wrap=True, overflow="ellipsis", ratio=1)
     for edit in ranked[:most]:
         effect = "not measured yet"
@@ -154,7 +155,7 @@ def _edits(edits: Sequence[EditSummary], most: int) -> Table:
 def _gates(gates: Sequence[GateSummary]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=True)
     table.add_column("step", no_wrap=True)
-    table.add_column("difference (90 %)", no_wrap=True)
+    table.add_column("change in score (90 %)", no_wrap=True)
     table.add_column("decision", no_wrap=True, overflow="ellipsis", ratio=1)
     for gate in gates:
         low, high = gate.interval

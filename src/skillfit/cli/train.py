@@ -88,6 +88,8 @@ def train_command(
     planned = [f"budget.rollouts={rollouts}"] if rollouts else []
     _refuse_contradictions(overrides or (), rollouts)
     inputs = config_inputs(config, [*(overrides or ()), *planned])
+    if rollouts:
+        _report_replaced(config, inputs, rollouts)
     result = train_in_terminal(
         inputs,
         run or default_run(inputs),
@@ -101,7 +103,9 @@ def train_command(
 
 
 def _refuse_contradictions(overrides: Sequence[str], rollouts: int | None) -> None:
-    """Overrides that --rollouts would replace. What the config file says is replaced silently."""
+    """Overrides that --rollouts would replace. What the config file says is replaced, with a line
+    about it (`_report_replaced`).
+    """
     given = {text.partition("=")[0].strip() for text in overrides}
     if rollouts is None:
         return
@@ -115,6 +119,28 @@ def _refuse_contradictions(overrides: Sequence[str], rollouts: int | None) -> No
             "have no effect.",
             hint="Give one of them.",
         )
+
+
+def _report_replaced(config: Path, inputs: Inputs, rollouts: int) -> None:
+    """Say which settings of the config file --rollouts replaces."""
+    from skillfit.config.yaml_source import read_source, walk
+
+    plan, available = inputs.rollout_plan, inputs.available
+    if plan is None:
+        return
+    now = {"train.num_epochs": "", "budget.rollouts": f" (now {rollouts})"}
+    if plan.batch_size < min(inputs.config.train.batch_size, available.train):
+        now["train.batch_size"] = f" (now {plan.batch_size})"
+    if plan.selection < available.selection:
+        now["evaluation.sel_env_num"] = f" (now {plan.selection})"
+    replaced = [
+        f"{key}: {value}{now[key]}"
+        for key, value in walk(read_source(config).data)
+        if key in now and value is not None and (key, value) != ("budget.rollouts", rollouts)
+    ]
+    if replaced:
+        message = f"--rollouts {rollouts} replaces settings of {config.name}: {', '.join(replaced)}"
+        console(stderr=True).print(f"{message}.", markup=False, soft_wrap=True)
 
 
 def resume_command(

@@ -173,6 +173,14 @@ def _override_value(shown: str, value: str, is_text: bool) -> Any:
     return value.strip() if is_text and isinstance(parsed, (dict, list)) else _plain_copy(parsed)
 
 
+def read_text(text: str) -> Any:
+    """The value of a YAML text, as a person types it for an option."""
+    try:
+        return _plain_copy(_parse_yaml(text).data)
+    except _NotYaml as error:
+        raise InputError(f"{shorten(text, 100)!r} is not valid YAML: {error.problem}.") from error
+
+
 def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every value in nested data with its dotted key, sections included. Entries of a list have the
     key of the list.

@@ -85,7 +85,7 @@ class Verdict:
 
     decision: Decision  # screening: accept = an edit was promoted, or a promoted one was dropped
     action: GateAction
-    winner: Skill  # what the loop carries on with
+    winner: Skill  # what the loop continues with
     reason: str
     evidence: Evidence
     incumbent_score: float  # before the judgement
@@ -320,7 +320,7 @@ class BaseGate:
         )
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Carry on with a skill. It is measured, unless `like` is: then both share one record."""
+        """Continue with a skill. It is measured, unless `like` is: then both share one record."""
         if like is not None and skill.hash not in self._known:
             self._known[skill.hash] = self.known(like)
         samples = await self.record(skill)

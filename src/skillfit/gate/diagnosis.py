@@ -21,7 +21,7 @@ SAYS_ENOUGH = 300  # tokens: removing half of a shorter skill may change nothing
 
 
 def overall(checks: Sequence[CheckResult]) -> Level:
-    """The worst of them."""
+    """The most severe verdict of the checks."""
     return max((check.verdict for check in checks), key=("go", "warn", "stop").index, default="go")
 
 
@@ -53,19 +53,19 @@ def gold_check(
 
 def blindness_check(
     full: float,
-    gutted: Mapping[str, Sequence[float]],
+    weakened: Mapping[str, Sequence[float]],
     *,
     constant: float | None = None,
 ) -> CheckResult:
     """Does the grader tell answers apart?
 
-    `gutted` maps a crippled variant (empty answer, half the skill gone) to its paired item
+    `weakened` maps a variant (empty answer, half of the skill removed) to its paired item
     differences: full minus variant. Only a grader that gives an empty answer as much as a real
     one, or every answer the same score above 0, is blind. A skill that makes no difference is a
     warning: it may lack what the tasks need. `constant` is the score that all probes got, if they
     all got one; all 0 is no sign of blindness either.
     """
-    lost = {name: interval(differences) for name, differences in gutted.items()}
+    lost = {name: interval(differences) for name, differences in weakened.items()}
     detail = {name: [round(loss.low, 4), round(loss.high, 4)] for name, loss in lost.items()}
     if constant is not None and 0 < constant < 1:
         message = (
@@ -221,6 +221,8 @@ BUDGET_CAUSES: tuple[Cause, ...] = ("budget", "budget too small")  # a cap ended
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
+    """Why a run ended as it did, and what the user can do next."""
+
     cause: Cause
     message: str
     next_step: str = ""
@@ -392,7 +394,9 @@ def _cut_short(f: Facts) -> Diagnosis | None:
 
 
 def _only_pending(f: Facts) -> Diagnosis | None:
-    """The final skill was composed of edits that were never promoted, and it did not stand out."""
+    """The final skill was composed of edits that were never promoted, and was not measurably
+    better.
+    """
     best = _best_effect(f)
     if best is None or f.accepted or not f.changed or not f.verified:
         return None

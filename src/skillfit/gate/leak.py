@@ -57,10 +57,12 @@ def words(text: str) -> Words:
 
 
 def telling(answer: Words) -> bool:
+    """Whether an answer is so long or rare that its words in an edit cannot be a coincidence."""
     return len(answer) >= 3 or any(len(w) >= 8 or (w.isdigit() and len(w) >= 4) for w in answer)
 
 
 def named(answer: Words) -> bool:
+    """Whether an answer looks like a name: a word that is not in lower case."""
     return sum(map(len, answer)) >= 3 and any(not word.islower() for word in answer)
 
 

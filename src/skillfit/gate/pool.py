@@ -22,19 +22,19 @@ from skillfit.skill import SLOW_UPDATE_OP, Applied, Edit, EditResult, Skill, app
 from skillfit.tasks.item import Item
 
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
-DROP_Z = -1.5  # drop at once below
-DEMOTE_Z = -0.3  # drop a promoted edit below
+DROP_Z = -1.5  # drop a pending edit at once when its effect is below
+DEMOTE_Z = -0.3  # drop a promoted edit when its effect is below
 DECIDE_AFTER = 12  # judgements with evidence, after which a pending edit is promoted or dropped
-WORTH_Z = 0.15  # then: promote above, drop below
-FINAL_WORTH_Z = 0.3  # edits above are in the final skill, promoted before or not
+WORTH_Z = 0.15  # after DECIDE_AFTER judgements, promote above and drop below
+FINAL_WORTH_Z = 0.3  # edits above are in the final skill, also if they were not promoted before
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
 UNCERTAIN_LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
 INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
 REMOVAL_INCLUSION = (0.1, 0.5)  # the same for an edit that removes text of the initial skill
 HARMLESS_RISK = 0.2  # a removal may cost more than HARMLESS_LOSS with at most this probability
-HARMLESS_ROLLOUTS = 20  # and needs this many rollouts without the text
+HARMLESS_ROLLOUTS = 20  # a removal needs this many rollouts without the text
 RESTORE_Z = -1.0  # restore a removed text when the effect of the removal is below
-NEEDED = 0.95  # keep a text of the initial skill for good when such a loss is more probable
+NEEDED = 0.95  # never remove a text when a loss above HARMLESS_LOSS is more probable than this
 SIMILAR = 0.9  # share of common words from which two edits are duplicates
 THIN_ROLLOUTS = 20  # a dropped edit with fewer may join again
 EXCLUSIVE_OPS = frozenset({SLOW_UPDATE_OP})  # the later one overwrites the earlier one

@@ -333,6 +333,7 @@ class Belief:
 
 
 def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE) -> Belief:
+    """The posterior of the mean difference, from one difference per item."""
     values = list(differences)
     if not values:
         return Belief()

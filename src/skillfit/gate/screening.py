@@ -110,6 +110,15 @@ class ScreeningGate(BaseGate):
         return self._posterior
 
     @property
+    def incumbent(self) -> Skill:
+        return self.pool.incumbent.skill
+
+    @property
+    def best(self) -> Skill:
+        """The incumbent, until the final skills are composed."""
+        return (self._final or self.pool.incumbent).skill
+
+    @property
     def best_score(self) -> float:
         final = self._columns(self._final or self.pool.incumbent)
         return self._selection.score(self.posterior, final).mean
@@ -129,7 +138,7 @@ class ScreeningGate(BaseGate):
 
     async def baseline(self, skill: Skill) -> Tally:
         self._pool = Pool(skill, self.config.optimizer.max_skill_tokens)
-        self._initial = self._best = self._incumbent = skill
+        self._initial = skill
         await self._roll_out([(self.pool.incumbent, item) for item in self.items])
         self._fit()
         if self.config.optimizer.prune_initial:
@@ -312,7 +321,6 @@ class ScreeningGate(BaseGate):
                 self.pool.incumbent.skill, (edit,), sources, entry.step, "reworded"
             )
             self.pool.join(candidate)
-        self._incumbent = self.pool.incumbent.skill
 
     async def _carry_out(self, decisions: Decisions) -> str:
         """Promote and drop. The reason of the verdict; empty when the incumbent stays the same."""
@@ -399,12 +407,10 @@ class ScreeningGate(BaseGate):
         return after, before
 
     def _verdict(self, ruling: Ruling, judgement: ScreeningJudgement) -> Verdict:
-        """The verdict after the pool has changed. Makes the pool's incumbent the gate's."""
+        """The verdict after the pool has changed."""
         old, new = judgement.old, self.pool.incumbent
         if new.skill.hash != old.skill.hash:
             self._estimate()
-        self._best = self._incumbent = new.skill
-        self._carried[new.skill.hash] = new.skill
         difference = self._selection.difference(
             self.posterior, self._columns(new), self._columns(old)
         )
@@ -457,8 +463,6 @@ class ScreeningGate(BaseGate):
         if ruling.decision == "accept":
             self._base = (column,)
             self.pool.rebase(candidate.skill, replaces=f"replaced by the document of {name}")
-            self._best = self._incumbent = candidate.skill
-            self._carried[candidate.skill.hash] = candidate.skill
         self._fit()
         return Verdict(
             decision=ruling.decision,
@@ -511,7 +515,6 @@ class ScreeningGate(BaseGate):
         if like is None:
             await self._sample(self.pool.incumbent, self.items)
             self._fit()
-        self._best = self._incumbent = self._carried[skill.hash] = skill
         return self.tally(skill)
 
     # The end
@@ -544,7 +547,7 @@ class ScreeningGate(BaseGate):
 
     def _finalists(self, arms: Sequence[Arm]) -> list[Skill]:
         """The skills of the arms without the initial one. The first is the best skill from here."""
-        self._final, self._best = arms[0], arms[0].skill
+        self._final = arms[0]
         return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
 
 

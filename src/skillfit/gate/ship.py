@@ -34,6 +34,8 @@ ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated
 
 @dataclass(frozen=True, slots=True)
 class ShipResult:
+    """Whether a finalist is better than the initial skill on fresh rollouts."""
+
     verdict: ShipVerdict
     reason: str
     skill: Skill  # the finalist the verdict is about; the initial skill when there was none

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from skillfit.optimize.optimizer import Patch, Payload, payload_fields, union
 from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.run.records import (
@@ -26,11 +26,6 @@ from skillfit.run.records import (
 )
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.item import Item, TrajectoryStep
-
-if TYPE_CHECKING:
-    pass
-
-from skillfit.optimize.optimizer import Patch, Payload, payload_fields, union
 
 _SHORTEST_REPEAT = 80  # shorter texts are not worth a placeholder and could match by chance
 _SHORTEST_VERDICT = 200  # characters that a verdict keeps when there is little room

@@ -17,6 +17,7 @@ from typing import get_args
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import (
     budget_amount,
+    change_interval,
     display_name,
     dollars,
     duration,
@@ -67,6 +68,12 @@ _NOT_VERIFIED: Mapping[str, str] = {
     "unverified": "A suggestion, not verified: there are too few items for a selection split",
     "budget": "The budget was reached before the end, so nothing is verified",
     "infrastructure": "The run failed before finishing, so nothing can be said about the skill",
+}
+_MEASURED_SKILLS = {
+    "baseline": "initial skill",
+    "test_baseline": "initial skill",
+    "test_best": "skill handed back",
+    "test_final": "last skill",
 }
 UNPRICED = "no price known"
 HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
@@ -385,7 +392,7 @@ def time_left(story: RunStory) -> str:
 def event_lines(event: Event) -> list[str]:
     """What the plain terminal prints for an event; most events print nothing."""
     if isinstance(event, RunStarted):
-        return [_started(event)]
+        return [_started(event), "Scores are means over items, from 0 to 1."]
     if isinstance(event, PreflightFinished):
         return [
             f"check {check.name}: {check.message}"
@@ -425,10 +432,11 @@ def _started(event: RunStarted) -> str:
 
 
 def _evaluated(event: EvaluationFinished) -> str:
-    name, score = event.name.replace("_", " "), mean_score(event.hard)
+    name, skill = event.name.replace("_", " "), _MEASURED_SKILLS.get(event.name, "skill")
+    score = mean_score(event.hard)
     if abs(event.soft - event.hard) > 1e-9:
         score += f" (soft {mean_score(event.soft)})"
-    return f"{name}: {score} on {event.scored} {event.split} items"
+    return f"{name}: {skill} scores {score} on {event.scored} {event.split} items"
 
 
 def _decided(event: GateDecided) -> str:
@@ -439,10 +447,10 @@ def _decided(event: GateDecided) -> str:
             f"{sum(effect.status == status for effect in event.effects)} {status}"
             for status in ("promoted", "pending", "dropped")
         ]
-        score = f"score about {mean_score(event.score.mean)}" if event.score else ""
+        score = f"selection score about {mean_score(event.score.mean)}" if event.score else ""
         return f"{name}: {score}; {event.reason} (edits: {', '.join(counts)})"
     found, (low, high) = event.evidence, event.evidence.interval
-    difference = with_interval(found.difference, low, high)
+    difference = f"selection score {with_interval(found.difference, low, high)}"
     counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
     if not found.fixed and not found.broken and (found.higher or found.lower):
         counts_text = f"{found.higher} items better, {found.lower} worse"
@@ -454,7 +462,8 @@ def _shipped(event: ShipTested) -> str:
     if not event.repeats:
         return f"ship test: {event.verdict}: {event.reason}"
     low, high = event.interval
-    line = f"ship test: {event.verdict}, {with_interval(event.difference, low, high)}"
+    gain = f"selection score {score_change(event.difference)} on fresh rollouts"
+    line = f"ship test: {event.verdict}, {gain} (90 % interval {change_interval(low, high)})"
     if event.gap is not None:
         line += f"; {score_change(event.difference + event.gap)} under the training grader"
     return line

@@ -117,8 +117,9 @@ class RolloutEngine:
     ) -> list[asyncio.Future[Outcome]]:
         """One future per request; the futures are in the order of the requests.
 
-        `phase` and `step` say who asks (as in StageStarted). `series` separates rollouts that must
-        not be shared: equal requests of one series are one rollout.
+        `phase` and `step`: the stage and step that the rollouts are for, as in StageStarted.
+        `series` separates rollouts that must not be shared: equal requests of one series are one
+        rollout.
         """
         batch = _Batch(len(requests), self._config.evaluation.coverage_floor, self._proven)
         pending: dict[int, asyncio.Future[Outcome]] = {}

@@ -283,8 +283,8 @@ class Budget:
         return max(0.0, (self._caps.minutes - self._spending.minutes) * 60)
 
     async def reserve(self, role: Role, upper_bound: Usage) -> Reserved:
-        """Reserve the most an attempt can cost. Waits while only attempts in flight are in the
-        way; raises `BudgetReached` when a cap is.
+        """Reserve the most an attempt can cost. Waits while reservations of attempts in flight take
+        up what is left; raises `BudgetReached` when the cap itself is reached.
         """
         if self._caps.usd is not None and upper_bound.usd is None:
             refuse_unpriced(self._caps, [f"the {role}'s model"])

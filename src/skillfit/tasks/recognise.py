@@ -524,9 +524,18 @@ def _judged(items: Sequence[Item]) -> GraderProposal:
 async def _chosen(setting: GraderSetting, items: Sequence[Item], base: Path) -> GraderProposal:
     """The user's own choice, tried as a proposed one would be."""
     grader = build_grader(setting, judge=_NoJudge(), base=base)
-    needs_judge = without_judges(grader) != grader
+    needs_judge = _asks_judge(grader)
     trial = None if needs_judge else await try_grader(grader, items)
     return GraderProposal(setting, "as you chose", trial, needs_judge=needs_judge)
+
+
+def needs_judge(setting: GraderSetting, base: Path) -> bool:
+    """Whether a grader asks a judge model. Raises for settings that describe no grader."""
+    return _asks_judge(build_grader(setting, judge=_NoJudge(), base=base))
+
+
+def _asks_judge(grader: Grader) -> bool:
+    return without_judges(grader) != grader
 
 
 def _common_column(items: Sequence[Item], names: Sequence[str]) -> str:

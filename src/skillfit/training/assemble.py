@@ -44,27 +44,27 @@ class Assembled:
     """A run that is ready to start."""
 
     components: Components
-    closing: FinishComponents
-    run: RunDirectory
+    finish_parts: FinishComponents
+    directory: RunDirectory
     probes: Mapping[Role, Model]  # the connected models, for the preflight's small calls
 
 
 @asynccontextmanager
 async def assemble(
     inputs: Inputs,
-    run: RunDirectory,
+    directory: RunDirectory,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
 ) -> AsyncIterator[Assembled]:
     """Connect models, agent, gate and optimizer; close them at the end."""
     config, control = inputs.config, control or Control()
-    async with _open(inputs, run, listeners, control) as (models, engines):
+    async with _open(inputs, directory, listeners, control) as (models, engines):
         recorded = (
             models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
         )
         optimizer = None
         if recorded is not None:
-            optimizer = _optimizer(config, CountedModel(recorded, control.check), run)
+            optimizer = _optimizer(config, CountedModel(recorded, control.check), directory)
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
         settings = gate_settings(config, inputs.task)
         gate = inputs.parts.gate(SelectionRollouts(engines[0]), inputs.task.selection, settings)
@@ -79,7 +79,7 @@ async def assemble(
 
         components = Components(
             config=config,
-            path=run.path,
+            path=directory.path,
             task=inputs.task,
             initial=inputs.skill,
             plan=plan,
@@ -93,32 +93,32 @@ async def assemble(
                     optimizer,
                     inputs.task.train,
                     config.optimizer,
-                    run.events.emit,
+                    directory.events.emit,
                 )
             ),
-            texts=TextFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
-            emit=run.events.emit,
+            text_filter=TextFilter(index, directory.events.emit, config.optimizer.max_skill_tokens),
+            emit=directory.events.emit,
             check_stop=control.check,
             persist_failures=persist_failures,
             budget=models.budget,
-            requests=RecordedRequests(run.journal, run.path),
+            requests=RecordedRequests(directory.journal, directory.path),
         )
         ship_engine = engines[1] if inputs.ship_task else None
-        closing = FinishComponents(
-            run.journal,
+        finish_parts = FinishComponents(
+            directory.journal,
             models.budget,
             inputs.ship_task,
             ship_engine,
             engines,
             rollout_plan=inputs.rollout_plan,
         )
-        yield Assembled(components, closing, run, models.clients)
+        yield Assembled(components, finish_parts, directory, models.clients)
 
 
 @asynccontextmanager
 async def open_rollouts(
     inputs: Inputs,
-    run: RunDirectory,
+    directory: RunDirectory,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     spending: Spending | None = None,
@@ -127,31 +127,31 @@ async def open_rollouts(
 
     A command that measures in several runs hands them one `spending`, so that caps hold for all.
     """
-    async with _open(inputs, run, listeners, control or Control(), spending) as (_, engines):
+    async with _open(inputs, directory, listeners, control or Control(), spending) as (_, engines):
         yield engines[0]
 
 
 @asynccontextmanager
 async def _open(
     inputs: Inputs,
-    run: RunDirectory,
+    directory: RunDirectory,
     listeners: Sequence[Listener],
     control: Control,
     spending: Spending | None = None,
 ) -> AsyncIterator[tuple[_Models, list[RolloutEngine]]]:
     """The models, and a rollout engine per grader: the training one, then the ship grader's."""
     for listener in listeners:
-        run.events.listen(listener)
+        directory.events.listen(listener)
     async with AsyncExitStack() as resources:
-        resources.enter_context(control.reporting(run.journal.spent))
-        models = _Models(inputs.config, run, resources, spending)
+        resources.enter_context(control.reporting(directory.journal.spent))
+        models = _Models(inputs.config, directory, resources, spending)
         for role, deferred in inputs.deferred.items():
             deferred.bind(models.connect(role, deferred.spec))
         if inputs.task.evaluator is not None:
-            await resources.enter_async_context(inputs.task.evaluator.opened(run.path))
+            await resources.enter_async_context(inputs.task.evaluator.opened(directory.path))
         agent = inputs.agent or _agent(inputs, models)
         engines = [
-            _rollouts(inputs, task, agent, models, run)
+            _rollouts(inputs, task, agent, models, directory)
             for task in (inputs.task, _shipping(inputs))
             if task
         ]
@@ -162,7 +162,7 @@ async def _open(
         try:
             yield models, engines
         except AnswerPending as first:
-            raise waiting(run.path / HANDOFF) from first
+            raise waiting(directory.path / HANDOFF) from first
 
 
 class _Models:
@@ -171,12 +171,12 @@ class _Models:
     def __init__(
         self,
         config: Config,
-        run: RunDirectory,
+        directory: RunDirectory,
         resources: AsyncExitStack,
         spending: Spending | None = None,
     ) -> None:
         caps = config.budget
-        self._config, self._run, self._resources = config, run, resources
+        self._config, self._directory, self._resources = config, directory, resources
         self._prices = Prices(config.model.prices)
         self._limiters = Limiters()
         self.clients: dict[Role, Model] = {}
@@ -186,7 +186,7 @@ class _Models:
             specs.remove(config.model.agent)
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
         self.caps = caps
-        self.budget = Budget(caps, run.journal, spending=spending, on_warning=self._warn)
+        self.budget = Budget(caps, directory.journal, spending=spending, on_warning=self._warn)
         resources.callback(self.budget.close)
 
     def price_of_agent(self, usage: Usage) -> Usage:
@@ -216,7 +216,7 @@ class _Models:
         )
 
     def _warn(self, warning: BudgetWarning) -> None:
-        self._run.events.emit(
+        self._directory.events.emit(
             Warned(what=f"budget {warning.cap} {warning.percent}", message=warning.message)
         )
 
@@ -224,19 +224,19 @@ class _Models:
         client = connect(
             spec,
             role=role,
-            run_id=self._run.run_id,
+            run_id=self._directory.run_id,
             meter=self.budget,
             limiters=self._limiters,
             prices=self._prices,
             concurrency=self._config.model.concurrency,
-            notice=lambda message: self._run.events.emit(
+            notice=lambda message: self._directory.events.emit(
                 Warned(what=f"{role} model: {message}", message=message)
             ),
-            folder=self._run.path / HANDOFF,
+            folder=self._directory.path / HANDOFF,
         )
         self._resources.push_async_callback(client.close)
         self.clients[role] = client
-        return RecordedModel(client, self._run.journal, role)
+        return RecordedModel(client, self._directory.journal, role)
 
 
 def _agent(inputs: Inputs, models: _Models) -> Agent | None:
@@ -248,7 +248,7 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
 
 
 def _rollouts(
-    inputs: Inputs, task: Task, agent: Agent | None, models: _Models, run: RunDirectory
+    inputs: Inputs, task: Task, agent: Agent | None, models: _Models, directory: RunDirectory
 ) -> RolloutEngine:
     """The rollout engine. It meters whole rollouts where skillfit does not see the model calls."""
     config = inputs.config
@@ -259,8 +259,8 @@ def _rollouts(
     return RolloutEngine(
         task,
         agent,
-        run.journal,
-        run.events,
+        directory.journal,
+        directory.events,
         config=config,
         executor=executor,
         meter=None if in_sight else models.rollout_meter(task, agent),
@@ -314,11 +314,11 @@ def _shipping(inputs: Inputs) -> Task | None:
     return task.with_grader(BothGraders(task.grader, trained))
 
 
-def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
+def _optimizer(config: Config, model: Model, directory: RunDirectory) -> Optimizer:
     spec = config.model.optimizer
     return Optimizer(
         model,
-        run.events.emit,
+        directory.events.emit,
         asyncio.Semaphore(config.gradient.analyst_workers),
         config.gradient,
         config.optimizer,

@@ -69,7 +69,7 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
             epoch=epoch.number,
             step=log.step,
         )
-        candidate = _with_lesson(run.texts, comparison.current, lesson.text, log.step)
+        candidate = _with_lesson(run.text_filter, comparison.current, lesson.text, log.step)
         carried = await _carry(
             gate, run.config.evaluation, settings, epoch, state, candidate, lesson.text, log
         )
@@ -151,6 +151,7 @@ async def _placeholder(
 async def _compare(
     engine: RolloutEngine, settings: OptimizerSection, epoch: Epoch, state: TrainingState
 ) -> EpochComparison:
+    """Roll out some training items under the first and the last skill of the epoch."""
     previous, current = state.epoch_start, state.skill
     before: list[Outcome] = []
     after: list[Outcome] = []
@@ -182,12 +183,12 @@ async def _compare(
     )
 
 
-def _with_lesson(texts: TextFilter, skill: Skill, text: str, step: int) -> Skill:
+def _with_lesson(text_filter: TextFilter, skill: Skill, text: str, step: int) -> Skill:
     """The skill with the lesson; unchanged when there is none or it must not enter."""
-    if not text or not texts.passes(text, step):
+    if not text or not text_filter.passes(text, step):
         return skill
     wanted = with_slow_update(skill, text)
-    return wanted if texts.fits(wanted, skill, "slow_update", step) else skill
+    return wanted if text_filter.fits(wanted, skill, "slow_update", step) else skill
 
 
 @dataclass(frozen=True, slots=True)

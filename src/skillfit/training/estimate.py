@@ -444,7 +444,7 @@ def _optimizer_rows(
     config: Config, task: Task, skill: Skill, plan: Plan, abilities: Abilities
 ) -> list[EstimateRow]:
     """The optimizer's calls. Where it is configured, it works for every proposer, also for one that
-    does not call it: it merges and selects, and looks back on epochs.
+    does not call it: it merges, selects and compares epochs.
     """
     if config.model.optimizer is None:
         return []

@@ -96,7 +96,7 @@ class Ending:
     tests: Mapping[str, Tally] = field(default_factory=dict)  # baseline, best, final
 
 
-def reserve_ship_test(run: Components, closing: FinishComponents, steps: int) -> int | None:
+def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: int) -> int | None:
     """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
 
     At most half of a cap is kept, and no more than leaves room for the first step, or than is
@@ -106,24 +106,30 @@ def reserve_ship_test(run: Components, closing: FinishComponents, steps: int) ->
     caps, stats = run.config.budget, run.engine.stats
     if not run.config.evaluation.ship_test or not stats.scored:
         return None
-    most = MOST_REPEATS if closing.rollout_plan is None else closing.rollout_plan.ship_repeats
+    most = (
+        MOST_REPEATS
+        if finish_parts.rollout_plan is None
+        else finish_parts.rollout_plan.ship_repeats
+    )
     needs = {repeats: _ship_need(run, repeats) for repeats in range(most, 0, -1)}
     halves = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
-    used = _used_by(run, closing, steps)
+    used = _used_by(run, finish_parts, steps)
     fitting = [repeats for repeats in halves if _fits(used + needs[repeats], caps, 1)]
     if not fitting:  # before the first step, a shorter test would not make room for it either
         fitting = [halves[-1] if steps else halves[0]]
     need = needs[fitting[0]]
-    minutes = closing.budget.minutes / stats.scored * need.rollouts if steps else 0.0
-    closing.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
+    minutes = finish_parts.budget.minutes / stats.scored * need.rollouts if steps else 0.0
+    finish_parts.budget.hold_back(
+        _at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2)
+    )
     return fitting[0]
 
 
-def _used_by(run: Components, closing: FinishComponents, steps: int) -> Amounts:
+def _used_by(run: Components, finish_parts: FinishComponents, steps: int) -> Amounts:
     """Before the first step: what will be used after it. Later: the calls so far. Computed from
     the usage of rollouts and not from the budget, so that a resumed run decides the same.
     """
-    if closing.rollout_plan is not None:
+    if finish_parts.rollout_plan is not None:
         return Amounts()  # the plan has room for its steps and the ship test
     stats = run.engine.stats
     cost = RolloutCost.mean(stats.scored, stats.usage)
@@ -170,7 +176,7 @@ def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
 
 async def finish(
     run: Components,
-    closing: FinishComponents,
+    finish_parts: FinishComponents,
     state: TrainingState,
     most_repeats: int | None,
     cut_short: BudgetReached | None = None,
@@ -181,7 +187,7 @@ async def finish(
     `cut_short`: the cap that ended training early. The ship test still runs, on what was kept for
     it; without an improvement the run counts as ended by its budget.
     """
-    closing.release_ship_test()
+    finish_parts.release_ship_test()
     log, gate, task, evaluation = StepLog(run.emit), run.gate, run.task, run.config.evaluation
     # A run that its budget cut short comes here again after a resume, with other requests.
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
@@ -192,9 +198,9 @@ async def finish(
     finalists = await _compose(gate, run.engine, task.selection, state, log)
     state = finalists.state
     fresh = ShipRollouts(
-        SelectionRollouts(closing.ship_engine or run.engine),
+        SelectionRollouts(finish_parts.ship_engine or run.engine),
         run.gate_settings,
-        second_grader=closing.ship_engine is not None,
+        second_grader=finish_parts.ship_engine is not None,
     )
     ship = None
     if evaluation.ship_test:
@@ -208,12 +214,12 @@ async def finish(
     before, after = _scores_before_and_after(evaluation, state, ending)
     proven = ending.handed_back.hash == ending.found.hash
     _audit(task, after if proven else before, log)
-    return await _diagnosed(run, closing, state, ending, cut_short)
+    return await _diagnosed(run, finish_parts, state, ending, cut_short)
 
 
 async def _diagnosed(
     run: Components,
-    closing: FinishComponents,
+    finish_parts: FinishComponents,
     state: TrainingState,
     ending: Ending,
     cut_short: BudgetReached | None,
@@ -222,19 +228,19 @@ async def _diagnosed(
     scores = _scores_before_and_after(run.config.evaluation, state, ending)
     reason = _finish_reason(ending.ship, *scores, fit_only=run.task.fit_only)
     if cut_short is not None and reason != "improved":
-        return end_by_budget(run, closing, state, ending, cut_short)
+        return end_by_budget(run, finish_parts, state, ending, cut_short)
     diagnosis = diagnose_run(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
         # The scores are no evidence about the skill; resuming tries again.
         reason, ending = "infrastructure", replace(ending, handed_back=run.initial)
     else:
         await run.persist_failures()
-    return conclude(run, closing, state, ending, reason, str(diagnosis))
+    return conclude(run, finish_parts, state, ending, reason, str(diagnosis))
 
 
 def end_by_budget(
     run: Components,
-    closing: FinishComponents,
+    finish_parts: FinishComponents,
     state: TrainingState,
     ending: Ending,
     reached: BudgetReached,
@@ -244,7 +250,7 @@ def end_by_budget(
     diagnosis = diagnose_run(facts)
     # Both advise to raise the cap; the cap's message names it.
     text = diagnosis.message if diagnosis.cause in BUDGET_CAUSES else str(diagnosis)
-    return conclude(run, closing, state, ending, "budget", f"{text} {reached}")
+    return conclude(run, finish_parts, state, ending, "budget", f"{text} {reached}")
 
 
 def unfinished(
@@ -259,7 +265,7 @@ def unfinished(
 
 def conclude(
     run: Components,
-    closing: FinishComponents,
+    finish_parts: FinishComponents,
     state: TrainingState,
     ending: Ending,
     finish_reason: RunFinishReason,
@@ -273,7 +279,7 @@ def conclude(
         finish_reason=finish_reason,
         diagnosis=diagnosis,
         best_skill=handed_back.text,
-        summary=summarise(run, closing, state, ending, finish_reason, diagnosis),
+        summary=summarise(run, finish_parts, state, ending, finish_reason, diagnosis),
         unproven_skill=unproven,
     )
     run.emit(event)
@@ -536,7 +542,7 @@ def _facts(
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
-        refused=run.texts.refused,
+        refused=run.text_filter.refused,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,
         effects=effects,
@@ -556,7 +562,7 @@ def _facts(
 
 def summarise(
     run: Components,
-    closing: FinishComponents,
+    finish_parts: FinishComponents,
     state: TrainingState,
     ending: Ending,
     finish_reason: RunFinishReason,
@@ -574,7 +580,7 @@ def summarise(
         total_accepts=actions.accepts,
         total_rejects=actions.rejects,
         total_skips=actions.skips,
-        edits_blocked=run.texts.refused,
+        edits_blocked=run.text_filter.refused,
         best_step=state.best_step,
         current_origin=state.origin,
         best_origin=state.best_origin,
@@ -591,11 +597,11 @@ def summarise(
         cut=_lines_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
         coverage=stats.coverage,
         rollouts=RolloutCounts(stats.planned, stats.scored),
-        total_wall_time_s=round(closing.budget.minutes * 60, 1),
+        total_wall_time_s=round(finish_parts.budget.minutes * 60, 1),
     )
     summary = _with_selection_scores(summary, run.config.evaluation, ending)
     summary = _with_test_scores(summary, run.config.evaluation, ending)
-    return _with_usage(summary, closing.journal.bill())
+    return _with_usage(summary, finish_parts.journal.bill())
 
 
 def _with_selection_scores(
@@ -655,7 +661,7 @@ def _hard_score(tally: Tally | None) -> float | None:
 
 
 def _metric_score(evaluation: EvaluationSection, tally: Tally | None) -> float | None:
-    """Under the gate's metric."""
+    """The score of a tally under the gate's metric."""
     return evaluation.value(tally.hard, tally.soft) if tally else None
 
 

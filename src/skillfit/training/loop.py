@@ -136,7 +136,7 @@ async def take_step(
     rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
     step then start together with the selection rollouts of this one, instead of after the slowest.
     """
-    gate, texts, lag = run.gate, run.texts, run.lag
+    gate, text_filter, lag = run.gate, run.text_filter, run.lag
     pools = gate.pools_edits
     state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
     skill, total = state.skill, run.plan.total_steps
@@ -151,9 +151,19 @@ async def take_step(
     if learned.log is not None:
         log.add(learned.log)
     patches = learned.proposals.patches
-    own_edits = [*(note_edits(texts, patches, planned.step) if pools else ()), *state.waiting_edits]
+    own_edits = [
+        *(note_edits(text_filter, patches, planned.step) if pools else ()),
+        *state.waiting_edits,
+    ]
     updated = await update(  # 5
-        run.optimizer, texts, skill, learned.selected, own_edits, context, log, pools_edits=pools
+        run.optimizer,
+        text_filter,
+        skill,
+        learned.selected,
+        own_edits,
+        context,
+        log,
+        pools_edits=pools,
     )
     if updated.skipped and planned.step <= lag:  # no edits can have joined yet
         updated = StepUpdate(None, "skip_lag")
@@ -172,7 +182,7 @@ async def take_step(
     carried = carry_winner(gate, state, verdict, planned)
     if not pools:
         noted = await add_notes(
-            gate, run.optimizer, texts, run.config.evaluation, carried, patches, log
+            gate, run.optimizer, text_filter, run.config.evaluation, carried, patches, log
         )
         carried, result = noted.state, replace(result, notes=noted.notes)
     await run.persist_failures()
@@ -198,7 +208,9 @@ async def learn(
     with log.stage("reflect"):
         proposals = await reflect(run.proposer, skill, rollouts, context)  # 2
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
-    merged = await aggregate(optimizer, run.texts, skill, proposals.patches, context, log)  # 3
+    merged = await aggregate(
+        optimizer, run.text_filter, skill, proposals.patches, context, log
+    )  # 3
     selected = await select(optimizer, skill, merged.patch, context, log)  # 4
     return Learned(proposals, merged.patch, selected, merged.refused, log)
 
@@ -328,14 +340,14 @@ class Aggregated:
 
 async def aggregate(
     optimizer: Optimizer | None,
-    texts: TextFilter,
+    text_filter: TextFilter,
     skill: Skill,
     patches: Sequence[Patch],
     context: Context,
     log: StepLog,
 ) -> Aggregated:
     """One patch of all, without what the leak check refuses."""
-    cleaned = [_without_leaks(texts, patch, log.step) for patch in patches]
+    cleaned = [_without_leaks(text_filter, patch, log.step) for patch in patches]
     refused = _proposals(patches) - _proposals(cleaned)
     to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
     sources = [patch for patch in cleaned if not patch.merge]
@@ -347,7 +359,7 @@ async def aggregate(
                 optimizer, skill, to_merge, step=log.step, meta_skill=context.meta_skill
             )
             # A merge may change the wording, so its result is checked again.
-            checked = _without_leaks(texts, merged, log.step)
+            checked = _without_leaks(text_filter, merged, log.step)
             refused += _proposals([merged]) - _proposals([checked])
             sources.insert(0, checked)
     proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
@@ -358,14 +370,14 @@ async def aggregate(
     return Aggregated(patch, refused)
 
 
-def _without_leaks(texts: TextFilter, patch: Patch, step: int) -> Patch:
+def _without_leaks(text_filter: TextFilter, patch: Patch, step: int) -> Patch:
     """The patch without the proposals that leak."""
     kept = []
     for proposal in patch.proposals:
         # Only edits of the fenced examples may show training answers.
         payload = proposal.payload
         example = isinstance(payload, Edit) and payload.op == EXAMPLE_OP
-        if texts.passes(_written_text(payload), step, example=example):
+        if text_filter.passes(_written_text(payload), step, example=example):
             kept.append(proposal)
     return replace(patch, proposals=tuple(kept))
 
@@ -403,7 +415,7 @@ async def select(
 
 async def update(
     optimizer: Optimizer | None,
-    texts: TextFilter,
+    text_filter: TextFilter,
     skill: Skill,
     selected: SelectedProposals | None,
     own_edits: Sequence[Edit],
@@ -412,9 +424,9 @@ async def update(
     *,
     pools_edits: bool,
 ) -> StepUpdate:
-    """The candidate that the selected proposals and skillfit's own edits make of the incumbent.
+    """The candidate: the incumbent with the selected proposals and skillfit's own edits applied.
 
-    `pools_edits`: what the gate says of itself.
+    `pools_edits`: the gate's property of that name.
     """
     proposals = selected.proposals if selected else ()
     if not proposals and not own_edits:
@@ -422,23 +434,23 @@ async def update(
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
             added = [Proposal(edit, "diagnosis") for edit in own_edits]
-            change = apply_proposals(skill, [*proposals, *added], max_tokens=texts.max_tokens)
+            change = apply_proposals(skill, [*proposals, *added], max_tokens=text_filter.max_tokens)
             updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
         else:
             change = await rewrite_skill(optimizer, skill, proposals, context)
-            updated = _rewritten(texts, skill, change, log.step)
+            updated = _rewritten(text_filter, skill, change, log.step)
     if updated.candidate is not None:
         log.emit(_candidate_event(log.step, updated.candidate, change))
     return replace(updated, update=change)
 
 
-def note_edits(texts: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
+def note_edits(text_filter: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
     """Reminders of rules that the agent knew and did not follow, as edits of the appendix.
 
     For gates that pool edits. Others do not judge them: `add_notes` adds them without a verdict.
     """
     notes = collect_notes(patches)
-    return [Edit(NOTE_OP, content=note) for note in notes if texts.passes(note, step)]
+    return [Edit(NOTE_OP, content=note) for note in notes if text_filter.passes(note, step)]
 
 
 def _patched(
@@ -465,12 +477,12 @@ def _patched(
     return StepUpdate(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
 
 
-def _rewritten(texts: TextFilter, skill: Skill, change: Update, step: int) -> StepUpdate:
+def _rewritten(text_filter: TextFilter, skill: Skill, change: Update, step: int) -> StepUpdate:
     if change.skill is None:
         return StepUpdate(None, "skip_no_rewrite")
     if not change.changed:
         return StepUpdate(None, "skip_no_change")
-    if not texts.passes(_new_lines(skill, change.skill), step):
+    if not text_filter.passes(_new_lines(skill, change.skill), step):
         return StepUpdate(None, "skip_leak")
     return StepUpdate(Candidate(change.skill, step=step, label="rewrite"))
 

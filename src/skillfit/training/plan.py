@@ -342,7 +342,7 @@ def plan_rollouts(
 ) -> RolloutPlan:
     """The plan for about this number of rollouts. Raises when it is too small for one step.
 
-    `pools_edits`: what the gate says of itself.
+    `pools_edits`: the gate's property of that name.
     """
     per_step = _batch_size(config, sizes) * config.train.accumulation
     return _planned(config, sizes, rollouts, pools_edits, ceil(sizes.train / per_step))

@@ -60,6 +60,8 @@ _SMALLEST_WINDOW = 1_000  # tokens
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
+    """What the checks found. `verdict`: the most severe one."""
+
     verdict: Level
     checks: tuple[CheckResult, ...]
 
@@ -74,9 +76,9 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_draft_checks(run.task.items),
             await _key_check(ready),
             *_isolation_checks(run.config),
-            *await _gold_checks(run.task, ready.closing.ship_task),
+            *await _gold_checks(run.task, ready.finish_parts.ship_task),
             *await _rollout_checks(run.engine, run.task, run.initial, run.gate_settings),
-            *_budget_checks(run, ready.closing.rollout_plan),
+            *_budget_checks(run, ready.finish_parts.rollout_plan),
         ]
     report = PreflightReport(overall(found), tuple(found))
     run.emit(PreflightFinished(verdict=report.verdict, checks=found))
@@ -98,11 +100,11 @@ async def probe(ready: Assembled, *, again: bool = False) -> None:
         spec = ready.components.config.model.of_role(role)
         chosen = spec.max_tokens if spec is not None else None
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
-        earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
+        earlier = ready.directory.journal.count(f"call/{role}/{request.stage}/")
         if again and earlier:
             request = replace(request, purpose=f"{request.purpose} {earlier}")
         try:
-            await RecordedModel(client, ready.run.journal, role).complete(request)
+            await RecordedModel(client, ready.directory.journal, role).complete(request)
         except ModelError as error:
             if not policy_of(error).answered:
                 raise
@@ -202,15 +204,15 @@ async def _rollout_checks(
     items = task.train[:PREFLIGHT_ITEMS]
     without, missing = _shortened_skill(skill)
     asked = [(skill, range(PREFLIGHT_REPEATS)), (without, range(1))]
-    full, gutted = await gather(
+    full, weakened = await gather(
         engine.run(requests_for(tried, items, repeats), phase="preflight", series="preflight")
         for tried, repeats in asked
     )
-    raise_if_skipped([*full, *gutted])
+    raise_if_skipped([*full, *weakened])
     known = _samples_of(settings, full)
     variants = {"empty answer": await _empty_answers(task, items)}
     if without.hash != skill.hash:
-        variants[missing] = gutted
+        variants[missing] = weakened
     worse: dict[str, Samples] = {}
     lost: dict[str, list[float]] = {}
     for name, outcomes in variants.items():

@@ -49,6 +49,8 @@ class PreflightStopped(SkillfitError):
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
+    """How a run ended. `run`: its directory."""
+
     finish_reason: RunFinishReason
     diagnosis: str
     run: Path
@@ -74,26 +76,26 @@ async def start(
         inputs.refuse_useless_plan()
     else:
         inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
-        async with assemble(inputs, run, listeners, control or Control()) as ready:
-            run.expect_no_fix()
+    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as directory:
+        async with assemble(inputs, directory, listeners, control or Control()) as ready:
+            directory.expect_no_fix()
             components = ready.components
-            components.emit(_start_event(components, run.run_id, inputs.rollout_plan))
+            components.emit(_start_event(components, directory.run_id, inputs.rollout_plan))
             components.emit(ItemsRead(items=_item_records(components.task)))
             for message in components.task.warnings:
                 components.emit(Warned(what=f"splits: {message}", message=message))
             try:
                 ended = await _train(ready, force)
             except Interrupted:
-                raise Interrupted(run.path) from None
+                raise Interrupted(directory.path) from None
             except PartFailed as failure:
-                run.expect_fix_of(failure.kind)
+                directory.expect_fix_of(failure.kind)
                 given = getattr(inputs.replaced, failure.kind) is not None
-                raise failure.in_run(run.path, from_python=given) from failure.__cause__
+                raise failure.in_run(directory.path, from_python=given) from failure.__cause__
             return TrainingResult(
                 ended.finish_reason,
                 ended.diagnosis,
-                run.path,
+                directory.path,
                 EXIT_OF[ended.finish_reason],
                 ended.summary,
             )
@@ -106,15 +108,15 @@ async def check_run(
     that a run started there later does not pay for them again.
     """
     inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity(), keep_end=True) as run:
-        async with assemble(inputs, run, listeners, control) as ready:
+    with RunDirectory.open(path, inputs.identity(), keep_end=True) as directory:
+        async with assemble(inputs, directory, listeners, control) as ready:
             await probe(ready, again=True)
             return await run_preflight(ready)
 
 
 async def _train(ready: Assembled, force: bool) -> RunFinished:
     """Preflight, loop and finish. A reached budget still ends with the best that is known."""
-    run, closing = ready.components, ready.closing
+    run, finish_parts = ready.components, ready.finish_parts
     state = TrainingState.begin(run.initial)
     ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
     try:
@@ -122,21 +124,21 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
         try:
             async for current in train(run, state):
                 state = current
-                ship_repeats = reserve_ship_test(run, closing, len(state.records))
+                ship_repeats = reserve_ship_test(run, finish_parts, len(state.records))
         except BudgetReached as reached:
             if not state.records or ship_repeats is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            return await finish(run, closing, state, ship_repeats, cut_short=reached)
-        return await finish(run, closing, state, ship_repeats)
+            return await finish(run, finish_parts, state, ship_repeats, cut_short=reached)
+        return await finish(run, finish_parts, state, ship_repeats)
     except BudgetReached as reached:
         ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
-        return end_by_budget(run, closing, state, ending, reached)
+        return end_by_budget(run, finish_parts, state, ending, reached)
     except AnswerPending:
         raise
     except (InfrastructureError, ModelError) as error:
         run.check_stop()
         ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
-        conclude(run, closing, state, ending, "infrastructure", str(error))
+        conclude(run, finish_parts, state, ending, "infrastructure", str(error))
         raise
 
 

@@ -78,7 +78,7 @@ class Components:
     gate_settings: GateSettings
     optimizer: Optimizer | None  # None: no optimizer model is configured
     proposer: Proposer
-    texts: TextFilter  # what may enter the skill
+    text_filter: TextFilter  # what may enter the skill
     emit: Emit
     check_stop: Callable[[], None]  # raises Interrupted once the user asked to stop
     persist_failures: Callable[[], Awaitable[None]]  # before a decision is emitted

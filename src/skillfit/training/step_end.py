@@ -142,7 +142,7 @@ class WithNotes:
 async def add_notes(
     gate: Gate,
     optimizer: Optimizer | None,
-    texts: TextFilter,
+    text_filter: TextFilter,
     evaluation: EvaluationSection,
     state: TrainingState,
     patches: Sequence[Patch],
@@ -151,7 +151,7 @@ async def add_notes(
     """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
     if optimizer is None or not optimizer.settings.use_skill_aware_reflection:
         return WithNotes(state)
-    notes = [note for note in collect_notes(patches) if texts.passes(note, log.step)]
+    notes = [note for note in collect_notes(patches) if text_filter.passes(note, log.step)]
     if not notes:
         return WithNotes(state)
     held = set(appendix_notes(state.skill))
@@ -159,12 +159,12 @@ async def add_notes(
     with log.within("gate"):
         condensed = await consolidate_notes(optimizer, appendix_notes(skill), step=log.step)
         consolidated = condensed is not None and all(
-            texts.passes(note, log.step) for note in condensed
+            text_filter.passes(note, log.step) for note in condensed
         )
         if condensed is not None and consolidated:
             skill = with_consolidated_notes(skill, condensed)
         unchanged = skill.hash == state.skill.hash
-        if unchanged or not texts.fits(skill, state.skill, "appendix", log.step):
+        if unchanged or not text_filter.fits(skill, state.skill, "appendix", log.step):
             return WithNotes(state)
         state = await adopt(gate, evaluation, state, skill, f"appendix_{step_name(log.step)}", log)
     kept = appendix_notes(skill)
