@@ -474,7 +474,7 @@ class StoryBuilder:
         if unproven and unproven != self._best:
             versions.append(SkillVersion("unproven", "found, unproven", unproven))
         if versions:
-            label = "best so far" if self._finished is None else "handed back"
+            label = "best so far" if self._finished is None else "result of the run"
             versions.append(SkillVersion("best", label, self._best))
         return tuple(versions)
 
