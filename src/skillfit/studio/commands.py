@@ -32,6 +32,7 @@ from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, request_steering
 from skillfit.run.store import HANDOFF, JOURNAL, in_use
 from skillfit.run.view import RESUMABLE, RunView, read_listed
 from skillfit.skill.document import DOCUMENT_NAMES
+from skillfit.tasks.rows import SUFFIXES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")
@@ -211,7 +212,6 @@ def start_log(run: Path) -> str:
 
 _DEPTH = 4  # folders below a root that are searched for skills, tasks and configs
 _MOST = 200  # files listed of one kind
-_TASK_SUFFIXES = (".jsonl", ".csv", ".tsv")
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 # A value that names code or a program: file.py:name, package.module:name, command: …, inspect: ….
@@ -290,7 +290,7 @@ class Folders:
             folder / name
             for folder, names in self._walk()
             for name in names
-            if name.endswith(_TASK_SUFFIXES) or name == "evals.json"
+            if name.endswith(SUFFIXES)
         ][:_MOST]
 
     def configs(self) -> list[Path]:
