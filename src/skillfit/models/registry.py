@@ -324,7 +324,7 @@ def create_provider(setup: Setup) -> Provider:
 
 def refuse_unknown_provider(model_id: str) -> None:
     """Raise an error for an id of which no model can be made, before anything is written."""
-    if find_provider(model_id) is None and not names_cli_program(model_id):
+    if find_provider(model_id) is None:
         raise _unknown_provider(model_id)
 
 
@@ -421,4 +421,10 @@ register_provider(
     f"{_PROVIDERS}.practice:practice",
     about="the built-in practice pair: rules, no language model",
     free=True,
+)
+register_provider(
+    "cli",
+    "skillfit.agents.cli_agent:make_provider",
+    about="a coding agent's command line",
+    check="skillfit.agents.cli_programs:readiness",
 )
