@@ -33,6 +33,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import JOURNAL, dump, in_use, load
+from skillfit.run.view import read_listed
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
 from skillfit.tasks.item import Attempt, Score
@@ -483,6 +484,19 @@ async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
     await run.journal.note("call/judge/x", 1, int)
     run.close()
     assert read_story(run.path).isolation == "bubblewrap"
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "over"),
+    [("improved", True), ("no_improvement", True), ("budget", False), ("infrastructure", False)],
+)
+def test_a_run_is_over_unless_it_can_be_resumed(
+    tmp_path: Path, finish_reason: str, over: bool
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.finish(finish_reason, INITIAL)
+    run.close()
+    assert (read_story(run.path).is_over, read_listed(run.path).is_over) == (over, over)
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:
