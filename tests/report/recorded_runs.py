@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -369,12 +370,13 @@ class _Bulk:
         self.events = EventLog(path / JOURNAL, beside=self.journal)
         self.journal.set_fact("run", "big123")
         self.at = time.time() - 86_400
-        self.events.query("BEGIN")
+        self.rows = sqlite3.connect(path / JOURNAL, isolation_level=None)
+        self.rows.execute("BEGIN")
 
     def emit(self, event: Event, seconds: float = 0.01) -> None:
         self.at += seconds
         row = (event.key, type(event).__name__, dump(type(event), event).decode(), self.at)
-        self.events.query("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", row)
+        self.rows.execute("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", row)
 
     def effect(self, key: str, outcome: Outcome) -> None:
         row = (
@@ -389,10 +391,11 @@ class _Bulk:
         )
         columns = "key, stage, role, model, value, usage, at, seconds"
         marks = ",".join("?" * len(row))
-        self.events.query(f"INSERT INTO effects ({columns}) VALUES ({marks})", row)
+        self.rows.execute(f"INSERT INTO effects ({columns}) VALUES ({marks})", row)
 
     def close(self) -> None:
-        self.events.query("COMMIT")
+        self.rows.execute("COMMIT")
+        self.rows.close()
         card = with_cost(RunCard(), self.journal)
         for stored in self.events.read(0, KINDS):
             card = fold(card, stored)

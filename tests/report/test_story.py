@@ -16,9 +16,10 @@ from skillfit.models import Usage
 from skillfit.report import RunFollower, open_details, read_story
 from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
-from skillfit.report.run_text import comparisons, fullest_cap, next_commands
+from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _is_in_skill
+from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -34,6 +35,7 @@ from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import JOURNAL, dump, in_use, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
+from skillfit.tasks.item import Attempt, Score
 from tests.report.recorded_runs import (
     ADDED,
     BEST,
@@ -147,6 +149,30 @@ async def test_a_run_that_did_not_improve_returns_the_initial_skill(tmp_path: Pa
     assert story.best_skill == INITIAL
     assert story.found_skill == BEST
     assert [version.name for version in story.versions] == ["initial", "unproven", "best"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "doubt"),
+    [("improved", ""), ("inconclusive", ", not confirmed"), ("", ", not verified")],
+)
+async def test_a_tile_says_whether_its_score_is_a_result(
+    tmp_path: Path, verdict: str, doubt: str
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.measured("baseline", "old", 0.5)
+    run.step(1, "accept", BEST, "new")
+    run.measured("step_0001", "new", 0.75)
+    if verdict:
+        await run.roll("ship", "old", [0, 0, 0, 0, 1, 1, 1, 1])
+        await run.roll("ship", "new", [0, 0, 1, 1, 1, 1, 1, 1])
+        run.ship(verdict, 0.25, (-0.1, 0.6))
+        best = BEST if verdict == "improved" else INITIAL
+        run.finish(verdict, best, BEST, unproven=best == INITIAL)
+    run.close()
+    tiles = {fact.name: fact for fact in facts(read_story(tmp_path / "run"))}
+    scores = tiles["Fresh rollouts" if verdict else "Selection split"]
+    assert scores.note == f"+25.0 points, 8 items{doubt}"
+    assert ("Unproven skill" in tiles) == (verdict == "inconclusive")
 
 
 async def test_graded_scores_are_reported_as_higher_and_lower(
@@ -442,6 +468,20 @@ def test_the_story_names_the_reached_budget(tmp_path: Path) -> None:
     story = replace(read_story(tmp_path / "run"), total=Usage(calls=2500000, usd=0.5))
     assert fullest_cap(story) == "calls"
     assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
+
+
+async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    assert read_story(run.path).isolation == ""
+    for number, isolation in enumerate(("", "bubblewrap")):
+        attempt = Attempt("billing", isolation=isolation)
+        outcome = Outcome("a", number, "scored", Score(1.0), attempt=attempt)
+        await run.journal.note(f"rollout/train/h/a/{number}", outcome, Outcome)
+    await run.journal.note("call/judge/x", 1, int)
+    run.close()
+    assert read_story(run.path).isolation == "bubblewrap"
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:

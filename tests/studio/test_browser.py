@@ -532,3 +532,29 @@ def test_a_report_can_be_searched_and_shows_items_by_pages(
         expect(page.locator("details.item:visible .badge").first).to_contain_text("broken")
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_arrow_keys_reach_every_option_of_a_filter(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    """Each choice loads the page again; the focus stays where it was."""
+    with window(chromium, site) as opened:
+        page = opened.open("/")
+        page.get_by_label("Sort by").focus()
+        for sort in ("gain", "score", "cost"):
+            page.keyboard.press("ArrowDown")
+            page.wait_for_url(f"**sort={sort}")
+            expect(page.get_by_label("Sort by")).to_be_focused()
+
+
+def test_a_page_says_that_its_studio_was_stopped(chromium: Browser, tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=2)
+    context = chromium.new_context()
+    page = context.new_page()
+    with studio(tmp_path) as running:
+        page.goto(running.link)
+        page.goto(f"{running.address}/run/run")
+        expect(page.locator("[data-state]")).to_be_visible()
+        expect(page.locator("#offline")).to_be_hidden()
+    expect(page.locator("#offline")).to_be_visible()
+    context.close()

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from jinja2 import Environment, meta
 
+from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.story_builder import read_story
@@ -33,7 +35,7 @@ from tests.report.recorded_runs import (
     improved,
     screening_run,
 )
-from tests.studio.server import csrf_of, practice_project, studio, studio_process
+from tests.studio.server import RunningStudio, csrf_of, practice_project, studio, studio_process
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202e'
 PAGES = (
@@ -99,6 +101,8 @@ async def test_missing_pages_are_404(folder: Path) -> None:
             "/item/pool?id=nope",
             "/rollout/pool?phase=gate&step=1&key=call/agent/x",
             "/image/good/one?id=t00&number=0",
+            f"/run/{'z' * 6000}",
+            "/starting/none",
             "/static/../app.py",
             "/static/..%2f..%2fapp.py",
         ):
@@ -270,6 +274,26 @@ def test_clients_may_disconnect_at_any_time(tmp_path: Path) -> None:
     run.close()
 
 
+def test_a_studio_with_open_pages_is_stopped_without_a_traceback(tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=2)
+    command = [sys.executable, "-m", "skillfit", "studio", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--token", "Correct-Horse-Battery"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        link = process.stdout.readline().strip()
+        with ExitStack() as opened, RunningStudio(link, [link]).client() as client:
+            replies = [opened.enter_context(client.stream("GET", "/live")) for _ in range(2)]
+            streams = [reply.iter_lines() for reply in replies]
+            assert [next(lines) for lines in streams] == ["event: parts", "event: parts"]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors and "ERROR" not in errors
+
+
 async def test_an_unreadable_run_is_reported_and_other_runs_are_listed(
     folder: Path,
 ) -> None:
@@ -280,6 +304,20 @@ async def test_an_unreadable_run_is_reported_and_other_runs_are_listed(
         assert 'href="/run/pool"' in listed and "two/journal.sqlite" in listed
         assert client.get("/run/two").status_code == 500
         assert "two/journal.sqlite" in client.get("/run/two").text
+
+
+def test_a_folder_and_a_run_that_disappear_are_said(tmp_path: Path) -> None:
+    WrittenRun(tmp_path / "runs" / "run").close()
+    with browser(tmp_path / "runs", tmp_path) as client:
+        with client.stream("GET", "/live/run") as reply:
+            lines = reply.iter_lines()
+            assert next(lines) == "event: parts"
+            (tmp_path / "runs").rename(tmp_path / "moved")
+            problem = next(line for line in lines if line == "event: problem")
+            assert problem and "run is gone: it was deleted or moved" in next(lines)
+        page = client.get("/").text
+        assert "runs is gone: it was deleted or moved" in page and "no run here yet" not in page
+        assert client.get("/run/run").status_code == 404
 
 
 async def test_text_of_models_and_users_is_escaped(tmp_path: Path) -> None:
@@ -378,6 +416,18 @@ def test_runs_are_compared_by_edits_settings_and_any_two_skills(tmp_path: Path) 
         assert "Settings that differ" in page and "None." in page
         chosen = client.get(f"{address}&old=two&new=two").text
     assert "The same text." in chosen and "The same text." not in page
+
+
+def test_a_setting_that_a_run_did_not_record_is_compared_by_its_default(
+    tmp_path: Path,
+) -> None:
+    WrittenRun(tmp_path / "short", {"train": {"seed": 7}}).close()
+    gradient = Config().gradient.model_dump(mode="json")
+    WrittenRun(tmp_path / "whole", {"train": {"seed": 8}, "gradient": gradient}).close()
+    with browser(tmp_path) as client:
+        page = client.get("/compare?run=short&run=whole").text
+    differ = page.partition("Settings that differ")[2].partition("<h2>")[0]
+    assert re.findall(r"<tr><td><code>([\w.]+)</code>", differ) == ["train.seed"]
 
 
 def test_overview_and_skill_page_show_the_same_number_of_tokens(tmp_path: Path) -> None:
@@ -492,6 +542,8 @@ def test_an_ablation_is_shown_without_steps_scores_and_an_optimizer(tmp_path: Pa
             assert f"<h2>{heading}</h2>" not in page
         assert "best so far" not in client.get("/skill/parts").text
         assert "has no new skill to apply" in client.get("/apply/parts").text
+        items = client.get("/items/parts").text
+        assert 'href="/item/parts?id=t' in items and "No item was rolled out" not in items
 
 
 def test_a_stopped_ablation_is_resumed_as_an_ablation(tmp_path: Path) -> None:
@@ -784,6 +836,30 @@ def test_a_studio_of_one_run_starts_no_run_inside_it(
     with studio(run, find_project=True) as running, running.client() as client:
         assert client.get("/run/run").status_code == 200
         assert f"skillfit studio {tmp_path}" in client.get("/new").text
+
+
+def test_the_form_names_values_that_cannot_be_used(tmp_path: Path) -> None:
+    with studio_process(tmp_path) as running, running.client() as client:
+        csrf = csrf_of(client)
+        for key, value, problem in (
+            ("evaluation.preflight", "maybe", "none of true, false"),
+            ("recipe", "<b>", "none of default"),
+            ("train.num_epochs", "many", "is not a number"),
+            ("env.grader", "{bad: [", "cannot be read: expected the node content"),
+            ("env.skill", "x" * 100_000, "File name too long"),
+        ):
+            form = {"csrf": csrf, "name": "new", "do": "estimate", f"set:{key}": value}
+            page = client.post("/new", data=form).text
+            assert problem in page.partition('class="message bad"')[2], key
+
+
+def test_a_decision_about_an_edit_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    screening_run(tmp_path / "open", steps=2, finish="")
+    with browser(tmp_path) as client:
+        form = {"csrf": csrf_of(client), "do": "approve", "target": "x" * 100_000}
+        page = client.post("/act/open", data=form).text
+        assert "has no edit &#39;xxx" in page and "s0001e01" in page and len(page) < 50_000
+    assert not read_requests(tmp_path / "open")
 
 
 def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
