@@ -35,7 +35,6 @@ from skillfit.run.events import (
 )
 from skillfit.run.journal import Journal
 from skillfit.run.records import (
-    CurrentAndBest,
     EditEffect,
     Evidence,
     FailureNote,
@@ -43,9 +42,7 @@ from skillfit.run.records import (
     PatchRecord,
     ProposalRecord,
     RecordedConfig,
-    RunSummary,
     ScoreEstimate,
-    StepRecord,
     TypeScore,
     UsageTotals,
 )
@@ -53,6 +50,7 @@ from skillfit.run.store import JOURNAL, RunLock, dump
 from skillfit.run.view import CARD_FACT, KINDS, RunCard, fold, with_cost
 from skillfit.skill import Edit, EditResult
 from skillfit.tasks.item import Attempt, Score, TrajectoryStep
+from tests.support.records import run_summary, step_record
 
 INITIAL = "# Triage\n\nSay which queue.\n"
 ADDED = "- Mentions of refund mean billing."
@@ -65,9 +63,13 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"gate_metric": "hard"},
     "budget": {"usd": 5.0},
 }
-NOWHERE = CurrentAndBest(
-    current_score=0.5, current_origin="", best_score=0.5, best_step=0, best_origin=""
-)
+SUMMARY: dict[str, Any] = {
+    "version": "1.2.3",
+    "total_steps": 2,
+    "steps_done": 2,
+    "total_rejects": 1,
+    "edits_blocked": 1,
+}
 
 
 def before_first_event(path: Path) -> None:
@@ -75,39 +77,6 @@ def before_first_event(path: Path) -> None:
     path.mkdir()
     with closing(Journal(path / JOURNAL)) as journal:
         EventLog(path / JOURNAL, beside=journal)
-
-
-def summary(finish_reason: str, **fields: Any) -> RunSummary:
-    given: dict[str, Any] = {
-        "version": "1.2.3",
-        "finish_reason": finish_reason,
-        "diagnosis": "",
-        "config": RecordedConfig({}),
-        "total_steps": 2,
-        "steps_done": 2,
-        "total_accepts": 1,
-        "total_rejects": 1,
-        "total_skips": 0,
-        "edits_blocked": 1,
-    }
-    return RunSummary(**(given | fields))
-
-
-def step_record(step: int, action: str, reason: str = "") -> StepRecord:
-    return StepRecord(
-        step=step,
-        epoch=1,
-        step_in_epoch=step,
-        action=action,
-        lr_control_mode="fixed",
-        gate_metric="hard",
-        standings=NOWHERE,
-        skill_len=100,
-        timing={"rollout_s": 1.0, "reflect_s": 2.0},
-        tokens={},
-        wall_time_s=3.0,
-        reason=reason,
-    )
 
 
 class WrittenRun:
@@ -277,7 +246,7 @@ class WrittenRun:
                 skill=skill,
                 skill_hash=skill_hash,
                 best_skill=skill,
-                record=step_record(number, action, "because"),
+                record=step_record(number, action=action, reason="because"),
             ),
         )
 
@@ -302,7 +271,7 @@ class WrittenRun:
                 diagnosis="Why.",
                 best_skill=best,
                 unproven_skill=found,
-                summary=summary(finish_reason, **fields),
+                summary=run_summary(**(SUMMARY | fields), finish_reason=finish_reason),
             )
         )
 
@@ -646,7 +615,7 @@ def _finish_step(
             skill=skill,
             skill_hash=f"skill{step:04d}",
             best_skill=skill,
-            record=step_record(step, action, reason),
+            record=step_record(step, action=action, reason=reason),
         ),
         seconds=30,
     )
@@ -698,8 +667,9 @@ def _finish(bulk: _Bulk, draw: random.Random, ids: Sequence[str], finish: str, s
             else "The edits that were tried have effects around 0.",
             best_skill=skill if better else INITIAL,
             unproven_skill="" if better else skill,
-            summary=summary(
-                finish,
+            summary=run_summary(
+                **SUMMARY,
+                finish_reason=finish,
                 baseline_selection_score=0.42,
                 best_selection_score=0.71,
                 unproven=not better,

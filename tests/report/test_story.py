@@ -41,13 +41,12 @@ from tests.report.recorded_runs import (
     ADDED,
     BEST,
     INITIAL,
-    NOWHERE,
     WrittenRun,
     before_first_event,
     improved,
     screening_run,
-    step_record,
 )
+from tests.support.records import standings, step_record
 
 
 async def test_an_improved_run_has_its_evidence_in_the_story(tmp_path: Path) -> None:
@@ -225,7 +224,7 @@ def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path
             SlowUpdateFinished(
                 epoch=epoch,
                 action="accept",
-                result=SlowUpdateRecord(action="accept", standings=NOWHERE),
+                result=SlowUpdateRecord(action="accept", standings=standings()),
                 pairs=[],
                 all_pairs=[],
                 candidate=skill,
@@ -354,7 +353,7 @@ async def test_the_terminal_counts_events_as_the_story_does(tmp_path: Path) -> N
 def test_the_time_left_is_predicted_from_the_last_steps(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=1, steps_per_epoch=4)
     for step in (1, 2, 3):
-        record = step_record(step, "reject")
+        record = step_record(step, action="reject")
         run.emit(
             StepFinished(
                 epoch=1,
