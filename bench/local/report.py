@@ -150,11 +150,13 @@ def _below(runs: Sequence[Compared], initial: float) -> list[str]:
 
 
 def _ablation(found: dict[str, Any]) -> str:
+    score = found["score"]
     units = sorted(found["units"], key=lambda unit: -unit["mean"])
     lines = [
         "## `skillfit ablate` on a skill with planted lines\n",
         f"{found['rollouts']} rollouts, {len(units)} lines; the whole skill is estimated to score",
-        f"{found['score']['mean']:.3f}; {found['tokens_before']} tokens before and",
+        f"{score['mean']:.3f} (90 % interval {score['low']:.3f} … {score['high']:.3f});",
+        f"{found['tokens_before']} tokens before and",
         f"{found['tokens_after']} after the cuts that it suggests.\n",
         "| worth | 80 % interval | decision | planted | line |",
         "|---|---|---|---|---|",

@@ -26,7 +26,7 @@ async def test_a_plain_function_is_an_agent() -> None:
     assert attempt.steps[0].text == "hoho"
 
 
-async def test_an_async_callable_object_is_an_agent_and_gets_what_it_names() -> None:
+async def test_an_async_callable_object_is_an_agent_and_gets_the_arguments_it_names() -> None:
     class Solver:
         async def __call__(
             self, skill: str, item: dict[str, Any], seed: int, instruction: str
@@ -40,7 +40,7 @@ async def test_an_async_callable_object_is_an_agent_and_gets_what_it_names() -> 
     assert attempt.answer == "Say it twice. 3 Why?"
 
 
-async def test_the_gold_answer_is_not_shown() -> None:
+async def test_a_callable_does_not_get_the_gold_answer() -> None:
     seen: dict[str, Any] = {}
     await CallableAgent(lambda skill, item: seen.update(item) or "x").attempt(
         SKILL, ITEM, AttemptContext()
@@ -49,7 +49,7 @@ async def test_the_gold_answer_is_not_shown() -> None:
     assert seen == {"id": "i1", "input": "ho", "colour": "red"}
 
 
-async def test_whatever_it_raises_is_a_failure_of_the_rollout() -> None:
+async def test_any_exception_of_a_callable_fails_the_rollout() -> None:
     class Odd(Exception):
         pass
 
@@ -70,7 +70,7 @@ async def test_a_model_error_keeps_its_kind() -> None:
         await CallableAgent(limited).attempt(SKILL, ITEM, AttemptContext())
 
 
-async def test_an_error_of_ours_that_stops_a_run_passes_through() -> None:
+async def test_a_skillfit_error_that_stops_a_run_is_not_wrapped() -> None:
     def spends(skill: str, item: dict[str, Any]) -> str:
         raise BudgetReached("usd", spent=2.0, limit=1.0)
 
@@ -78,7 +78,7 @@ async def test_an_error_of_ours_that_stops_a_run_passes_through() -> None:
         await CallableAgent(spends).attempt(SKILL, ITEM, AttemptContext())
 
 
-async def test_many_plain_functions_wait_side_by_side() -> None:
+async def test_many_plain_functions_run_concurrently() -> None:
     """More than there are threads in Python's own pool on a small machine."""
     together = threading.Barrier(40, timeout=20)
 
@@ -97,7 +97,7 @@ async def test_a_result_of_the_wrong_type_is_a_failure() -> None:
         await CallableAgent(lambda skill, item: 4).attempt(SKILL, ITEM, AttemptContext())
 
 
-async def test_half_an_emoji_in_what_the_users_code_returns_is_replaced() -> None:
+async def test_a_lone_surrogate_in_a_callables_result_is_replaced() -> None:
     """It could be neither recorded nor sent to a judge, and would end the run."""
 
     def solve(skill: str, item: dict[str, Any]) -> Attempt:

@@ -23,7 +23,7 @@ def item(text: str = "What is 2 + 2?", **row: object) -> Item:
     return Item("i1", {"input": text, **row})
 
 
-async def test_the_skill_leads_and_the_prefix_is_the_same_for_every_item() -> None:
+async def test_the_prompt_starts_with_the_skill_and_items_share_its_prefix() -> None:
     model = ScriptedModel(lambda _: "4")
     agent = ChatAgent(model)
 
@@ -39,7 +39,7 @@ async def test_the_skill_leads_and_the_prefix_is_the_same_for_every_item() -> No
     assert first.seed == 7
 
 
-async def test_the_trajectory_holds_what_was_said_and_neither_skill_nor_item() -> None:
+async def test_the_trajectory_contains_the_replies_but_neither_skill_nor_item() -> None:
     attempt = await ChatAgent(ScriptedModel(["It is 4."])).attempt(SKILL, item(), AttemptContext())
 
     assert attempt.answer == "It is 4."
@@ -47,7 +47,7 @@ async def test_the_trajectory_holds_what_was_said_and_neither_skill_nor_item() -
     assert attempt.usage.calls == 1
 
 
-async def test_a_refining_turn_keeps_the_question_and_has_a_purpose_of_its_own() -> None:
+async def test_a_refining_turn_keeps_the_question_and_has_its_own_purpose() -> None:
     model = ScriptedModel(["5", "4", "4", "never asked"])
     attempt = await ChatAgent(model, max_turns=6).attempt(
         SKILL, item(), AttemptContext(purpose="i1/repeat_0")
@@ -100,7 +100,7 @@ async def test_files_and_the_instruction_follow_the_item(tmp_path: Path) -> None
     )
 
 
-async def test_an_attached_file_that_is_no_text_is_a_failure_and_not_an_answer(
+async def test_an_attached_binary_file_fails_the_rollout(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "blob.bin").write_bytes(b"\xff\xfe\x00")
@@ -110,12 +110,12 @@ async def test_an_attached_file_that_is_no_text_is_a_failure_and_not_an_answer(
         await ChatAgent(ScriptedModel(["ok"])).attempt(SKILL, asked, AttemptContext())
 
 
-def test_a_template_without_a_place_for_the_skill_is_refused() -> None:
+def test_a_template_without_a_skill_placeholder_is_refused() -> None:
     with pytest.raises(InputError, match="never see the skill"):
         build_agent(AgentSection(prompt="Be good."), ModelSpec(id="scripted/x"), ScriptedModel([]))
 
 
-def test_what_makes_an_agent_itself_is_described() -> None:
+def test_an_agents_description_includes_its_model_and_settings() -> None:
     plain = build_agent(AgentSection(), ModelSpec(id="scripted/x"), ScriptedModel([]))
     patient = build_agent(AgentSection(max_turns=3), ModelSpec(id="scripted/x"), ScriptedModel([]))
 

@@ -54,7 +54,7 @@ async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajecto
     assert attempt.isolation == best_isolation().name
 
 
-async def test_the_program_knows_its_own_key_and_nothing_else_of_ours(fake: StandIn) -> None:
+async def test_the_program_gets_its_own_key_and_no_other_of_our_variables(fake: StandIn) -> None:
     env = seen(await fake.attempt())["env"]
 
     assert set(env) - {"LC_CTYPE", "PWD"} == {
@@ -69,7 +69,7 @@ async def test_the_program_knows_its_own_key_and_nothing_else_of_ours(fake: Stan
     assert "someone-else" not in json.dumps(env)
 
 
-async def test_its_home_is_fresh_and_holds_no_login_unless_asked(fake: StandIn) -> None:
+async def test_the_programs_home_is_empty_unless_a_login_is_requested(fake: StandIn) -> None:
     plain = seen(await fake.attempt())
     logged_in = seen(await fake.attempt(options={"login": True}))
 
@@ -78,14 +78,14 @@ async def test_its_home_is_fresh_and_holds_no_login_unless_asked(fake: StandIn) 
     assert logged_in["home"] == [".fake", ".fake/config.json", ".fake/login.json"]
 
 
-async def test_its_own_key_is_not_in_the_trajectory(fake: StandIn) -> None:
+async def test_the_programs_key_is_not_in_the_trajectory(fake: StandIn) -> None:
     attempt = await fake.attempt()
 
     assert "key-of-the-program-itself" not in "".join(step.text for step in attempt.steps)
     assert seen(attempt)["env"]["FAKE_KEY"] == "[secret]"
 
 
-async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(
+async def test_only_the_workspace_is_left_on_disk_until_it_is_removed(
     fake: StandIn, scratch: Path
 ) -> None:
     attempt = await fake.agent().attempt(SKILL, ITEM, AttemptContext())
@@ -101,7 +101,7 @@ async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(
 @pytest.mark.parametrize(
     "word", ["SLEEP", "SLEEP AWAY"], ids=["in its process group", "in its own session"]
 )
-async def test_when_it_is_cancelled_everything_it_started_ends(
+async def test_cancelling_ends_every_process_of_the_program(
     fake: StandIn, scratch: Path, word: str
 ) -> None:
     name = f"stand-in-{os.getpid()}-{word.replace(' ', '-')}"
@@ -155,7 +155,7 @@ async def test_an_error_of_the_program_is_never_an_answer(
         ("see the docs about the usage limit and the credit balance", "command"),
     ],
 )
-async def test_only_the_programs_own_complaint_says_what_kind_of_failure_it_is(
+async def test_the_failure_kind_comes_from_the_programs_error_message(
     fake: StandIn, said: str, kind: str
 ) -> None:
     with pytest.raises(ModelError) as failed:
@@ -178,7 +178,7 @@ async def test_long_messages_are_cut_in_the_trajectory_but_not_in_the_answer(fak
     assert len(attempt.steps[-1].text) < 9000 and "characters left out" in attempt.steps[-1].text
 
 
-async def test_half_an_emoji_in_an_event_is_replaced(fake: StandIn) -> None:
+async def test_a_lone_surrogate_in_an_event_is_replaced(fake: StandIn) -> None:
     attempt = await fake.attempt(Item("q", {"input": "HALF"}))
 
     assert attempt.answer == "\N{REPLACEMENT CHARACTER}"
@@ -209,20 +209,20 @@ async def test_settings_reach_the_program(fake: StandIn) -> None:
     ]
 
 
-async def test_the_prompt_may_go_through_a_file(fake: StandIn) -> None:
+async def test_the_prompt_can_be_passed_in_a_file(fake: StandIn) -> None:
     fake.describe(prompt="file", argv=["--file", "$prompt_file"])
     attempt = await fake.attempt(item=Item("q", {"input": "x" * 300_000}))
 
     assert f"I heard: Use the skill answering.\n\n{'x' * 100}" in attempt.steps[4].text
 
 
-async def test_whether_the_skill_is_named_in_the_prompt_is_a_choice(fake: StandIn) -> None:
+async def test_naming_the_skill_in_the_prompt_is_optional(fake: StandIn) -> None:
     attempt = await fake.attempt(options={"mention_skill": False})
 
     assert attempt.steps[4].text == "I heard: What is six times seven?"
 
 
-async def test_files_of_the_item_stand_in_the_workspace(fake: StandIn, tmp_path: Path) -> None:
+async def test_item_files_are_in_the_workspace(fake: StandIn, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1,2")
     attempt = await fake.attempt(Item("q", {"input": "Sum.", "files": ["data.csv"]}, base=tmp_path))
 
@@ -286,7 +286,7 @@ async def test_the_same_program_serves_as_a_model(fake: StandIn) -> None:
         ({"options": {"program": "no-such-program"}}, "no-such-program is not installed"),
     ],
 )
-def test_what_could_not_act_is_refused_at_the_start(
+def test_settings_without_effect_are_refused_at_the_start(
     fake: StandIn, settings: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(InputError, match=complaint):
@@ -299,13 +299,13 @@ def test_a_description_with_an_unknown_key_is_refused_by_name(fake: StandIn) -> 
         fake.agent()
 
 
-def test_an_unknown_program_names_those_we_know() -> None:
+def test_the_error_for_an_unknown_program_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match="claude, codex, copilot, cursor, gemini, opencode"):
         build_agent(AgentSection(agent="cli"), ModelSpec(id="cli/clawed"), None)
 
 
 @pytest.mark.parametrize("path", sorted(DESCRIPTIONS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_tells_reading(
+def test_a_built_in_description_is_complete_and_hides_the_prompt_from_argv(
     path: Path,
 ) -> None:
     description = load_description(path.stem)
@@ -331,7 +331,7 @@ def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_te
         "rm -rf ../home ../tmp; touch ../home",
     ],
 )
-async def test_whatever_a_program_leaves_beside_its_work_the_attempt_counts(
+async def test_unusual_files_left_by_a_program_do_not_fail_the_attempt(
     fake: StandIn, command: str
 ) -> None:
     attempt = await fake.attempt(Item("q", {"input": f"RUN {command}"}))
@@ -339,7 +339,7 @@ async def test_whatever_a_program_leaves_beside_its_work_the_attempt_counts(
     assert attempt.answer == "42" and attempt.usage.tokens == 37
 
 
-async def test_a_usage_that_no_program_can_have_is_counted_as_very_much(fake: StandIn) -> None:
+async def test_impossible_usage_is_counted_as_a_very_large_amount(fake: StandIn) -> None:
     """It must neither end the run nor leave a cap with room."""
     fake.install(PROGRAM.replace("read=30", "read=1.7e308"), cost=1.7e308)
     fake.describe(usage=[*DESCRIPTION["usage"], *DESCRIPTION["usage"]])

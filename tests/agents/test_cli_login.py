@@ -166,14 +166,14 @@ async def test_a_login_file_that_is_written_in_place_is_the_users_file(fake: Sta
     assert (fake.home / ".fake" / "login.json").read_text() == "renewed\n"
 
 
-def test_a_login_that_is_not_there_is_an_error_at_the_start(fake: StandIn) -> None:
+def test_a_missing_login_is_an_error_at_the_start(fake: StandIn) -> None:
     (fake.home / ".fake" / "login.json").unlink()
 
     with pytest.raises(AuthFailed, match=r"no login here \(looked for ~/\.fake/login\.json\)"):
         fake.agent(options={"login": True})
 
 
-def test_with_a_login_gemini_is_told_to_use_it(fake: StandIn) -> None:
+def test_gemini_is_configured_to_use_the_login(fake: StandIn) -> None:
     from skillfit.agents.agent import Workspace
     from skillfit.agents.cli_agent import command_line
 

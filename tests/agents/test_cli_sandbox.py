@@ -113,13 +113,13 @@ async def test_more_files_can_be_made_readable(fake: StandIn, tmp_path: Path) ->
     assert "sesame" in await fake.shell(f"cat {tmp_path / 'extra.txt'}", options=options)
 
 
-async def test_without_a_sandbox_the_record_says_so(fake: StandIn) -> None:
+async def test_running_without_a_sandbox_is_recorded(fake: StandIn) -> None:
     attempt = await fake.attempt(options={"isolation": "off"})
 
     assert attempt.isolation == "none"
 
 
-def test_a_required_sandbox_that_is_not_there_is_an_error_at_the_start(
+def test_a_missing_required_sandbox_is_an_error_at_the_start(
     fake: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: ISOLATIONS[-1])
@@ -128,7 +128,7 @@ def test_a_required_sandbox_that_is_not_there_is_an_error_at_the_start(
         fake.agent(options={"isolation": "require"})
 
 
-async def test_a_sandbox_that_does_not_start_is_a_failure_that_may_pass(
+async def test_a_sandbox_that_does_not_start_is_a_transient_failure(
     fake: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken" / "bwrap"

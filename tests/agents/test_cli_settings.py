@@ -69,7 +69,7 @@ def test_a_program_without_key_or_login_is_an_error_at_the_start(fake: StandIn, 
         )
 
 
-def test_codex_complaining_about_a_missing_key_is_an_auth_failure() -> None:
+def test_codex_output_about_a_missing_key_is_an_auth_failure() -> None:
     from skillfit.agents.cli_programs import failure_of
     from skillfit.models import Usage
 
@@ -93,7 +93,7 @@ def test_opencode_without_ripgrep_is_an_error_at_the_start(fake: StandIn) -> Non
     build_agent(AgentSection(agent="cli"), spec, None, environ=fake.environ)
 
 
-def test_a_program_as_a_model_has_all_that_reflection_needs(fake: StandIn) -> None:
+def test_a_program_as_a_model_supports_reflection(fake: StandIn) -> None:
     model = connect(fake.spec("/big"), role="optimizer", run_id="r", environ=fake.environ)
 
     assert model.context_window == 128_000
@@ -108,7 +108,7 @@ def test_zero_dollars_for_some_tokens_is_an_unknown_price() -> None:
     assert (usage.input, usage.output, usage.usd) == (20, 7, None)
 
 
-def test_usage_that_cannot_be_right_counts_as_nothing_and_never_negative(fake: StandIn) -> None:
+def test_invalid_usage_counts_as_zero_and_is_never_negative(fake: StandIn) -> None:
     event = (
         '{"type": "result", "tokens": {"read": -30, "cached": 1e400, "written": "7"}, '
         '"cost": -0.25}'
@@ -118,7 +118,7 @@ def test_usage_that_cannot_be_right_counts_as_nothing_and_never_negative(fake: S
     assert (usage.input, usage.cached, usage.output, usage.usd) == (0, 0, 0, None)
 
 
-def test_a_description_with_mistakes_is_refused_with_each_of_them_in_words(tmp_path: Path) -> None:
+def test_a_description_with_mistakes_is_refused_with_a_message_for_each(tmp_path: Path) -> None:
     described = tmp_path / "mine.yaml"
     described.write_text("name: mine\nprogram: mine\nargv: run\nskils: x\n")
 

@@ -129,7 +129,7 @@ def api(program: Program) -> Iterator[AgentApi]:
         yield server
 
 
-async def test_it_discovers_reads_and_follows_the_skill(
+async def test_the_program_discovers_reads_and_follows_the_skill(
     program: Program, api: AgentApi, user_home: Path
 ) -> None:
     agent = build_agent(
@@ -184,7 +184,7 @@ async def shell(program: Program, user_home: Path, command: str) -> tuple[str, A
     return "\n".join(step.text for step in attempt.steps), api
 
 
-async def test_its_shell_sees_neither_other_processes_nor_the_users_files(
+async def test_the_programs_shell_sees_neither_other_processes_nor_the_users_files(
     program: Program, user_home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tasks.jsonl").write_text("gold-answers")
@@ -200,7 +200,9 @@ async def test_its_shell_sees_neither_other_processes_nor_the_users_files(
     assert "sesame" not in shown and "gold-answers" not in shown and "private" not in shown
 
 
-async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_home: Path) -> None:
+async def test_the_program_sends_its_own_key_and_gets_no_other(
+    program: Program, user_home: Path
+) -> None:
     shown, api = await shell(program, user_home, "env")
 
     assert "PATH=" in shown, "the command did not run"
@@ -210,7 +212,9 @@ async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_ho
     assert any(KEY in value for seen in api.seen for value in seen.headers.values())
 
 
-async def test_it_serves_as_a_model_without_tools(program: Program, user_home: Path) -> None:
+async def test_the_program_serves_as_a_model_without_tools(
+    program: Program, user_home: Path
+) -> None:
     with AgentApi(lambda seen: Say('{"edits": []}')) as api:
         model = connect(
             spec(program, api),
@@ -241,7 +245,7 @@ async def test_it_serves_as_a_model_without_tools(program: Program, user_home: P
     assert not {tool for seen in api.seen for tool in seen.tools} & powers
 
 
-async def test_a_key_the_server_refuses_is_an_auth_failure_and_no_answer(
+async def test_a_rejected_key_is_an_auth_failure_and_not_an_answer(
     program: Program, user_home: Path
 ) -> None:
     with AgentApi(lambda seen: Refuse(401, "invalid x-api-key")) as api:

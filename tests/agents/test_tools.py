@@ -53,7 +53,7 @@ def result(attempt: Attempt, number: int = 0) -> str:
     return [step.text for step in attempt.steps if step.kind == "tool_result"][number]
 
 
-async def test_it_reads_item_and_skill_files_writes_and_finishes(tmp_path: Path) -> None:
+async def test_the_agent_reads_item_and_skill_files_writes_and_finishes(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("ten inches")
     item = Item("i1", {"input": "Convert.", "files": ["in.txt"]}, base=tmp_path)
 
@@ -94,7 +94,7 @@ async def test_a_message_without_tool_calls_is_the_answer() -> None:
 @pytest.mark.parametrize(
     "path", ["../secret.txt", "/etc/passwd", "a/../../secret.txt", "link/passwd", "link"]
 )
-async def test_no_path_leads_out_of_the_workspace(path: str) -> None:
+async def test_paths_outside_the_workspace_are_refused(path: str) -> None:
     attempt, _ = await run(
         use("run_command", command="ln -s /etc link"),
         use("read", path=path),
@@ -108,7 +108,7 @@ async def test_no_path_leads_out_of_the_workspace(path: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["..", ".", "a", "b.txt", "/", "out", "etc", "~", ""]), max_size=6))
-def test_whatever_name_is_asked_for_it_is_inside_or_refused(parts: list[str]) -> None:
+def test_any_requested_path_is_inside_the_workspace_or_refused(parts: list[str]) -> None:
     with TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder))
         workspace.work.mkdir()
@@ -120,7 +120,7 @@ def test_whatever_name_is_asked_for_it_is_inside_or_refused(parts: list[str]) ->
         assert path.resolve().is_relative_to(workspace.work.resolve())
 
 
-async def test_commands_run_isolated_without_our_environment_and_the_trajectory_says_how(
+async def test_commands_run_isolated_without_our_environment_and_the_isolation_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-parent")
@@ -138,7 +138,7 @@ async def test_commands_run_isolated_without_our_environment_and_the_trajectory_
     remove_workspace(attempt.workspace)
 
 
-async def test_a_command_that_does_not_end_is_ended_and_the_agent_goes_on() -> None:
+async def test_a_command_over_its_time_limit_is_killed_and_the_agent_continues() -> None:
     model = ScriptedModel([use("run_command", command="sleep 60"), "gave up"])
     attempt = await ToolsAgent(model, command_timeout=0.3).attempt(SKILL, ITEM, AttemptContext())
     remove_workspace(attempt.workspace)
@@ -147,7 +147,7 @@ async def test_a_command_that_does_not_end_is_ended_and_the_agent_goes_on() -> N
     assert attempt.answer == "gave up"
 
 
-async def test_misuse_is_told_to_the_model_and_ends_nothing() -> None:
+async def test_tool_misuse_is_reported_to_the_model_and_does_not_end_the_rollout() -> None:
     broken = Reply("", (ToolCall("c1", "read", "{not json"),))
     attempt, model = await run(
         broken, use("fly"), use("write", path="x"), use("read", path="missing"), "done"
@@ -161,7 +161,7 @@ async def test_misuse_is_told_to_the_model_and_ends_nothing() -> None:
     )
 
 
-async def test_an_optional_argument_may_be_null_and_half_an_emoji_is_replaced() -> None:
+async def test_an_optional_argument_may_be_null_and_a_lone_surrogate_is_replaced() -> None:
     calls = [
         ToolCall("c1", "list", '{"path": null}'),
         ToolCall("c2", "finish", '{"answer": "done \\ud83d"}'),
@@ -175,7 +175,7 @@ async def test_an_optional_argument_may_be_null_and_half_an_emoji_is_replaced() 
     )
 
 
-async def test_a_pipe_left_by_a_command_holds_nothing_up() -> None:
+async def test_a_named_pipe_left_by_a_command_does_not_block() -> None:
     attempt, _ = await run(
         use("run_command", command="mkfifo pipe; mkdir locked; chmod 000 locked"),
         use("read", path="pipe"),
@@ -190,7 +190,7 @@ async def test_a_pipe_left_by_a_command_holds_nothing_up() -> None:
     assert not Path(attempt.workspace).exists()
 
 
-async def test_rounds_and_tokens_are_limited_and_the_limit_is_said() -> None:
+async def test_rounds_and_tokens_are_limited_and_the_limit_is_recorded() -> None:
     rounds, _ = await run(*[use("list") for _ in range(9)], max_turns=3)
     tokens, _ = await run(*[use("list") for _ in range(9)], max_tokens=100)
     for attempt in (rounds, tokens):
@@ -222,7 +222,7 @@ async def test_nothing_stays_on_disk_when_the_model_fails(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_search_finds_what_is_far_into_a_large_file(tmp_path: Path) -> None:
+async def test_search_finds_text_far_into_a_large_file(tmp_path: Path) -> None:
     (tmp_path / "big.log").write_text("nothing\n" * 300_000 + "the NEEDLE is here\n")
     item = Item("i1", {"input": "Find it.", "files": ["big.log"]}, base=tmp_path)
     attempt, _ = await run(use("search", text="needle"), "done", item=item)
@@ -231,7 +231,7 @@ async def test_search_finds_what_is_far_into_a_large_file(tmp_path: Path) -> Non
     assert result(attempt) == "big.log:300001: the NEEDLE is here"
 
 
-async def test_a_long_line_that_search_finds_is_cut_with_an_ellipsis(tmp_path: Path) -> None:
+async def test_a_long_line_in_search_results_is_cut_with_an_ellipsis(tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text("needle " + "x" * 600)
     item = Item("i1", {"input": "Find it.", "files": ["data.json"]}, base=tmp_path)
     attempt, _ = await run(use("search", text="needle"), "done", item=item)
@@ -365,7 +365,7 @@ async def test_a_sandbox_that_does_not_start_ends_the_attempt_as_a_failure(
 @pytest.mark.parametrize(
     "command", ["ln -s a a", "ln -s b a; ln -s a b", "touch $(printf '\\377'); ln -s / a"]
 )
-async def test_links_in_a_circle_and_names_that_are_no_text_hold_nothing_up(command: str) -> None:
+async def test_circular_links_and_undecodable_names_do_not_block(command: str) -> None:
     attempt, _ = await run(
         use("run_command", command=command),
         use("read", path="a"),
@@ -381,7 +381,7 @@ async def test_links_in_a_circle_and_names_that_are_no_text_hold_nothing_up(comm
     assert all(step.text.encode() for step in attempt.steps), "each can be sent and recorded"
 
 
-def test_a_line_without_end_does_not_fill_the_memory() -> None:
+def test_a_very_long_line_does_not_exhaust_memory() -> None:
     workspace = Workspace.create()
     try:
         with (workspace.work / "endless").open("wb") as file:
@@ -400,7 +400,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
 @pytest.mark.parametrize(
     "isolation", [each for each in ISOLATIONS if works(each)], ids=lambda each: each.name
 )
-async def test_a_folder_in_the_place_of_the_corpus_holds_nothing_up(
+async def test_a_folder_that_replaces_the_corpus_does_not_block(
     corpus: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skillfit.agents.tools.choose_isolation", lambda mode: isolation)

@@ -79,7 +79,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_python_agent_of_the_config_can_be_checked_and_trained(tmp_path: Path) -> None:
+def test_a_python_agent_named_in_the_config_can_be_checked_and_trained(tmp_path: Path) -> None:
     config = project(
         tmp_path,
         model={"optimizer": {"id": "cli/fixer", "options": {"file": "fixer.yaml"}}},
@@ -109,7 +109,7 @@ def describe_optimizer(folder: Path) -> None:
     (folder / "fixer.yaml").write_text(yaml.safe_dump(description))
 
 
-def test_the_content_of_the_agents_file_is_part_of_the_runs_identity(tmp_path: Path) -> None:
+def test_the_content_of_the_agents_file_is_part_of_the_run_identity(tmp_path: Path) -> None:
     config = project(tmp_path)
     before = read_inputs(load_config(config)).identity()
     assert read_inputs(load_config(config)).identity() == before
@@ -148,7 +148,7 @@ class Doubling:
         ("missing.py:solve", "does not exist"),
     ],
 )
-def test_a_wrong_agent_is_an_error_that_says_what_to_write(
+def test_an_invalid_agent_is_an_error_with_the_expected_form(
     tmp_path: Path, agent: str, message: str
 ) -> None:
     config = project(tmp_path, env={"agent": agent})
@@ -185,7 +185,7 @@ def spent(folder: Path) -> Usage:
 
 
 @pytest.mark.parametrize("budget", [{"usd": 5}, {"tokens": 10_000}], ids=["dollars", "tokens"])
-def test_a_cap_that_cannot_be_held_is_refused_before_anything_runs(
+def test_a_cap_that_cannot_be_enforced_is_refused_before_anything_runs(
     tmp_path: Path, budget: dict[str, float]
 ) -> None:
     def never_called(skill: str, item: dict[str, Any]) -> str:
@@ -203,7 +203,7 @@ def test_rollouts_of_an_agent_that_reports_nothing_count_as_calls(tmp_path: Path
     assert spent(tmp_path).calls == 20
 
 
-def test_the_users_own_figure_for_a_rollout_is_counted(tmp_path: Path) -> None:
+def test_the_configured_cost_of_a_rollout_is_counted(tmp_path: Path) -> None:
     with pytest.raises(BudgetReached):
         evaluate(tmp_path, solve_with_text, budget={"usd": 1}, env={"rollout_usd": 0.1})
     assert spent(tmp_path).usd == pytest.approx(1.0, abs=0.2)
@@ -221,7 +221,7 @@ def test_a_function_that_returns_attempts_is_billed_as_it_reports(tmp_path: Path
 
 
 @pytest.mark.parametrize("cap", [0.05, 0.2, 0.6])
-def test_a_program_of_varying_cost_does_not_pass_its_cap(tmp_path: Path, cap: float) -> None:
+def test_a_program_with_varying_cost_does_not_exceed_its_cap(tmp_path: Path, cap: float) -> None:
     """Each rollout costs between one and five cents, and many run at the same time."""
     with pytest.raises(BudgetReached):
         evaluate(tmp_path, solve_with_usage, budget={"usd": cap})
@@ -298,7 +298,7 @@ def command_project(folder: Path, word: str, seconds: float) -> Path:
     return config
 
 
-def test_a_closed_terminal_lets_rollouts_in_flight_finish_and_be_recorded(
+def test_rollouts_in_flight_are_recorded_when_the_terminal_closes(
     tmp_path: Path,
 ) -> None:
     word = f"skillfit-hangup-{os.getpid()}"
@@ -317,7 +317,7 @@ def test_a_closed_terminal_lets_rollouts_in_flight_finish_and_be_recorded(
     assert rollouts(tmp_path / "run") >= 1
 
 
-async def test_after_kill_9_no_program_runs_on_and_the_next_start_removes_its_folders(
+async def test_after_sigkill_no_program_keeps_running_and_the_next_start_removes_its_folders(
     tmp_path: Path,
 ) -> None:
     word = f"skillfit-killed-{os.getpid()}"
@@ -342,7 +342,7 @@ async def test_after_kill_9_no_program_runs_on_and_the_next_start_removes_its_fo
 # The identity of a run
 
 
-def test_where_a_program_is_installed_does_not_matter_but_its_description_does(
+def test_the_run_identity_includes_a_programs_description_but_not_its_location(
     tmp_path: Path,
 ) -> None:
     config = project(
@@ -362,7 +362,7 @@ def test_where_a_program_is_installed_does_not_matter_but_its_description_does(
     assert identity() != before
 
 
-def test_another_corpus_makes_another_run(tmp_path: Path) -> None:
+def test_another_corpus_changes_the_run_identity(tmp_path: Path) -> None:
     config = project(tmp_path, env={"agent": "tools"}, model={"agent": "openai/gpt-5-mini"})
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -45,7 +45,7 @@ async def test_gold_answers_score_1_and_wrong_ones_0(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHAT)
-def test_check_proves_the_gold_answers(name: str, make_lab: Callable[..., Lab]) -> None:
+def test_check_grades_the_gold_answers_as_correct(name: str, make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(solve=lambda call: "", judge=lambda call: judged("incorrect"))
     checks = lab.check(f"{name}:sample")
     assert checks["gold"]["verdict"] == "go", checks["gold"]
@@ -67,7 +67,7 @@ async def test_a_training_run_on_the_sample_learns(name: str, make_lab: Callable
 
 
 @pytest.mark.parametrize("name", WITH_IMAGES)
-async def test_the_asked_detail_is_sent(name: str, make_lab: Callable[..., Lab]) -> None:
+async def test_the_requested_image_detail_is_sent(name: str, make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(solve=lambda call: "\\boxed{1}", judge=lambda call: judged("incorrect"))
     await lab.evaluate(f"{name}:sample?image_detail=low", "# Skill\n\nLook.\n")
     details = {

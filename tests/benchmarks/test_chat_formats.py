@@ -117,7 +117,7 @@ def test_mathverse_uses_one_version_of_each_problem() -> None:
         sample_task("mathverse", task_args={"problem_version": "Vision Only"})
 
 
-def test_mathverse_can_show_analysts_the_wordy_version() -> None:
+def test_mathverse_can_show_analysts_the_text_version() -> None:
     plain = sample_task("mathverse")
     task = sample_task("mathverse", task_args={"use_text_dominant_reference": True})
     assert all(item.reference.endswith(item.input) for item in task.items)
@@ -229,7 +229,7 @@ def test_choices_are_shuffled_for_each_item_in_the_same_way_every_time(tmp_path:
     assert [item.input for item in other.items] != [item.input for item in first.items]
 
 
-def test_the_shortcut_audit_sees_one_phrase_that_is_always_right(
+def test_the_shortcut_audit_finds_a_phrase_that_is_always_right(
     tmp_path: Path, make_lab: Callable[..., Lab]
 ) -> None:
     phrase = "A stronger statement than any other option can be proven."

@@ -62,7 +62,7 @@ def capitals(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-def test_another_process_knows_the_installed_benchmark(site: Path, no_user_data: Path) -> None:
+def test_another_process_finds_the_installed_benchmark(site: Path, no_user_data: Path) -> None:
     sources = Path(skillfit.__file__).parents[1]
     env = {
         **os.environ,
@@ -75,7 +75,9 @@ def test_another_process_knows_the_installed_benchmark(site: Path, no_user_data:
     assert listed["capitals"]["licence"] == "CC0" and "searchqa" in listed
 
 
-async def test_the_pages_benchmark_trains(capitals: Path, make_lab: Callable[..., Lab]) -> None:
+async def test_the_benchmark_of_the_page_trains(
+    capitals: Path, make_lab: Callable[..., Lab]
+) -> None:
     task = sample_task("capitals")
     assert (len(task.train), len(task.selection), len(task.test)) == (4, 6, 3)
     assert await prove_gold(task) == []
@@ -85,7 +87,9 @@ async def test_the_pages_benchmark_trains(capitals: Path, make_lab: Callable[...
     assert LESSON in run.best_skill.text
 
 
-def test_its_data_can_be_prepared_and_its_options_act(capitals: Path, tmp_path: Path) -> None:
+def test_data_of_the_pages_benchmark_can_be_prepared_and_its_options_work(
+    capitals: Path, tmp_path: Path
+) -> None:
     rows = [{"code": c, "country": n, "capital": s, "continent": n[0]} for c, n, s in COUNTRIES]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "rows.jsonl").write_text(text)

@@ -38,7 +38,7 @@ def evaluator(script: Any, **settings: Any) -> GameEvaluator:
     )
 
 
-async def test_the_walkthrough_of_a_game_wins_it_and_idling_does_not(games: list[Item]) -> None:
+async def test_a_games_walkthrough_wins_it_and_idling_does_not(games: list[Item]) -> None:
     game = next(item for item in games if item.type == "pick_clean_then_place_in_recep")
     moves = [f"<think>next</think><action>{move}</action>" for move in walkthrough(game)]
     attempt, score = await evaluator(moves)(SKILL, game, seed=1)
@@ -65,7 +65,7 @@ async def test_the_model_sees_task_possible_actions_and_its_last_moves(games: li
     assert len({request.purpose for request in model.requests}) == len(moves)
 
 
-async def test_a_reply_without_an_action_is_told_to_the_model_and_replaced_by_nothing(
+async def test_a_reply_without_an_action_is_reported_to_the_model_and_not_replaced(
     games: list[Item],
 ) -> None:
     model = ScriptedModel(["I would look around.", "<action>inventory</action>", "?", "?", "?"])
@@ -113,7 +113,7 @@ async def test_a_training_run_on_the_alfworld_sample_learns(
 
 
 @pytest.mark.parametrize("name", ["alfworld", "textworld"])
-def test_without_the_package_games_are_read_and_playing_names_it(
+def test_without_the_package_games_load_and_playing_names_the_package(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # as if not installed

@@ -66,7 +66,7 @@ def squad_f1(answer: str, gold: str) -> float:
     return 2 * precision * recall / (precision + recall) if shared else 0.0
 
 
-async def test_exact_match_and_f1_are_squads() -> None:
+async def test_exact_match_and_f1_agree_with_squad() -> None:
     grader = build_grader({"normalized": {"extract": ["tag", "last_line"]}})
     right = 0
     for answer, golds in cases(800, seed=1):

@@ -17,7 +17,9 @@ DATA = Path(inspect_evals.__file__).parent / "agent_threat_bench" / "data"
 SKILLS = {"good": f"# Skill\n\n{LESSON}\n", "bad": "# Skill\n\nNothing.\n"}
 
 
-async def test_an_eval_with_its_own_scorer_tells_skills_apart(make_lab: Callable[..., Lab]) -> None:
+async def test_an_eval_with_its_own_scorer_distinguishes_skills(
+    make_lab: Callable[..., Lab],
+) -> None:
     rows = json.loads((DATA / "memory_poison.json").read_text())
     answers = {row["input"]: row["expected_answer"] for row in rows}
     lab = make_lab(solve=lambda call: f"It says: {answers[user(call)]}.")

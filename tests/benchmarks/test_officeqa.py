@@ -150,7 +150,7 @@ def rounds(script: list[Any], url: str) -> SearchRounds:
     return SearchRounds(ScriptedModel(script), "Search. {skill}", grader, service, 5, 2)
 
 
-async def test_custom_search_asks_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_custom_search_calls_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEARCH_TOKEN_OF_THE_TESTS", "secret-token")
     asked: list[dict[str, Any]] = []
 
@@ -175,7 +175,7 @@ async def test_custom_search_asks_the_service(monkeypatch: pytest.MonkeyPatch) -
     assert "secret-token" not in json.dumps(evaluator.describe())
 
 
-async def test_search_arguments_that_cannot_be_read_are_answered() -> None:
+async def test_invalid_search_arguments_are_reported_to_the_model() -> None:
     nested = '{"queries": ' + "[" * 100_000 + "]" * 100_000 + "}"
     calls = [Reply("", (ToolCall("1", "search", text),)) for text in (nested, "[1]", "{")]
     evaluator = rounds([*calls, "<answer>7</answer>"], "http://127.0.0.1:9")
@@ -196,7 +196,7 @@ async def test_a_search_service_that_fails_is_a_failure_not_a_zero() -> None:
     assert raised.value.kind == "search" and "503" in raised.value.message
 
 
-async def test_a_search_that_fails_once_is_asked_again() -> None:
+async def test_a_search_that_fails_once_is_retried() -> None:
     answers = [Response("busy", 503), JSONResponse([{"title": "It is 7."}])]
     asked: list[str] = []
 
@@ -212,7 +212,7 @@ async def test_a_search_that_fails_once_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, "config"), (404, "config"), (400, "evaluate")])
-async def test_a_search_that_would_fail_again_is_asked_once(status: int, kind: str) -> None:
+async def test_a_permanent_search_failure_is_not_retried(status: int, kind: str) -> None:
     asked: list[str] = []
 
     async def serve(request: Request) -> Response:
@@ -259,9 +259,7 @@ def test_the_published_csv_and_documents_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", ["[not json", "[" * 100_000])
-def test_a_list_of_documents_that_is_no_json_is_an_error_with_its_row(
-    tmp_path: Path, cell: str
-) -> None:
+def test_a_malformed_list_of_documents_is_an_error_with_its_row(tmp_path: Path, cell: str) -> None:
     row = {"uid": "UID1", "question": "How much?", "answer": "7", "source_files": cell}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match=r"rows.jsonl.*source_files is not a list"):
@@ -276,11 +274,11 @@ def test_a_list_of_documents_that_is_no_json_is_an_error_with_its_row(
         ({"search_mode": "custom_search"}, "needs search_api_url"),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
+def test_errors_name_the_wrong_option(options: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         sample_task("officeqa", task_args=options)
 
 
-def test_check_proves_the_gold_answers(make_lab: Callable[..., Lab]) -> None:
+def test_check_grades_the_gold_answers_as_correct(make_lab: Callable[..., Lab]) -> None:
     checks = make_lab(solve=lambda call: "").check("officeqa:sample")
     assert checks["gold"]["verdict"] == "go", checks["gold"]

@@ -81,7 +81,7 @@ def error_of(name: str, address: str) -> SkillfitError:
     return raised.value
 
 
-def test_get_downloads_verifies_and_divides_as_published(no_user_data: Path) -> None:
+def test_get_downloads_verifies_and_splits_as_published(no_user_data: Path) -> None:
     data = parquet(rows())
     with FileServer(published(data)) as server:
         result = get("searchqa", mirror=server.url)
@@ -96,7 +96,7 @@ def test_get_downloads_verifies_and_divides_as_published(no_user_data: Path) -> 
     assert manifest["source"] == "https://huggingface.co/datasets/lucadiliello/searchqa"
 
 
-def test_get_again_downloads_no_file_twice() -> None:
+def test_a_second_get_downloads_no_file_again() -> None:
     with FileServer(published(parquet(rows()))) as server:
         get("searchqa", mirror=server.url)
         get("searchqa", mirror=server.url)
@@ -110,7 +110,7 @@ def test_a_wrong_checksum_is_an_error() -> None:
     assert "but the publisher says 0000" in raised.message
 
 
-def test_a_download_that_breaks_off_leaves_no_file(no_user_data: Path) -> None:
+def test_an_interrupted_download_leaves_no_file(no_user_data: Path) -> None:
     tree = published(b"")[TREE]
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(tree), tree)
     cut = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nPAR1"
@@ -152,7 +152,7 @@ def test_a_mirror_that_is_no_address_is_refused(
     assert error_of("searchqa", "").message == f"HF_ENDPOINT: {address!r} is not an address."
 
 
-def test_the_hubs_token_goes_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_token_is_sent_only_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_tests")
     with FileServer(published(parquet(rows())), private=("/api", "/datasets")) as server:
         get("searchqa", mirror=server.url)
@@ -164,14 +164,14 @@ def test_the_hubs_token_goes_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch) -
     }
 
 
-def test_data_behind_an_account_says_where_to_ask() -> None:
+def test_data_that_requires_an_account_is_an_error_with_the_address() -> None:
     with FileServer(published(parquet(rows())), private=("/api",)) as server:
         raised = error_of("searchqa", server.url)
     assert "answers 401" in raised.message
     assert "Request access" in raised.hint and "HF_TOKEN" in raised.hint
 
 
-def test_a_reorganised_data_set_is_named() -> None:
+def test_a_reorganised_data_set_is_reported_by_name() -> None:
     tree = json.dumps([{"type": "file", "path": "other.bin"}]).encode()
     with FileServer({TREE: tree}) as server:
         raised = error_of("searchqa", server.url)
@@ -206,7 +206,7 @@ def test_make_takes_a_local_copy_with_or_without_splits(tmp_path: Path) -> None:
     assert not (Path(result.folder) / "items.jsonl").exists()
 
 
-def test_a_preparation_that_is_killed_leaves_no_half(tmp_path: Path) -> None:
+def test_a_killed_preparation_leaves_no_partial_data(tmp_path: Path) -> None:
     """The process ends while it replaces the files of an earlier preparation."""
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
     for split, key in {"train": "key3", "val": "key1", "test": "key2"}.items():
@@ -232,7 +232,7 @@ def test_a_preparation_that_is_killed_leaves_no_half(tmp_path: Path) -> None:
     assert len(load_task(EnvSection(tasks="searchqa", grader="normalized")).items) == 3
 
 
-def test_ids_that_the_data_does_not_have_are_an_error(tmp_path: Path) -> None:
+def test_ids_missing_from_the_data_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
     (tmp_path / "splits" / "train").mkdir(parents=True)
     (tmp_path / "splits" / "train" / "items.json").write_bytes(ids("key1", "key99"))
@@ -252,7 +252,7 @@ def test_the_commands_print_licence_checksum_and_counts(tmp_path: Path) -> None:
     assert found["searchqa"] is True
 
 
-def test_an_unknown_benchmark_is_named() -> None:
+def test_an_unknown_benchmark_is_an_error_with_its_name() -> None:
     with pytest.raises(InputError, match=r"'serchqa' is not a benchmark.*Did you mean 'searchqa'"):
         get("serchqa")
 
@@ -275,7 +275,7 @@ def test_make_from_a_copy_of_the_sample_gives_the_same_items(name: str, tmp_path
 
 @pytest.mark.parametrize("filters", [True, False], ids=["with filters", "before Python 3.11.4"])
 @pytest.mark.parametrize("hostile", ["../outside.txt", "link"])
-def test_an_archive_is_unpacked_only_below_its_folder(
+def test_an_archive_is_unpacked_only_inside_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str, filters: bool
 ) -> None:
     if not filters:

@@ -56,7 +56,7 @@ def says(verdict: str) -> str:
         ("(2, 3)", "(2,3)"),
     ],
 )
-def test_what_is_plainly_equal(one: str, other: str) -> None:
+def test_equal_answers_in_different_spellings_match(one: str, other: str) -> None:
     assert plainly_equal(one, other) and plainly_equal(other, one)
 
 
@@ -64,11 +64,11 @@ def test_what_is_plainly_equal(one: str, other: str) -> None:
     ("one", "other"),
     [("-5", "5"), ("x+1", "x-1"), ("5", "15"), ("3 million", "3 billion"), ("", ""), ("1/2", "12")],
 )
-def test_what_is_not(one: str, other: str) -> None:
+def test_different_answers_do_not_match(one: str, other: str) -> None:
     assert not plainly_equal(one, other)
 
 
-async def test_the_judge_is_asked_only_where_comparing_does_not_settle_it() -> None:
+async def test_the_judge_is_called_only_when_comparison_is_not_enough() -> None:
     judge = ScriptedModel([says("correct"), says("incorrect"), says("not_attempted")])
     grader = MatchOrJudge.create(judge, extract=["tag", "last_line"])
     gold = item(answers=["10 m"])
@@ -88,7 +88,7 @@ async def test_the_judge_is_asked_only_where_comparing_does_not_settle_it() -> N
     assert all("compared" not in score.feedback for score in scores)
 
 
-async def test_a_judge_that_cannot_be_reached_is_a_failure_not_a_zero() -> None:
+async def test_an_unreachable_judge_is_a_failure_and_not_a_zero() -> None:
     grader = MatchOrJudge.create(ScriptedModel([RateLimited("later")]))
     with pytest.raises(RateLimited):
         await grader.grade(item(answers=["10 m"]), Attempt("twelve"))
@@ -101,7 +101,7 @@ def test_a_free_answer_without_a_judge_is_refused_before_the_run() -> None:
     check_items(MatchOrJudge.create(None), [item(answers=["A"], choices={"A": "x", "B": "y"})])
 
 
-def test_options_are_read_in_every_form() -> None:
+def test_options_are_read_in_every_format() -> None:
     plain = [Option("A", "red"), Option("B", "blue")]
     assert read_options(["red", "blue"]) == plain
     assert read_options({"A": "red", "B": "blue"}) == plain
@@ -129,7 +129,7 @@ def test_shuffling_keeps_labels_in_order_and_depends_on_the_seed_alone() -> None
     assert [option.label for option in shuffled(options, "42/x")] == list("ABCDE")
 
 
-def test_an_images_detail_is_a_column_of_the_row() -> None:
+def test_the_image_detail_is_read_from_a_column() -> None:
     item = Item("1", {"input": "look", "images": ["a.png", "b.jpg"], "image_detail": "high"})
     assert [(image.media_type, image.detail) for image in item.images] == [
         ("image/png", "high"),
@@ -138,7 +138,7 @@ def test_an_images_detail_is_a_column_of_the_row() -> None:
     assert Item("1", {"input": "look", "images": "a.png"}).images[0].detail == "auto"
 
 
-def test_images_are_found_in_the_named_folder_and_nowhere_else(tmp_path: Path) -> None:
+def test_images_are_found_only_in_the_named_folder(tmp_path: Path) -> None:
     (tmp_path / "data" / "images").mkdir(parents=True)
     (tmp_path / "data" / "images" / "a.png").touch()
     (tmp_path / "private.png").touch()
@@ -164,7 +164,7 @@ async def test_gold_answers_of_searchqa_score_1_and_wrong_ones_0() -> None:
         assert score.hard == 0
 
 
-async def test_a_run_on_the_sample_of_searchqa_learns(make_lab: Callable[..., Lab]) -> None:
+async def test_a_training_run_on_the_searchqa_sample_learns(make_lab: Callable[..., Lab]) -> None:
     answers = by_question(sample_task("searchqa"))
     lab = make_lab(solve=lambda call: f"It says so. <answer>{answers[user(call)]}</answer>")
     run = await lab.train("searchqa:sample")
@@ -180,7 +180,7 @@ def test_the_context_is_cut_between_snippets() -> None:
     assert shortened_context("x" * 50, 10) == "x" * 10
 
 
-def test_without_prepared_data_the_error_names_three_ways() -> None:
+def test_the_error_for_missing_data_lists_three_ways_to_get_it() -> None:
     with pytest.raises(InputError, match="no data for searchqa") as raised:
         load_task(EnvSection(tasks="searchqa"))
     assert "skillfit data get searchqa" in raised.value.hint

@@ -26,7 +26,7 @@ async def test_the_packages_own_verifier_grades(name: str) -> None:
     assert (await task.grader.grade(item, Attempt(""))).soft == 0
 
 
-async def test_an_answer_in_another_form_is_right_if_the_verifier_says_so() -> None:
+async def test_an_answer_in_another_format_is_right_if_the_verifier_accepts_it() -> None:
     task = load_task(EnvSection(tasks="reasoning_gym:chain_sum?size=20"))
     assert task.grader is not None
     item = task.items[0]
@@ -51,7 +51,7 @@ def test_items_depend_on_the_options_alone() -> None:
         ("reasoning_gym:chain_sum?min_terms=0", r"reasoning_gym:chain_sum: "),
     ],
 )
-def test_mistakes_are_named(tasks: str, message: str) -> None:
+def test_errors_name_the_mistake(tasks: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_task(EnvSection(tasks=tasks))
 

@@ -185,7 +185,9 @@ def test_a_file_as_published_uses_the_prepared_data(
 
 @pytest.mark.filterwarnings("ignore::skillfit.config.ConfigWarning")
 @pytest.mark.parametrize("name", FIRST)
-async def test_such_a_config_runs(name: str, tmp_path: Path, make_lab: Callable[..., Lab]) -> None:
+async def test_a_skillopt_config_runs(
+    name: str, tmp_path: Path, make_lab: Callable[..., Lab]
+) -> None:
     """Rollouts, grading, reflection and gate, end to end on the sample."""
     copy_sample(name, tmp_path)
     release = "latest" if name in LATEST else "first"
@@ -206,7 +208,7 @@ async def test_such_a_config_runs(name: str, tmp_path: Path, make_lab: Callable[
     assert LESSON in run.best_skill.text
 
 
-def test_a_file_without_a_benchmark_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_config_without_a_benchmark_is_an_error_with_the_missing_key(tmp_path: Path) -> None:
     """As the defaults alone, and the file that turns on a memory service."""
     base = write_config(tmp_path, "latest", "searchqa").parents[1] / "_base_" / "default.yaml"
     memory = tmp_path / "memory.yaml"

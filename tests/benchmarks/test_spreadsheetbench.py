@@ -189,7 +189,7 @@ async def test_a_program_that_saves_no_workbook_scores_0(program: str, said: str
     assert score.hard == score.soft == 0 and said in score.feedback
 
 
-async def test_an_endless_program_is_ended_and_a_workbook_left_before_is_not_graded() -> None:
+async def test_an_endless_program_is_killed_and_its_earlier_workbook_is_not_graded() -> None:
     task = sample_task("spreadsheetbench", task_args={"mode": "single", "program_timeout": 2})
     item = task.items[0]
     assert task.grader is not None
@@ -213,7 +213,7 @@ def test_items_without_an_answer_position_are_refused(tmp_path: Path) -> None:
         load_task(EnvSection(tasks="spreadsheetbench:.?mode=single", folder=str(tmp_path)))
 
 
-async def test_published_items_without_a_program_are_proved_with_their_workbooks(
+async def test_gold_checks_of_items_without_a_program_use_their_workbooks(
     tmp_path: Path,
 ) -> None:
     item = single().items[0]
@@ -282,7 +282,7 @@ async def test_react_grades_the_program_in_the_agents_folder(make_lab: Callable[
 
 
 @pytest.mark.slow
-def test_check_proves_the_gold_programs(make_lab: Callable[..., Lab]) -> None:
+def test_check_grades_the_gold_programs_as_correct(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(solve=lambda call: "")
     checks = lab.check("spreadsheetbench:sample?mode=single", limit=5)
     assert (checks["gold"]["verdict"], checks["gold"]["message"]) == (

@@ -96,7 +96,7 @@ def test_logs_are_read_as_the_swebench_package_reads_them() -> None:
     assert statuses == {"PASSED", "FAILED", "ERROR", "XFAIL", "SKIPPED"}
 
 
-def test_results_are_judged_as_the_swebench_package_judges_them() -> None:
+def test_results_are_graded_as_the_swebench_package_grades_them() -> None:
     grading = pytest.importorskip("swebench.harness.grading")
     luck = random.Random(12)
     names = [f"t.py::test_{number}" for number in range(6)] + ["t.py::test_p[a b]", "t.py::test_q"]
@@ -144,7 +144,7 @@ async def test_gold_patches_resolve_their_issues(sample: Task) -> None:
     assert await prove_gold(sample) == []
 
 
-async def test_what_does_not_resolve_an_issue_scores_0(sample: Task) -> None:
+async def test_patches_that_do_not_resolve_the_issue_score_0(sample: Task) -> None:
     grader, item = grader_of(sample), sample.items[0]
     other = next(one for one in sample.items if one.type == item.type and one.id != item.id)
     wrong = await grader.grade(item, Attempt(other.answers[0], bare=True))
@@ -212,7 +212,7 @@ async def test_a_training_run_on_the_sample_learns(make_lab: Callable[..., Lab])
 
 
 @pytest.mark.slow
-def test_check_proves_the_gold_patches(make_lab: Callable[..., Lab]) -> None:
+def test_check_grades_the_gold_patches_as_correct(make_lab: Callable[..., Lab]) -> None:
     checks = make_lab(solve=lambda call: "").check("swebench:sample", limit=3)
     assert checks["gold"]["verdict"] == "go", checks["gold"]
 
@@ -276,7 +276,9 @@ def test_items_without_tests_are_refused(sample: Task, tmp_path: Path) -> None:
 # Docker
 
 
-def test_docker_is_required_before_anything_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_docker_is_an_error_before_anything_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("swebench")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match="there is no docker"):
@@ -349,7 +351,7 @@ async def test_the_agent_works_in_the_container_and_a_missing_harness_is_a_failu
     assert raised.value.kind == "docker"
 
 
-async def test_command_arguments_that_cannot_be_read_are_answered(
+async def test_invalid_command_arguments_are_reported_to_the_model(
     sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bin_folder = stand_in_docker(tmp_path, monkeypatch)
@@ -367,7 +369,7 @@ async def test_command_arguments_that_cannot_be_read_are_answered(
     assert score.feedback == "Nothing was changed."
 
 
-async def test_a_docker_that_fails_is_a_failure_of_its_own_kind(
+async def test_a_docker_error_is_a_failure_of_its_own_kind(
     sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "docker"
@@ -385,7 +387,7 @@ async def test_a_docker_that_fails_is_a_failure_of_its_own_kind(
     assert Path(f"{program}.calls").read_text().split() == ["run"] * 3
 
 
-async def test_a_docker_that_fails_once_is_called_again(
+async def test_a_docker_call_that_fails_once_is_retried(
     sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bin_folder = stand_in_docker(tmp_path, monkeypatch)
@@ -407,7 +409,7 @@ async def test_a_docker_that_fails_once_is_called_again(
     ]
 
 
-async def test_a_command_that_never_ends_is_ended_and_the_model_is_told(
+async def test_an_endless_command_is_killed_and_reported_to_the_model(
     sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bin_folder = stand_in_docker(tmp_path, monkeypatch)
@@ -428,7 +430,7 @@ async def test_a_command_that_never_ends_is_ended_and_the_model_is_told(
         ("sleep 600", "time limit"),
     ],
 )
-async def test_a_container_that_cannot_be_removed_costs_no_result(
+async def test_a_container_that_cannot_be_removed_does_not_lose_the_result(
     removal: str,
     reason: str,
     sample: Task,

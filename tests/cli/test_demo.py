@@ -31,7 +31,7 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     )
 
 
-def test_the_demo_takes_no_folder_that_holds_other_things(shell: Shell, tmp_path: Path) -> None:
+def test_the_demo_refuses_a_folder_with_other_files(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     said = shell("demo", "--dir", "mine")
@@ -62,7 +62,7 @@ def test_the_demo_refuses_an_unknown_model_before_it_copies_anything(
 
 
 @pytest.mark.parametrize("name", ["triage", "sql"])
-def test_shipped_projects_are_clean(name: str, tmp_path: Path) -> None:
+def test_shipped_projects_pass_lint_and_have_distinct_items(name: str, tmp_path: Path) -> None:
     config = load_config(project(tmp_path / name, name))
     assert [problem for problem in lint(config.env.skill) if problem.severity == "error"] == []
     task = read_inputs(config).task
@@ -76,7 +76,9 @@ def graded(answer: str, gold: str) -> tuple[float, str]:
     return result
 
 
-def test_every_gold_query_runs_and_scores_and_the_house_rules_matter(tmp_path: Path) -> None:
+def test_every_gold_query_scores_1_and_queries_without_the_house_rules_do_not(
+    tmp_path: Path,
+) -> None:
     rows = [
         json.loads(line)
         for line in (project(tmp_path, "sql").parent / "tasks.jsonl").read_text().splitlines()
@@ -117,18 +119,18 @@ def test_queries_are_found_in_fences_and_compared_by_rows() -> None:
         "I cannot do that",
     ],
 )
-def test_what_is_not_one_reading_query_scores_nothing(
+def test_anything_but_one_read_only_query_scores_0(
     query: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert graded(query, GOLD)[0] == 0.0 and not list(tmp_path.iterdir())
 
 
-def test_a_query_without_end_is_ended() -> None:
+def test_an_endless_query_is_stopped() -> None:
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT count(*) FROM n"
     assert "interrupted" in graded(endless, GOLD)[1]
 
 
-def test_the_skills_say_less_than_the_house_rules(tmp_path: Path) -> None:
+def test_the_initial_skill_does_not_contain_the_house_rules(tmp_path: Path) -> None:
     text = Skill.load(project(tmp_path, "sql").parent / "shop-sql").body
     assert "IS NULL" not in text and "100" not in text

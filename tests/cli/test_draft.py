@@ -105,9 +105,7 @@ class Reviewer:
             yield data.decode(errors="replace")
 
 
-def test_the_drafts_of_the_practice_model_are_a_project_that_trains(
-    shell: Shell, config: Path
-) -> None:
+def test_tasks_drafted_by_the_practice_model_train(shell: Shell, config: Path) -> None:
     skill = config.parent / "triage-tickets"
     said = shell("tasks", "draft", skill, "--model", "practice/optimizer", "--yes", "--count", 30)
     assert said.code == 0, said.err
@@ -126,9 +124,7 @@ def test_the_drafts_of_the_practice_model_are_a_project_that_trains(
     assert trained.json["selection"]["baseline"] is not None, trained.err
 
 
-def test_a_person_accepts_edits_skips_and_quits_and_goes_on_later(
-    tmp_path: Path, skill: Path
-) -> None:
+def test_a_review_can_accept_edit_skip_quit_and_be_resumed(tmp_path: Path, skill: Path) -> None:
     editor = tmp_path / "editor.sh"
     editor.write_text('#!/bin/sh\nsed -i "s/shelf/board/" "$1"\n')
     editor.chmod(0o755)
@@ -160,7 +156,7 @@ def test_accepting_the_rest_unread_marks_only_those(tmp_path: Path, skill: Path)
     assert ["reviewed" in row for row in rows(tmp_path / "tasks.jsonl")] == [False, True]
 
 
-def test_nothing_is_overwritten_and_without_a_terminal_the_review_waits(
+def test_drafts_overwrite_nothing_and_need_a_terminal_for_review(
     shell: Shell, tmp_path: Path, skill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "test")
@@ -176,7 +172,7 @@ def test_nothing_is_overwritten_and_without_a_terminal_the_review_waits(
         assert len(server.calls) == 1
 
 
-def test_tasks_that_are_there_are_shown_to_the_model_and_not_taken_again(
+def test_existing_tasks_are_shown_to_the_model_and_not_drafted_again(
     shell: Shell, tmp_path: Path, skill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "test")
@@ -194,7 +190,7 @@ def test_tasks_that_are_there_are_shown_to_the_model_and_not_taken_again(
     assert [row["input"] for row in rows(tmp_path / "new.jsonl")] == [INPUTS[1]]
 
 
-def test_handoff_waits_for_an_answer_and_says_what_is_wrong_with_it(
+def test_handoff_waits_for_an_answer_and_reports_what_is_wrong_with_it(
     shell: Shell, tmp_path: Path, skill: Path
 ) -> None:
     command = ("tasks", "draft", skill, "--model", "handoff", "--count", 2, "--yes")
@@ -252,7 +248,7 @@ def test_ctrl_c_while_the_model_writes_keeps_the_reply(tmp_path: Path, skill: Pa
         (("--besides", "nowhere.jsonl", "--model", "handoff"), 2, "nowhere.jsonl"),
     ],
 )
-def test_wrong_input_is_answered_before_anything_is_spent(
+def test_wrong_input_is_refused_before_anything_is_spent(
     arguments: tuple[object, ...],
     code: int,
     words: str,
@@ -265,7 +261,7 @@ def test_wrong_input_is_answered_before_anything_is_spent(
     assert said.code == code and words in said.err, said.err
 
 
-def test_the_reviewer_is_told_of_duplicates_and_of_answers_in_the_skill() -> None:
+def test_duplicates_and_answers_in_the_skill_are_shown_to_the_reviewer() -> None:
     skill = Skill.from_text(
         "Triage as billing or delivery. A lost parcel is refunded after 14 working days.\n"
     )
@@ -289,7 +285,7 @@ def test_the_reviewer_is_told_of_duplicates_and_of_answers_in_the_skill() -> Non
         ("json_fields", ('{"a": 1}', '{"a": 2}', '{"a": 3}'), "json_fields"),
     ],
 )
-async def test_a_check_that_does_not_fit_the_answers_is_replaced(
+async def test_a_grader_that_does_not_fit_the_answers_is_replaced(
     check: Any, answers: tuple[str, ...], grader: str
 ) -> None:
     tasks = [DraftTask(input=f"question {at}", answer=text) for at, text in enumerate(answers)]

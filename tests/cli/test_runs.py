@@ -40,7 +40,7 @@ def skill_of(run: Path) -> Path:
     return run.parent / "triage-tickets" / "SKILL.md"
 
 
-def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
+def test_ls_and_show_report_the_result(shell: Shell, run: Path) -> None:
     (listed,) = shell("ls", run.parent, "--json").json
     assert listed["run"] == str(run) and listed["finish_reason"] == "improved"
     assert "improved" in shell("ls", run.parent).out
@@ -76,7 +76,7 @@ def test_every_view_has_the_same_bill_after_a_later_check(shell: Shell, config: 
     assert f"{story.total.calls:,} calls" in Path("runs/one/report.md").read_text()
 
 
-def test_ls_says_when_there_is_no_such_folder(shell: Shell) -> None:
+def test_ls_of_a_missing_folder_is_an_error(shell: Shell) -> None:
     refused = shell("ls", "nope")
     assert refused.code == 2 and "nope is not a folder" in refused.err
 
@@ -103,7 +103,7 @@ def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) 
     assert "no step '99'" in shell("diff", run, "99").err
 
 
-def test_diff_of_a_run_that_changed_nothing_says_so_beside_the_empty_patch(
+def test_diff_of_an_unchanged_skill_prints_an_empty_patch_and_the_reason(
     shell: Shell, config: Path, run: Path
 ) -> None:
     assert "Nothing changed." in shell("diff", run, "1", "1").err
@@ -118,7 +118,7 @@ def test_diff_of_a_run_that_changed_nothing_says_so_beside_the_empty_patch(
     assert Path(initial).read_text() and found == "stopped/unproven_skill.md"
 
 
-def test_steer_takes_a_text_that_begins_with_a_dash(shell: Shell, config: Path) -> None:
+def test_steer_accepts_a_text_that_begins_with_a_dash(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
     said = shell("steer", "r", "reword", "s0001e01", "- Answer with the label alone.", "--json")
     assert said.code == 0 and said.json["text"] == "- Answer with the label alone."
@@ -127,7 +127,7 @@ def test_steer_takes_a_text_that_begins_with_a_dash(shell: Shell, config: Path) 
     assert "No such option: --jsn" in shell("steer", "r", "stop", "--jsn").err
 
 
-def test_steer_refuses_an_edit_that_the_run_does_not_have(shell: Shell, config: Path) -> None:
+def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:
     small = ("evaluation.preflight=false", "env.limit=10", "budget.calls=150")
     assert shell("train", config, *small, "--run", "r").code == 5
     (edit, *_), wrong = Run.open("r").story.edits, "s0001e99"
@@ -137,14 +137,12 @@ def test_steer_refuses_an_edit_that_the_run_does_not_have(shell: Shell, config: 
     assert shell("steer", "r", "veto", edit.id).code == 0
 
 
-def test_steer_takes_any_edit_while_a_run_has_no_pool_yet(shell: Shell, config: Path) -> None:
+def test_steer_accepts_any_edit_before_the_run_has_a_pool(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
     assert shell("steer", "r", "veto", "s0001e01").code == 0
 
 
-def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(
-    shell: Shell, run: Path
-) -> None:
+def test_apply_shows_the_diff_and_undo_restores_every_byte(shell: Shell, run: Path) -> None:
     skill = skill_of(run)
     before = skill.read_bytes()
     refused = shell("apply", run)
@@ -157,9 +155,7 @@ def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(
     assert "is not applied" in shell("apply", run, "--undo").err
 
 
-def test_apply_refuses_a_skill_that_changed_since_and_never_touches_protected_text(
-    shell: Shell, run: Path
-) -> None:
+def test_apply_refuses_a_changed_skill_and_keeps_protected_text(shell: Shell, run: Path) -> None:
     skill = skill_of(run)
     mine = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->\n"
     skill.write_text(skill.read_text() + "\n" + mine)
@@ -168,7 +164,7 @@ def test_apply_refuses_a_skill_that_changed_since_and_never_touches_protected_te
     assert "Never promise a date." in skill.read_text() and "Mentions of" in skill.read_text()
 
 
-def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None:
+def test_undo_refuses_a_file_that_changed_after_apply(shell: Shell, run: Path) -> None:
     shell("apply", run, "--yes")
     skill_of(run).write_text("mine now\n")
     assert "has changed since it was applied" in shell("apply", run, "--undo").err
@@ -178,7 +174,7 @@ def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None
 @pytest.mark.parametrize(
     "record", ["", "[]", '{"document": ', '{"document": 1, "before": null, "after": ""}']
 )
-def test_undo_names_a_record_that_is_damaged(shell: Shell, run: Path, record: str) -> None:
+def test_undo_names_a_damaged_record(shell: Shell, run: Path, record: str) -> None:
     shell("apply", run, "--yes")
     applied = skill_of(run).read_bytes()
     kept = run / "applied" / "0001.json"
@@ -198,14 +194,14 @@ def test_apply_refuses_a_run_that_did_not_improve(shell: Shell, config: Path) ->
     assert "stopped/unproven_skill.md" in shell("apply", "stopped", "--yes").err
 
 
-def test_apply_can_write_to_another_place(shell: Shell, run: Path, tmp_path: Path) -> None:
+def test_apply_can_write_to_another_path(shell: Shell, run: Path, tmp_path: Path) -> None:
     assert shell("apply", run, "--to", tmp_path / "elsewhere", "--yes").code == 0
     assert (tmp_path / "elsewhere" / "SKILL.md").read_text() == Run.open(run).best_skill.text
     shell("apply", run, "--undo")
     assert not (tmp_path / "elsewhere" / "SKILL.md").exists()
 
 
-def test_nothing_is_changed_where_the_former_text_cannot_be_kept(shell: Shell, run: Path) -> None:
+def test_apply_changes_nothing_when_the_old_text_cannot_be_saved(shell: Shell, run: Path) -> None:
     (run / "applied").write_text("in the way")
     before = skill_of(run).read_bytes()
     refused = shell("apply", run, "--yes")
@@ -219,18 +215,14 @@ def test_an_apply_that_fails_leaves_nothing_to_undo(shell: Shell, run: Path) -> 
     assert "is not applied" in shell("apply", run, "--undo").err
 
 
-def test_an_apply_that_was_killed_before_it_wrote_can_be_taken_back(
-    shell: Shell, run: Path
-) -> None:
+def test_an_apply_killed_before_its_write_can_be_undone(shell: Shell, run: Path) -> None:
     before = skill_of(run).read_bytes()
     shell("apply", run, "--yes")
     skill_of(run).write_bytes(before)
     assert shell("apply", run, "--undo").code == 0 and skill_of(run).read_bytes() == before
 
 
-def test_undo_changes_the_file_that_a_link_names_and_leaves_the_link(
-    shell: Shell, run: Path
-) -> None:
+def test_undo_changes_the_target_of_a_link_and_keeps_the_link(shell: Shell, run: Path) -> None:
     real = skill_of(run).rename(skill_of(run).with_name("real.md"))
     skill_of(run).symlink_to(real)
     before = real.read_bytes()
@@ -240,7 +232,7 @@ def test_undo_changes_the_file_that_a_link_names_and_leaves_the_link(
     assert skill_of(run).is_symlink() and real.read_bytes() == before
 
 
-def test_apply_makes_a_new_folder_whole_and_undo_takes_away_what_is_still_as_it_was(
+def test_apply_writes_a_complete_new_folder_and_undo_removes_its_unchanged_files(
     shell: Shell, run: Path
 ) -> None:
     tables = skill_of(run).parent / "references" / "tables.md"
@@ -260,18 +252,18 @@ def test_apply_makes_a_new_folder_whole_and_undo_takes_away_what_is_still_as_it_
     assert not Path("again").exists()
 
 
-def test_a_new_folder_needs_the_skill_the_run_began_with(shell: Shell, run: Path) -> None:
+def test_apply_to_a_new_folder_needs_the_initial_skill(shell: Shell, run: Path) -> None:
     shutil.rmtree(skill_of(run).parent)
     assert "--to new/SKILL.md" in shell("apply", run, "--to", "new", "--yes").err
     assert shell("apply", run, "--to", "new/SKILL.md", "--yes").code == 0
 
 
-def test_a_run_can_be_gone_on_with_after_its_skill_was_applied(shell: Shell, run: Path) -> None:
+def test_a_run_can_be_resumed_after_its_skill_was_applied(shell: Shell, run: Path) -> None:
     shell("apply", run, "--yes")
     assert shell("resume", run, "--json").json["finish_reason"] == "improved"
 
 
-def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_taken_back(
+def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_undone(
     shell: Shell, run: Path
 ) -> None:
     assert shell("apply", run, "--to", "my.skill", "--yes").code == 0
@@ -279,7 +271,7 @@ def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_taken_back(
     assert shell("apply", run, "--undo").code == 0 and not Path("my.skill/SKILL.md").exists()
 
 
-def test_where_nothing_can_be_written_is_said(shell: Shell, run: Path) -> None:
+def test_an_unwritable_output_path_is_an_error(shell: Shell, run: Path) -> None:
     Path("file").write_text("not a folder")
     for line in (("report", run, "--out", "file/x.html"), ("verify", run, "--save", run)):
         said = shell(*line)
@@ -313,7 +305,7 @@ def test_report_writes_one_file(shell: Shell, run: Path) -> None:
     assert "Unknown report format" in shell("report", run, "--format", "pdf").err
 
 
-def test_verify_passes_what_holds_and_fails_a_confirmed_drop(shell: Shell, run: Path) -> None:
+def test_verify_passes_a_stable_score_and_fails_a_confirmed_drop(shell: Shell, run: Path) -> None:
     kept = shell("verify", run, "--json")
     assert kept.code == 0 and kept.json["verdict"] == "ok"
     weak = skill_of(run).parent.parent / "weak.md"
@@ -323,7 +315,7 @@ def test_verify_passes_what_holds_and_fails_a_confirmed_drop(shell: Shell, run: 
     assert dropped.json["measured"] < dropped.json["recorded"]
 
 
-def test_verify_measures_with_the_grader_that_its_record_is_by(shell: Shell, config: Path) -> None:
+def test_verify_uses_the_grader_of_its_record(shell: Shell, config: Path) -> None:
     """The ship grader gives these rollouts nothing; verify grades with the one trained on."""
     settings = (
         *SMALL,
@@ -350,7 +342,7 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
 
 
-def test_a_record_of_an_earlier_version_may_have_a_setting_that_did_nothing(
+def test_a_record_of_an_earlier_version_may_have_an_ignored_setting(
     shell: Shell, run: Path
 ) -> None:
     shell("verify", run, "--save", "record.json")
@@ -392,7 +384,7 @@ def test_eval_measures_several_models_in_one_directory(
     assert sorted(path.name for path in Path("both").iterdir()) == ["openai-one", "openai-two"]
 
 
-def test_eval_measures_several_skills_side_by_side_and_pays_once(shell: Shell, run: Path) -> None:
+def test_eval_measures_several_skills_and_pays_once(shell: Shell, run: Path) -> None:
     config = run.parent / "skillfit.yaml"
     better = run.parent / "better.md"
     better.write_text(Run.open(run).best_skill.text)
@@ -417,7 +409,7 @@ def test_eval_measures_several_skills_side_by_side_and_pays_once(shell: Shell, r
     assert shell("eval", config, "--split", "nonsense").code == 2
 
 
-def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> None:
+def test_check_reports_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> None:
     checked = shell("check", config, "--json")
     assert checked.code in (0, 9) and {"gold", "coverage", "headroom"} <= {
         one["name"] for one in checked.json["checks"]
@@ -447,7 +439,7 @@ def test_an_estimate_in_dollars_fits_a_terminal_of_80_columns(
             assert re.search(r"\$[\d.,]+ \([<\d.,]+–[\d.,]+\)$", line.rstrip()), line
 
 
-def test_estimate_names_a_cap_without_room_for_a_step_and_one_that_has_it(
+def test_estimate_reports_a_cap_too_small_for_a_step_and_a_sufficient_one(
     shell: Shell, config: Path
 ) -> None:
     (small,) = shell("estimate", config, "budget.calls=9", "--json").json["too_small"]
@@ -457,7 +449,7 @@ def test_estimate_names_a_cap_without_room_for_a_step_and_one_that_has_it(
     assert shell("estimate", config, enough, "--json").json["too_small"] == []
 
 
-def test_check_tries_the_optimizers_key_too_before_any_rollout(
+def test_check_tests_the_optimizers_key_before_any_rollout(
     shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
@@ -498,7 +490,7 @@ def test_check_leaves_a_finished_run_finished(shell: Shell, config: Path) -> Non
     assert "finished already: nothing was sent again" in again.err
 
 
-def test_check_tries_a_key_that_changed_since_the_last_check(
+def test_check_tests_a_key_that_changed_since_the_last_check(
     shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(call: Call) -> str | Response:
@@ -518,7 +510,7 @@ def test_check_tries_a_key_that_changed_since_the_last_check(
     assert refused.code == 6 and "Incorrect API key" in refused.err
 
 
-def test_init_writes_a_project_that_loads_and_never_writes_over_one(
+def test_init_writes_a_project_that_loads_and_never_overwrites_one(
     shell: Shell, tmp_path: Path
 ) -> None:
     assert (
@@ -553,7 +545,7 @@ def test_init_names_a_judge_for_a_grader_that_asks_one(shell: Shell) -> None:
     assert load_config(Path("project/skillfit.yaml")).model.judge is not None
 
 
-def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
+def test_init_uses_an_existing_skill(shell: Shell, run: Path) -> None:
     assert shell("init", "--skill", skill_of(run).parent).code == 0
     assert (
         "skill: ./project/triage-tickets" in Path("skillfit.yaml").read_text()
@@ -561,7 +553,7 @@ def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
     )
 
 
-def test_init_takes_the_columns_that_the_user_names(shell: Shell, run: Path) -> None:
+def test_init_uses_the_columns_that_the_user_names(shell: Shell, run: Path) -> None:
     lines = [f"Is {at} even?,What about {at}?,{at % 2 == 0}" for at in range(30)]
     Path("odd.csv").write_text("\n".join(["one,two,three", *lines]))
     skill = ("--skill", skill_of(run).parent, "--tasks", "odd.csv")
@@ -573,7 +565,7 @@ def test_init_takes_the_columns_that_the_user_names(shell: Shell, run: Path) -> 
     assert load_config("skillfit.yaml").env.fields == {"input": "two", "answers": "three"}
 
 
-def test_init_leaves_the_grader_to_evals_that_a_skill_brings(shell: Shell, run: Path) -> None:
+def test_init_sets_no_grader_for_a_skill_with_evals(shell: Shell, run: Path) -> None:
     skill = skill_of(run).parent
     evals = [
         {"id": at, "prompt": f"Sort ticket {at}.", "expectations": [f"It names queue {at}."]}
@@ -587,7 +579,9 @@ def test_init_leaves_the_grader_to_evals_that_a_skill_brings(shell: Shell, run: 
 
 
 @pytest.mark.parametrize("name", ["w #1", "a: {b", "{x}", "'quoted'", "null", "näive \U0001f600"])
-def test_init_writes_names_so_that_they_are_read_back(name: str, shell: Shell, run: Path) -> None:
+def test_init_writes_names_that_yaml_reads_back_unchanged(
+    name: str, shell: Shell, run: Path
+) -> None:
     skill = skill_of(run).parent.rename(run.parent / name)
     models = ("--agent", "practice/a: {b", "--optimizer", "{id: practice/optimizer, retries: 1}")
     assert (
@@ -610,7 +604,7 @@ def test_models_lists_providers_and_what_is_ready(
     assert "not-shown-anywhere" not in said.out + shell("models").out
 
 
-def test_studio_tells_programs_its_address(tmp_path: Path) -> None:
+def test_studio_prints_its_address_as_json(tmp_path: Path) -> None:
     studio = process("studio", ".", "--port", "0", "--json", cwd=tmp_path)
     try:
         assert studio.stdout is not None
@@ -621,7 +615,7 @@ def test_studio_tells_programs_its_address(tmp_path: Path) -> None:
         studio.communicate()
 
 
-def test_mcp_tells_programs_how_it_is_started(shell: Shell, tmp_path: Path) -> None:
+def test_mcp_prints_its_start_command_as_json(shell: Shell, tmp_path: Path) -> None:
     told = shell("mcp", "--json").json["mcpServers"]["skillfit"]
     ended = subprocess.run(
         [told["command"], *told["args"]],
@@ -645,7 +639,7 @@ RULES = (
 )
 
 
-def test_ablate_cuts_planted_useless_lines_from_the_file_after_a_fresh_comparison(
+def test_ablate_removes_planted_useless_lines_after_a_fresh_comparison(
     shell: Shell, config: Path
 ) -> None:
     document = config.parent / "triage-tickets" / "SKILL.md"

@@ -16,7 +16,7 @@ IN_QUERY, HEADER, KEY = (
 )
 
 
-def test_a_key_in_the_address_a_header_or_the_key_itself_is_sent_and_shown_nowhere(
+def test_secrets_in_address_header_and_key_are_sent_but_never_shown(
     shell: Shell, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server names them all in its replies and errors, as gateways do."""

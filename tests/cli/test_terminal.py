@@ -36,8 +36,7 @@ from skillfit.run.records import (
     slow_update_name,
 )
 from skillfit.skill import Edit
-from tests.report.recorded_runs import NOWHERE
-from tests.support.records import run_started, ship_tested, step_record
+from tests.support.records import run_started, ship_tested, standings, step_record
 
 STARTED = run_started(
     run="r",
@@ -153,7 +152,7 @@ def test_spend_names_the_caps_that_are_set() -> None:
     assert "of 20,000,000 (" in spend(Usage(input=5), {"tokens": 20_000_000}, 60)
 
 
-def test_plain_lines_are_words_for_people() -> None:
+def test_plain_lines_are_readable_sentences() -> None:
     assert event_lines(STARTED) == [
         "Training triage for openai/gpt-5-mini: 40 train, 40 selection, 20 test items, 6 steps.",
         "Scores are means over items, from 0 to 1.",
@@ -222,7 +221,7 @@ def slow_update(action: SlowUpdateAction) -> SlowUpdateFinished:
     return SlowUpdateFinished(
         epoch=2,
         action=action,
-        result=SlowUpdateRecord(action=action, standings=NOWHERE),
+        result=SlowUpdateRecord(action=action, standings=standings()),
         pairs=[],
         all_pairs=[],
         candidate="",
@@ -231,7 +230,7 @@ def slow_update(action: SlowUpdateAction) -> SlowUpdateFinished:
     )
 
 
-def test_a_gain_of_graded_scores_is_not_called_nothing_fixed() -> None:
+def test_a_gain_of_graded_scores_is_not_reported_as_nothing_fixed() -> None:
     found = Evidence(difference=0.276, interval=(0.1, 0.4), rollouts=40, higher=7, lower=1)
     event = replace(decided(1, []), evidence=found, score=None, effects=[])
     assert "7 items better, 1 worse" in event_lines(event)[0]
@@ -239,7 +238,7 @@ def test_a_gain_of_graded_scores_is_not_called_nothing_fixed() -> None:
     assert "2 fixed, 0 broken" in event_lines(solved)[0]
 
 
-def test_the_plain_terminal_does_not_repeat_what_a_resumed_run_replays() -> None:
+def test_the_plain_terminal_does_not_repeat_replayed_events() -> None:
     console = Console(file=io.StringIO(), width=200)
     terminal = PlainTerminal(console)
     terminal(Stored(1, 1.0, STARTED))
@@ -265,7 +264,7 @@ def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
     assert "ship test" in console.file.getvalue()
 
 
-def test_the_cursor_waits_below_the_frame_where_an_echoed_interrupt_does_no_harm() -> None:
+def test_the_cursor_stays_below_the_frame_so_that_an_echoed_interrupt_does_not_break_it() -> None:
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
     with LiveTerminal(console) as terminal:
         terminal(Stored(1, 0.0, STARTED))

@@ -26,9 +26,7 @@ from skillfit.training.start import start
 from tests.cli.cli_project import COMMAND, SMALL, Shell, process
 
 
-def test_train_json_ends_with_exactly_one_line_that_says_everything(
-    shell: Shell, config: Path
-) -> None:
+def test_train_json_prints_the_result_as_exactly_one_line(shell: Shell, config: Path) -> None:
     said = shell("train", config, *SMALL, "--run", "here", "--json")
     line = said.json
     assert list(line) == [
@@ -64,7 +62,7 @@ def test_a_finished_run_is_one_database_file(shell: Shell, config: Path) -> None
     assert [path.name for path in Path("here").glob(f"{JOURNAL}*")] == [JOURNAL]
 
 
-def test_the_same_command_again_pays_for_nothing(shell: Shell, config: Path) -> None:
+def test_repeating_a_command_costs_nothing(shell: Shell, config: Path) -> None:
     first = shell("train", config, *SMALL, "--run", "here", "--json").json
     again = shell("train", config, *SMALL, "--run", "here", "--json").json
     assert {**again, "wall_s": 0} == {**first, "wall_s": 0}
@@ -72,9 +70,7 @@ def test_the_same_command_again_pays_for_nothing(shell: Shell, config: Path) -> 
     assert {**resumed, "wall_s": 0} == {**first, "wall_s": 0}
 
 
-def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
-    shell: Shell, config: Path
-) -> None:
+def test_a_new_run_is_not_billed_for_the_run_it_replaces(shell: Shell, config: Path) -> None:
     path = Path("here").absolute()
     before = shell("train", config, *SMALL, "--run", path, "--json").json["usage"]["calls"]
     bills: list[int] = []
@@ -92,7 +88,7 @@ def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
     assert max(bills) <= 9 < before
 
 
-def test_without_a_directory_equal_settings_share_one_and_others_do_not(
+def test_default_run_directories_are_shared_only_by_equal_settings(
     shell: Shell, config: Path
 ) -> None:
     first = shell("train", config, *SMALL, "--json").json["run"]
@@ -101,7 +97,7 @@ def test_without_a_directory_equal_settings_share_one_and_others_do_not(
     assert shell("train", config, *SMALL, "--json").json["run"] == first
 
 
-def test_plain_lines_tell_the_story_and_name_the_practice_models(
+def test_plain_lines_report_each_stage_and_name_the_practice_models(
     shell: Shell, config: Path
 ) -> None:
     said = shell("train", config, *SMALL, "train.num_epochs=4", "--run", "here", "--plain")
@@ -110,7 +106,7 @@ def test_plain_lines_tell_the_story_and_name_the_practice_models(
     assert ("skillfit apply" in said.out) == said.out.startswith("improved")
 
 
-def test_the_gap_between_two_graders_is_told_wherever_the_run_is(
+def test_every_view_of_a_run_reports_the_gap_between_two_graders(
     shell: Shell, config: Path
 ) -> None:
     settings = (
@@ -128,7 +124,7 @@ def test_the_gap_between_two_graders_is_told_wherever_the_run_is(
     assert "(gap +0.000)" in shell("show", "here").out
 
 
-def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(
+def test_a_reached_budget_has_its_own_exit_code_and_a_larger_one_resumes(
     shell: Shell, config: Path
 ) -> None:
     stopped = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
@@ -166,7 +162,7 @@ def test_the_scores_of_both_splits_are_those_of_one_skill(unproven: bool) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("presses", [1, 2])
-def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(
+def test_an_interrupted_run_prints_the_resume_command_and_pays_nothing_twice(
     presses: int, shell: Shell, config: Path, tmp_path: Path
 ) -> None:
     running = process(
@@ -187,7 +183,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(
 
 
 @pytest.mark.parametrize("form", ["--plain", "--json"])
-def test_a_terminal_that_lacks_characters_shows_what_it_can(
+def test_characters_missing_from_the_terminals_encoding_are_replaced(
     config: Path, tmp_path: Path, form: str
 ) -> None:
     (config.parent / "漢字.md").write_text("# 漢字 – é\n", encoding="utf-8")
@@ -223,7 +219,7 @@ def test_a_run_in_use_is_refused_in_one_sentence(
         )
 
 
-def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     code = (
         "import sys; from skillfit.cli.app import main\n"
         "try: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"

@@ -39,27 +39,27 @@ def test_a_wrong_key_gets_a_suggestion(shell: Shell, config: Path) -> None:
         ("budget.rollouts=90000000", ("budget.rollouts: 90,000,000", "steps. At most 100,000")),
     ],
 )
-def test_a_plan_that_nobody_can_mean(
+def test_an_unreasonably_large_plan(
     shell: Shell, config: Path, command: str, setting: str, words: tuple[str, ...]
 ) -> None:
     one_sentence(shell(command, config, setting), *words)
     assert not list(config.parent.glob("runs/*"))
 
 
-def test_a_config_that_is_not_there(shell: Shell) -> None:
+def test_a_missing_config(shell: Shell) -> None:
     one_sentence(shell("train", "nowhere.yaml"), "nowhere.yaml", "No such file", "skillfit init")
     one_sentence(shell("train", "."), "Is a directory", "skillfit.yaml")
 
 
-def test_a_skill_that_is_not_there(shell: Shell, config: Path) -> None:
+def test_a_missing_skill(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "env.skill=./nothing"), "Cannot read the skill")
 
 
-def test_tasks_that_are_not_there(shell: Shell, config: Path) -> None:
+def test_missing_tasks(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "env.tasks=./nothing.jsonl"), "nothing.jsonl")
 
 
-def test_yaml_that_is_none(shell: Shell, config: Path) -> None:
+def test_a_file_that_is_not_yaml(shell: Shell, config: Path) -> None:
     config.write_text("model: {agent: practice/agent\nenv: [")
     one_sentence(shell("train", config), "skillfit.yaml:2", "not valid YAML")
 
@@ -82,7 +82,7 @@ def test_an_empty_tasks_file(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config), "tasks.jsonl")
 
 
-def test_a_row_that_is_no_json(shell: Shell, config: Path) -> None:
+def test_a_row_that_is_not_json(shell: Shell, config: Path) -> None:
     (config.parent / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n{"input": \n')
     one_sentence(shell("train", config), "tasks.jsonl:2", "not valid JSON")
 
@@ -92,7 +92,7 @@ def test_a_skill_of_five_megabytes(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config), "the limit for a skill document", "references/")
 
 
-def test_a_provider_nobody_knows(shell: Shell, config: Path) -> None:
+def test_an_unknown_provider(shell: Shell, config: Path) -> None:
     one_sentence(
         shell("train", config, "model.agent=opena/gpt-5"),
         "Unknown provider",
@@ -152,7 +152,7 @@ def test_a_server_that_cannot_be_reached_is_reported_before_the_retries(
     not sys.platform.startswith("linux"),
     reason="needs a place where nobody may write, not even root",
 )
-def test_a_folder_that_may_not_be_written(shell: Shell, config: Path) -> None:
+def test_a_read_only_folder(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--run", "/sys/skillfit-run"), "No permission to write")
     for place in ("/proc/skillfit-run", "/proc/skillfit/run"):
         one_sentence(shell("train", config, "--run", place), "Cannot create the directory", "--run")
@@ -216,14 +216,14 @@ def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", ["executor=foo", "model.agent.options={threads: canary}", "model.agent=cli/nobody"]
 )
-def test_a_start_that_fails_before_it_began_leaves_no_run(
+def test_a_command_that_fails_before_the_start_leaves_no_run(
     wrong: str, shell: Shell, config: Path
 ) -> None:
     one_sentence(shell("train", config, wrong, "--run", "here"))
     assert not Path("here").exists()
 
 
-def test_a_run_that_never_reached_its_model_takes_the_mended_command(
+def test_a_run_that_never_reached_its_model_accepts_corrected_settings(
     shell: Shell, config: Path
 ) -> None:
     nobody = "{id: ollama/nobody, base_url: http://127.0.0.1:1/v1, retries: 0}"
@@ -245,7 +245,7 @@ def test_a_directory_without_a_run(command: str, shell: Shell, tmp_path: Path) -
     [("init", "file"), ("demo", "--dir", "file"), ("studio", ".", "--port", "99999")],
     ids=lambda line: line[0],
 )
-def test_a_place_that_cannot_be_had(line: tuple[str, ...], shell: Shell) -> None:
+def test_an_output_path_below_a_file(line: tuple[str, ...], shell: Shell) -> None:
     Path("file").write_text("not a folder")
     one_sentence(shell(*line), line[-1])
     assert Path("file").read_text() == "not a folder"
@@ -256,7 +256,7 @@ def test_a_place_that_cannot_be_had(line: tuple[str, ...], shell: Shell) -> None
     reason="needs a place where nobody may write, not even root",
 )
 @pytest.mark.parametrize("line", [("demo", "--dir"), ("init",)], ids=lambda line: line[0])
-def test_a_place_nobody_may_write_to(line: tuple[str, ...], shell: Shell) -> None:
+def test_an_output_path_in_a_read_only_file_system(line: tuple[str, ...], shell: Shell) -> None:
     one_sentence(shell(*line, "/sys/skillfit"), "/sys/skillfit")
 
 
@@ -265,12 +265,12 @@ def test_a_place_nobody_may_write_to(line: tuple[str, ...], shell: Shell) -> Non
     [("demo", "--dir"), ("show",), ("verify",), ("apply",), ("ls",)],
     ids=lambda line: line[0],
 )
-def test_a_path_the_system_does_not_take(line: tuple[str, ...], shell: Shell) -> None:
+def test_a_path_that_is_too_long(line: tuple[str, ...], shell: Shell) -> None:
     one_sentence(shell(*line, "x" * 300), "File name too long")
 
 
 @pytest.mark.parametrize("setting", ["env.tasks=", "--run="])
-def test_a_setting_the_system_does_not_take(setting: str, config: Path, tmp_path: Path) -> None:
+def test_a_setting_with_a_path_that_is_too_long(setting: str, config: Path, tmp_path: Path) -> None:
     """As a process, so that output at its exit is seen too."""
     line = [*COMMAND, "train", str(config), setting + "x" * 300]
     ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
@@ -327,7 +327,7 @@ def test_errors_in_the_arguments_are_json_for_programs(
     assert shell(*line).out == ""
 
 
-def test_a_part_that_is_not_installed_says_so(shell: Shell, config: Path) -> None:
+def test_an_unknown_tracker(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--track", "nobody-knows-this"), "nobody-knows-this")
 
 
@@ -345,7 +345,9 @@ def test_a_full_disk(config: Path, tmp_path: Path) -> None:
     assert ended.stderr.count("error: ") == 1 and "disk" in ended.stderr.lower()
 
 
-def test_a_bug_leaves_a_sentence_and_a_log_and_debug_shows_it(tmp_path: Path) -> None:
+def test_an_internal_error_prints_one_sentence_writes_a_log_and_debug_shows_it(
+    tmp_path: Path,
+) -> None:
     code = (
         "import sys, skillfit.models as m; m.known_providers = None; "
         "from skillfit.cli.app import main; main(sys.argv[1:])"
@@ -366,7 +368,7 @@ def test_a_bug_leaves_a_sentence_and_a_log_and_debug_shows_it(tmp_path: Path) ->
     assert debug.returncode == 1 and "Traceback" in debug.stderr
 
 
-def test_ctrl_c_while_it_is_still_importing_ends_without_a_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_during_imports_ends_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     line = [sys.executable, "-m", "skillfit", "--version"]
     ended = subprocess.run(

@@ -42,12 +42,12 @@ def test_a_default_config_dump_has_exactly_the_described_keys() -> None:
     assert leaves == {described.key for described in describe_keys()}
 
 
-def test_the_keys_of_env_are_those_of_its_parts_tasks_first_and_splits_last() -> None:
+def test_env_keys_are_those_of_its_parts_with_tasks_first_and_splits_last() -> None:
     parts = (TaskSection, AgentSection, SplitSection)
     assert list(EnvSection.model_fields) == [name for part in parts for name in part.model_fields]
 
 
-def test_the_metric_decides_what_a_score_is_worth() -> None:
+def test_the_gate_metric_computes_the_value_of_a_score() -> None:
     values = [
         EvaluationSection(gate_metric=metric, gate_mixed_weight=0.25).value(1.0, 0.2)
         for metric in ("hard", "soft", "mixed")

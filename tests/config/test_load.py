@@ -59,7 +59,7 @@ def test_an_empty_file_is_the_default_config(tmp_path: Path) -> None:
     assert load_config(write(tmp_path / "c.yaml", "train:\nenv:\n")) == Config()
 
 
-def test_a_file_inherits_from_one_base_or_several_the_later_and_the_nearer_winning(
+def test_later_and_nearer_bases_take_precedence(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "bases" / "root.yaml", "train: {num_epochs: 1, batch_size: 1, seed: 1}\n")
@@ -74,7 +74,7 @@ def test_a_file_inherits_from_one_base_or_several_the_later_and_the_nearer_winni
     assert config.evaluation.must_pass == ("c",)
 
 
-def test_bases_that_go_in_a_circle_are_refused_with_the_chain(tmp_path: Path) -> None:
+def test_circular_bases_are_refused_with_the_chain(tmp_path: Path) -> None:
     write(tmp_path / "b.yaml", "_base_: c.yaml\n")
     write(tmp_path / "c.yaml", "_base_: a.yaml\n")
     message = refusal(write(tmp_path / "a.yaml", "_base_: b.yaml\n"))
@@ -83,7 +83,7 @@ def test_bases_that_go_in_a_circle_are_refused_with_the_chain(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("base", ["no.yaml", "[no.yaml]", "3", "{a: b}"])
-def test_a_base_that_is_no_file_is_refused_with_its_line(tmp_path: Path, base: str) -> None:
+def test_a_base_that_is_not_a_file_is_refused_with_its_line(tmp_path: Path, base: str) -> None:
     message = refusal(write(tmp_path / "a.yaml", f"train: {{}}\n_base_: {base}\n"))
     assert message.startswith(f"{tmp_path / 'a.yaml'}:2: _base_ ")
 
@@ -106,7 +106,7 @@ def test_a_base_that_is_no_file_is_refused_with_its_line(tmp_path: Path, base: s
         ("executor=ray", "executor", "ray"),
     ],
 )
-def test_an_override_means_what_it_looks_like(override: str, key: str, value: object) -> None:
+def test_override_values_are_parsed_as_yaml(override: str, key: str, value: object) -> None:
     config: Any = load_config({"budget": {"usd": 3}, "env": {"skill": "/s"}}, [override])
     for part in key.split("."):
         config = getattr(config, part)
@@ -230,13 +230,13 @@ def test_no_number_may_be_infinite_or_nan(key: str, value: float | str) -> None:
         ("evaluation.ship_grader={code: {timeout: .inf}}", "evaluation.ship_grader.code.timeout"),
     ],
 )
-def test_nor_may_a_number_inside_the_settings_of_a_part(setting: str, key: str) -> None:
+def test_no_number_in_nested_settings_may_be_infinite(setting: str, key: str) -> None:
     message = refusal({"model": {"agent": {"id": "openai/x"}}}, setting)
     assert f"{key} = inf is not valid: it should be a finite number" in message
 
 
 @pytest.mark.parametrize("key", ["train.batch_size", "budget.usd", "train.lag", *_float_keys()])
-def test_true_is_no_number(key: str) -> None:
+def test_true_is_not_a_number(key: str) -> None:
     for value in (True, False):
         with pytest.raises(InputError) as raised:
             load_config({"model": {"agent": {"id": "openai/x"}}}, {key: value})
@@ -346,7 +346,9 @@ def test_all_mistakes_are_reported_at_once_one_per_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("override", ["foo.bar=1", "foo.bar.baz=1", "train.sed=1"])
-def test_an_unknown_override_is_not_blamed_on_the_file(tmp_path: Path, override: str) -> None:
+def test_the_error_for_an_unknown_override_does_not_name_the_file(
+    tmp_path: Path, override: str
+) -> None:
     path = write(tmp_path / "c.yaml", "# my config\nmodel: {agent: practice/agent}\n")
     assert refusal(path, override).startswith(f"command-line override {override}: unknown key ")
 
@@ -414,7 +416,7 @@ def test_a_missing_file_or_one_that_is_not_text_is_refused(tmp_path: Path) -> No
     assert "not UTF-8" in refusal(tmp_path / "bin.yaml")
 
 
-def test_paths_belong_to_the_file_that_names_them_and_overrides_to_the_current_folder(
+def test_paths_are_relative_to_their_file_and_overrides_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(
@@ -435,7 +437,7 @@ def test_paths_belong_to_the_file_that_names_them_and_overrides_to_the_current_f
     assert load_config(path, ["env.tasks=mine.jsonl"]).env.tasks == str(here / "mine.jsonl")
 
 
-def test_a_scripted_model_belongs_to_the_file_that_names_it(
+def test_a_scripted_model_is_relative_to_the_file_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = "{agent: scripted/own.py:agent, judge: {id: scripted/sub/own.py:judge}}"
@@ -478,7 +480,7 @@ def test_a_scripted_model_of_an_older_record_is_found_here_or_in_the_folder_of_i
         "",
     ],
 )
-def test_what_is_no_path_stays_as_it_is(tmp_path: Path, tasks: str) -> None:
+def test_values_that_are_not_paths_stay_unchanged(tmp_path: Path, tasks: str) -> None:
     path = write(tmp_path / "c.yaml", yaml.safe_dump({"env": {"tasks": tasks}}))
     assert load_config(path).env.tasks == tasks
 
@@ -509,7 +511,7 @@ def test_a_function_and_a_folder_beside_the_config_are_found(tmp_path: Path) -> 
         max_leaves=8,
     )
 )
-def test_whatever_a_config_holds_it_loads_or_is_refused_in_words(data: object) -> None:
+def test_any_config_loads_or_is_refused_with_a_message(data: object) -> None:
     source = data if isinstance(data, dict) else {"env": data}
     try:
         assert isinstance(load_config(source, warn=lambda _: None), Config)
@@ -517,7 +519,7 @@ def test_whatever_a_config_holds_it_loads_or_is_refused_in_words(data: object) -
         assert error.message
 
 
-def test_commands_are_at_home_in_the_folder_of_the_config(tmp_path, monkeypatch):
+def test_commands_run_in_the_folder_of_the_config(tmp_path, monkeypatch):
     project = tmp_path / "project"
     project.mkdir()
     (project / "c.yaml").write_text('env: {tasks: "command: ./grade.sh < items.jsonl"}\n')
@@ -538,11 +540,11 @@ def test_commands_are_at_home_in_the_folder_of_the_config(tmp_path, monkeypatch)
         "command:./x",
     ],
 )
-def test_an_override_of_a_text_is_text_even_where_yaml_sees_a_mapping(text: str) -> None:
+def test_an_override_of_a_text_is_text_even_if_yaml_parses_a_mapping(text: str) -> None:
     assert load_config({}, [f"env.prompt={text}"]).env.prompt == text
 
 
-def test_a_command_may_be_given_as_an_override_and_other_overrides_stay_yaml() -> None:
+def test_a_command_can_be_an_override_and_other_overrides_are_yaml() -> None:
     config = load_config(
         {},
         ["env.tasks=command: ./x", "env.skill='a b'", "env.grader=regex: ^a$", "env.prompt=null"],

@@ -11,7 +11,7 @@ def test_every_recipe_is_a_valid_config(recipe: str) -> None:
     assert load_config({"recipe": recipe}).recipe == recipe
 
 
-def test_paper_is_the_reference_with_its_decisions() -> None:
+def test_the_paper_recipe_has_the_settings_of_skillopt() -> None:
     config = load_config({"recipe": "paper"})
     evaluation = config.evaluation
     assert (evaluation.gate, evaluation.use_gate, evaluation.gate_metric) == (
@@ -34,14 +34,14 @@ def test_paper_is_the_reference_with_its_decisions() -> None:
     assert config.gradient.rollouts_per_item == 1
 
 
-def test_what_the_user_sets_stays_whether_in_file_or_override() -> None:
+def test_user_settings_take_precedence_over_the_recipe() -> None:
     source = {"recipe": "paper", "evaluation": {"ship_test": True}}
     config = load_config(source, ["evaluation.leak_check=true"])
     evaluation = config.evaluation
     assert (evaluation.ship_test, evaluation.leak_check, evaluation.gate) == (True, True, "strict")
 
 
-def test_a_recipe_given_as_override_fills_too() -> None:
+def test_a_recipe_given_as_an_override_fills_settings() -> None:
     lite = load_config({}, ["recipe=lite"])
     assert lite.train.num_epochs < load_config({}).train.num_epochs
     assert not lite.optimizer.use_slow_update

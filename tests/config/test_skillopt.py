@@ -139,7 +139,7 @@ def optimizer(config: Config) -> dict[str, Any]:
     return config.model.optimizer.model_dump(exclude_defaults=True)
 
 
-def test_a_file_that_inherits_the_references_defaults_is_recipe_paper_without_a_warning(
+def test_a_file_with_skillopts_defaults_is_recipe_paper_without_a_warning(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "_base_").mkdir()
@@ -164,12 +164,12 @@ def test_a_file_that_inherits_the_references_defaults_is_recipe_paper_without_a_
     assert agent(config)["reasoning_effort"] == "medium"
 
 
-def test_there_are_116_keys() -> None:
+def test_the_reference_has_116_keys() -> None:
     assert len(ALL) == 116
 
 
 @pytest.mark.parametrize("key", ALL)
-def test_every_key_of_the_reference_acts_or_is_warned_about(key: str) -> None:
+def test_every_skillopt_key_has_an_effect_or_a_warning(key: str) -> None:
     section, _, name = key.partition(".")
     value = VALUES.get(name, "11")
     base = {
@@ -260,7 +260,7 @@ def test_backends_become_providers_for_the_roles_they_fill(
     assert (agent(config)["id"], optimizer(config)["id"]) == (agent_id, optimizer_id)
 
 
-def test_azure_sign_in_and_addresses_go_to_the_role_they_are_for() -> None:
+def test_azure_sign_in_and_addresses_are_set_for_their_role() -> None:
     config, warnings = read(
         {
             "model": {
@@ -287,7 +287,7 @@ def test_azure_sign_in_and_addresses_go_to_the_role_they_are_for() -> None:
     }
 
 
-def test_a_ceiling_the_reference_sets_by_itself_does_not_cut_the_optimizers_replies() -> None:
+def test_skillopts_default_token_ceiling_does_not_cut_the_optimizers_replies() -> None:
     minimax = {
         "target_backend": "minimax_chat",
         "optimizer_backend": "minimax_chat",
@@ -300,7 +300,7 @@ def test_a_ceiling_the_reference_sets_by_itself_does_not_cut_the_optimizers_repl
     assert optimizer(config)["max_tokens"] == 32000
 
 
-def test_a_key_in_the_file_is_dropped_with_the_variable_to_use_and_never_repeated() -> None:
+def test_an_api_key_in_the_file_is_dropped_and_the_variable_to_use_is_named() -> None:
     config, warnings = read(
         {
             "model": {
@@ -354,7 +354,7 @@ def test_a_flat_file_is_read() -> None:
     assert warnings == []
 
 
-def test_the_references_words_for_a_mode_are_understood() -> None:
+def test_skillopts_names_for_a_mode_are_accepted() -> None:
     def modes(**optimizer: str) -> tuple[str, str, str]:
         config, _ = read({"model": {"target": "t"}, "optimizer": optimizer})
         return (
@@ -389,7 +389,7 @@ def test_an_unknown_key_is_an_error(tmp_path: Path) -> None:
         read(path)
 
 
-def test_skillfits_own_keys_may_stand_in_the_file_and_overrides_may_use_either_vocabulary() -> None:
+def test_skillfit_keys_are_accepted_in_a_skillopt_file_and_overrides_may_use_both() -> None:
     config, _ = read(
         {
             "model": {"target": "t", "optimizer": "o"},
@@ -478,7 +478,7 @@ def installed_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "maze"
 
 
-def test_settings_that_a_benchmark_has_too_become_its_options(
+def test_settings_shared_with_a_benchmark_become_its_options(
     tmp_path: Path, installed_benchmark: str
 ) -> None:
     (tmp_path / "mazes").mkdir()
@@ -499,12 +499,12 @@ def test_settings_that_a_benchmark_has_too_become_its_options(
     assert "env.data_dirs = ['nowhere'] does not exist" in said and "env.cost_limit" in said
 
 
-def test_the_seed_of_the_loop_is_no_option_of_the_benchmark() -> None:
+def test_the_training_seed_is_not_an_option_of_the_benchmark() -> None:
     config, _ = read({"env": {"name": "textworld", "max_steps": 9}, "train": {"seed": 7}})
     assert (config.train.seed, config.env.task_args) == (7, {"max_steps": 9})
 
 
-def test_tool_rounds_are_rounds_of_the_tools_agent_and_steps_are_not_turns() -> None:
+def test_max_tool_turns_limits_the_tools_agent_and_max_steps_is_ignored() -> None:
     env = {"name": "mydocs", "data_path": "x.jsonl", "grader": "exact"}
     config, warnings = read({"env": {**env, "max_tool_turns": 24}})
     assert (config.env.agent, config.env.max_turns, warnings) == ("tools", 24, [])
@@ -529,13 +529,13 @@ def test_tool_rounds_are_rounds_of_the_tools_agent_and_steps_are_not_turns() -> 
         ({"target": "my-deployment"}, "minimax/my-deployment"),
     ],
 )
-def test_minimax_is_asked_for_a_model_it_has(model: dict[str, str], agent_id: str) -> None:
+def test_the_minimax_model_is_chosen_from_both_keys(model: dict[str, str], agent_id: str) -> None:
     config, _ = read({"model": {**model, "target_backend": "minimax_chat"}})
     assert agent(config)["id"] == agent_id
 
 
 @pytest.mark.parametrize("backend", ["qwen_chat", "minimax_chat", "cursor_exec", "copilot_exec"])
-def test_reasoning_effort_is_not_sent_to_providers_without_it(backend: str) -> None:
+def test_reasoning_effort_is_not_sent_to_providers_that_lack_it(backend: str) -> None:
     model = {"target": "t", "target_backend": backend, "reasoning_effort": "high"}
     config, _ = read({"model": {**model, "optimizer": "o"}})
     assert "reasoning_effort" not in agent(config)
@@ -565,7 +565,9 @@ def test_reasoning_effort_is_not_sent_to_providers_without_it(backend: str) -> N
         ("train.batch_size=3", "train.batch_size", 3),
     ],
 )
-def test_overrides_may_use_the_words_of_either(override: str, key: str, value: object) -> None:
+def test_overrides_may_use_skillopt_or_skillfit_keys(
+    override: str, key: str, value: object
+) -> None:
     config, _ = read({"model": {"target": "t", "optimizer": "o"}}, override)
     found: Any = config
     for part in key.split("."):
@@ -655,7 +657,7 @@ def test_the_configs_of_every_benchmark_load(tmp_path: Path, benchmark: str, bas
         assert config.model.judge is not None and config.model.judge.id == "azure/gpt-judge"
 
 
-def test_the_words_of_the_first_release_are_understood(tmp_path: Path) -> None:
+def test_keys_of_the_first_release_are_accepted(tmp_path: Path) -> None:
     config, warnings = read(write(tmp_path / "default.yaml", FIRST_RELEASE))
     assert warnings == []
     assert agent(config) == {
@@ -678,7 +680,7 @@ def test_a_flat_file_of_the_first_release_is_read(tmp_path: Path) -> None:
     assert (config.optimizer.learning_rate, warnings) == (6, [])
 
 
-def test_features_without_a_counterpart_are_warned_about_only_when_on() -> None:
+def test_unsupported_features_cause_a_warning_only_when_enabled() -> None:
     model = {"target": "t"}
     assert (
         read({"model": model, "human_feedback": {"enabled": False, "timeout_seconds": 9}})[1] == []

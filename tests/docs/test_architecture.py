@@ -61,7 +61,7 @@ def test_the_table_of_packages_lists_every_package() -> None:
     assert listed | described == packages | modules
 
 
-def test_a_package_starts_where_the_table_says() -> None:
+def test_the_modules_to_start_with_exist() -> None:
     for row in rows("Packages"):
         packages, starts = _CODE.findall(row[0]), _CODE.findall(row[2])
         for start in starts:
@@ -69,7 +69,7 @@ def test_a_package_starts_where_the_table_says() -> None:
             assert any(place.is_file() for place in places), start
 
 
-def test_the_table_of_packages_is_in_the_order_that_imports_may_point() -> None:
+def test_the_table_of_packages_is_in_import_order() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = settings["tool"]["importlinter"]["contracts"]
     layers = [re.findall(r"skillfit\.(\w+)", layer) for layer in contract["layers"]]
@@ -111,7 +111,7 @@ def test_pages_that_the_code_names_exist() -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_no_file_and_no_class_has_a_name_twice() -> None:
+def test_file_and_class_names_are_unique() -> None:
     modules = [path for path in SOURCE.rglob("*.py") if not {"sample", "demo_data"} & {*path.parts}]
     files = Counter(path.name for path in modules if not path.name.startswith("__"))
     classes = Counter(

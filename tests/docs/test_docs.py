@@ -54,7 +54,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_every_command_of_the_quickstart_works_as_it_stands(tmp_path: Path) -> None:
+def test_every_command_of_the_quickstart_works(tmp_path: Path) -> None:
     blocks = _RUN.findall((DOCS / "quickstart.md").read_text(encoding="utf-8"))
     commands = [line for block in blocks for line in block.splitlines() if line.strip()]
     assert len(commands) >= 9
@@ -195,7 +195,7 @@ def test_every_cause_of_a_diagnosis_has_a_section() -> None:
     assert causes - {"improved"} == described
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+def test_the_readme_is_short_and_its_links_work() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 200
     links = [
@@ -273,7 +273,7 @@ def test_no_page_uses_markup_that_only_the_site_shows() -> None:
     assert found == []
 
 
-def test_no_page_names_a_place_on_the_machine_it_was_written_on() -> None:
+def test_no_page_names_a_local_path() -> None:
     pages = [
         ROOT / "README.md",
         ROOT / "CHANGELOG.md",
@@ -363,7 +363,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert [page.name for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
 
 
-def test_the_pages_with_shown_outputs_have_them() -> None:
+def test_pages_with_command_outputs_contain_them() -> None:
     refresh = load_hook("refresh")
     for page in (*refresh.SHARING_ITS_OUTPUT, refresh.COMPLETE_RUN):
         shown = refresh._OUTPUT.findall(page.read_text(encoding="utf-8"))
@@ -372,7 +372,7 @@ def test_the_pages_with_shown_outputs_have_them() -> None:
     assert len(refresh.runnable(refresh.COMPLETE_RUN)) >= 9
 
 
-def test_the_real_run_that_is_told_is_the_one_in_the_bench() -> None:
+def test_the_quoted_run_matches_the_recorded_benchmark() -> None:
     page = (DOCS / "complete-run.md").read_text(encoding="utf-8")
     quoted = page.partition("<!-- quoted:")[2].partition("```text\n")[2].partition("```")[0]
     runs = json.loads((ROOT / "bench" / "local" / "training.json").read_text(encoding="utf-8"))

@@ -37,9 +37,7 @@ def cluster() -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_a_run_on_ray_is_the_run_it_is_locally(
-    make_project: MakeProject, cluster: None
-) -> None:
+async def test_a_run_on_ray_equals_the_local_run(make_project: MakeProject, cluster: None) -> None:
     short = (
         "evaluation.gate=strict",
         "evaluation.ship_test=false",

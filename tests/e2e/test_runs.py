@@ -98,7 +98,7 @@ async def test_every_update_mode_learns_the_same_rules(
     assert all(rule in project.best() for rule in LEARNED)
 
 
-async def test_a_folder_with_the_references_layout(make_project: MakeProject) -> None:
+async def test_a_folder_in_skillopts_layout(make_project: MakeProject) -> None:
     project = make_project()
     for split, folder in (("train", "train"), ("selection", "val"), ("test", "test")):
         (project.folder / "data" / folder).mkdir(parents=True)
@@ -276,7 +276,7 @@ async def test_the_practice_pair_needs_no_key_and_no_network(
     assert project.calls == []
 
 
-async def test_a_config_of_the_reference_system_is_trained_as_it_is(
+async def test_a_skillopt_config_trains_unchanged(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = make_project()
@@ -344,7 +344,7 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(
     assert project.summary()["test_hard"] == 1.0
 
 
-async def test_text_beyond_ascii_and_long_prompts_go_through(make_project: MakeProject) -> None:
+async def test_non_ascii_text_and_long_prompts_work(make_project: MakeProject) -> None:
     long = "“quoted” — naïve 東京 text " * 2_500
     skill = f"# Farben — 色\n\nAnswer with the letter.\n\n- red means r.\n\n{long}\n"
     project = make_project(skill=skill, rows=items(4, 4, 0))
@@ -356,7 +356,7 @@ async def test_text_beyond_ascii_and_long_prompts_go_through(make_project: MakeP
     assert long.strip() in system(project.asked("rollout")[0])
 
 
-async def test_a_config_without_tasks_or_models_says_what_is_missing(
+async def test_a_config_without_tasks_or_models_is_an_error_with_the_missing_key(
     make_project: MakeProject,
 ) -> None:
     project = make_project()

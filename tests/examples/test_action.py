@@ -83,9 +83,7 @@ def run_action(folder: Path, tmp_path: Path, **given: str) -> subprocess.Complet
     return done
 
 
-def test_the_action_passes_a_skill_that_does_as_well_as_recorded(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_action_passes_a_skill_with_the_recorded_score(folder: Path, tmp_path: Path) -> None:
     done = run_action(folder, tmp_path, **RECORDED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "summary.md").read_text(encoding="utf-8") == done.stdout != ""

@@ -59,7 +59,7 @@ def trained(config: str, overrides: Sequence[str], folder: Path) -> tuple[dict[s
     return json.loads(done.stdout.splitlines()[-1]), best
 
 
-def test_triage_improves_the_skill_and_leaves_its_fenced_rule_alone(examples: Path) -> None:
+def test_triage_improves_the_skill_and_keeps_its_protected_rule(examples: Path) -> None:
     line, best = trained("skillfit.yaml", [], examples / "triage")
     assert line["finish_reason"] == "improved"
     assert line["selection"]["best"] > line["selection"]["baseline"]
@@ -83,7 +83,7 @@ def test_the_evals_folder_is_graded_by_its_assertions(examples: Path) -> None:
     assert "Name the command in backticks" in best
 
 
-def test_the_evals_folder_names_its_missing_key_before_it_spends(examples: Path) -> None:
+def test_the_evals_folder_reports_a_missing_key_before_it_spends(examples: Path) -> None:
     done = skillfit(
         "train", "skillfit.yaml", "--run", "runs/test", folder=examples / "evals-folder"
     )
@@ -91,7 +91,7 @@ def test_the_evals_folder_names_its_missing_key_before_it_spends(examples: Path)
     assert "OPENAI_API_KEY" in done.stderr
 
 
-def test_the_python_evaluator_brings_its_own_scores(examples: Path) -> None:
+def test_the_python_evaluator_computes_its_own_scores(examples: Path) -> None:
     line, best = trained("skillfit.yaml", [], examples / "python-evaluator")
     assert line["selection"]["best"] > line["selection"]["baseline"]
     assert best.count("Mentions of") > 3
@@ -106,7 +106,7 @@ def test_the_cli_agent_finds_its_skill_and_its_code_is_run(examples: Path) -> No
     assert "Raise ValueError when the input is empty." in best
 
 
-def test_the_cli_agents_real_config_names_the_program_that_is_missing(examples: Path) -> None:
+def test_the_cli_agents_real_config_names_the_missing_program(examples: Path) -> None:
     done = skillfit(
         "train",
         "skillfit.yaml",
@@ -119,7 +119,7 @@ def test_the_cli_agents_real_config_names_the_program_that_is_missing(examples: 
     assert "no-such-agent is not installed" in done.stderr
 
 
-def test_a_skillopt_config_trains_as_it_is_into_its_own_directory(examples: Path) -> None:
+def test_a_skillopt_config_trains_unchanged_into_its_own_directory(examples: Path) -> None:
     folder = examples / "from-skillopt"
     overrides = [
         "model.agent=practice/agent",
@@ -160,7 +160,7 @@ def _workflow_commands(workflow: Path) -> list[str]:
     return commands
 
 
-def test_every_example_has_a_readme_with_its_commands_and_stands_in_the_list() -> None:
+def test_every_example_has_a_readme_with_commands_and_is_listed() -> None:
     folders = sorted(
         path.name
         for path in EXAMPLES.iterdir()
@@ -177,7 +177,7 @@ def test_every_example_has_a_readme_with_its_commands_and_stands_in_the_list() -
     ] == []
 
 
-def test_a_gate_a_proposer_and_a_sampler_of_ones_own_train_a_skill(examples: Path) -> None:
+def test_a_custom_gate_proposer_and_sampler_train_a_skill(examples: Path) -> None:
     folder = examples / "custom-parts"
     line, best = trained("skillfit.yaml", [], folder)
     assert line["finish_reason"] == "improved"
@@ -195,7 +195,7 @@ def test_a_gate_a_proposer_and_a_sampler_of_ones_own_train_a_skill(examples: Pat
     assert len(teams) == 8 and all(len(found) == 1 for found in teams.values())
 
 
-def test_the_same_parts_given_from_python_make_the_same_run(examples: Path) -> None:
+def test_the_same_parts_from_python_give_the_same_run(examples: Path) -> None:
     folder = examples / "custom-parts"
     _, best = trained("skillfit.yaml", [], folder)
     readme = (folder / "README.md").read_text(encoding="utf-8")

@@ -56,7 +56,7 @@ def trained(command: list[str]) -> dict[str, Any]:
 
 
 @needs_small_disk
-def test_a_full_disk_loses_no_more_than_what_was_in_flight(make_project: MakeProject) -> None:
+def test_a_full_disk_loses_only_requests_in_flight(make_project: MakeProject) -> None:
     def long_answer(call: Call) -> Any:
         return JSONResponse(completion({"content": "word " * 1000}, fingerprint(call)))
 

@@ -74,7 +74,9 @@ class Unreliable:
         return self.script(call)
 
 
-async def test_a_fifth_of_the_rollouts_failing_moves_no_mean(make_project: MakeProject) -> None:
+async def test_twenty_percent_failed_rollouts_do_not_bias_the_mean(
+    make_project: MakeProject,
+) -> None:
     rows = items(12, 24, 12)
     settings = (*SETTINGS, "evaluation.gate=strict")
     reliable = make_project(*settings, rows=rows, name="reliable")
@@ -115,7 +117,9 @@ async def test_an_item_that_times_out_is_missing_not_wrong(make_project: MakePro
     assert project.summary()["coverage"] < 1
 
 
-async def test_scattered_failures_are_decided_on_once(make_project: MakeProject) -> None:
+async def test_failed_rollouts_stay_excluded_when_the_run_is_started_again(
+    make_project: MakeProject,
+) -> None:
     """What a verdict was reached without stays out of it when the run is started again: it must not
     decide anew.
     """
@@ -176,7 +180,7 @@ class BrokenUntilFixed:
 @pytest.mark.parametrize(
     "stages", [("rollout",), ("reflect.failure", "reflect.success"), ("merge",)]
 )
-async def test_an_outage_ends_the_run_and_the_resumed_run_is_the_same_as_without_it(
+async def test_an_outage_ends_the_run_and_the_resumed_run_gives_the_same_result(
     make_project: MakeProject, stages: tuple[str, ...]
 ) -> None:
     broken = BrokenUntilFixed(stages, error(503, "down for maintenance"))
@@ -197,7 +201,7 @@ async def test_an_outage_ends_the_run_and_the_resumed_run_is_the_same_as_without
     assert project.summary()["finish_reason"] == project.summary("straight")["finish_reason"]
 
 
-async def test_an_optimizer_nobody_answers_at_stops_the_run_before_it_spends(
+async def test_an_unreachable_optimizer_stops_the_run_before_it_spends(
     make_project: MakeProject,
 ) -> None:
     project = make_project(*IMPATIENT, "model.optimizer.base_url=http://127.0.0.1:9/v1")
@@ -270,7 +274,7 @@ async def test_a_model_that_does_not_exist_ends_the_run_at_the_probe(
         Response(b"notgzip", media_type="application/json", headers={"Content-Encoding": "gzip"}),
     ],
 )
-async def test_an_address_where_no_model_answers_ends_the_run_at_the_probe(
+async def test_an_address_without_a_model_ends_the_run_at_the_probe(
     make_project: MakeProject, page: Response
 ) -> None:
     project = make_project(script=lambda call: page)
@@ -355,7 +359,7 @@ async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(
     assert asked[ids[first]] == 2
 
 
-async def test_a_lost_analyst_stays_lost_when_the_run_is_started_again(
+async def test_a_discarded_analyst_stays_discarded_when_the_run_is_started_again(
     make_project: MakeProject,
 ) -> None:
     """One group's analyst never answers. The step continues without it and reports it, and a second

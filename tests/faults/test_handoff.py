@@ -48,7 +48,7 @@ async def to_the_end(project: TrainingProject) -> list[list[str]]:
     pytest.fail("the run never ended")
 
 
-async def test_all_prompts_of_a_stage_wait_together_and_the_same_command_goes_on_to_the_end(
+async def test_all_prompts_of_a_stage_are_written_together_and_the_same_command_resumes(
     make_project: MakeProject,
 ) -> None:
     rows = items(8, 8, 2)

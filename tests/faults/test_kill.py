@@ -142,7 +142,7 @@ def undisturbed(killer: Killer, settings: list[str], name: str) -> Straight:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_killed_after_any_record_the_run_ends_the_same_and_sends_nothing_again(
+def test_a_run_killed_after_any_record_ends_the_same_and_sends_nothing_again(
     killer: Killer, straight: tuple[list[str], Straight], chunk: int
 ) -> None:
     settings, expected = straight
@@ -151,7 +151,7 @@ def test_killed_after_any_record_the_run_ends_the_same_and_sends_nothing_again(
 
 
 @pytest.mark.parametrize("kind", ["event", "file"])
-def test_killed_between_events_or_files_the_run_ends_the_same(
+def test_a_run_killed_between_events_or_files_ends_the_same(
     killer: Killer, straight: tuple[list[str], Straight], kind: str
 ) -> None:
     settings, expected = straight
@@ -159,13 +159,13 @@ def test_killed_between_events_or_files_the_run_ends_the_same(
         check_kill(killer, settings, expected, (kind, number))
 
 
-def test_killed_during_the_ship_test_the_run_ends_the_same(killer: Killer) -> None:
+def test_a_run_killed_during_the_ship_test_ends_the_same(killer: Killer) -> None:
     expected = undisturbed(killer, SHIPPED, "shipped")
     for number in range(expected.passed["record"], expected.passed["record"] // 2, -11):
         check_kill(killer, SHIPPED, expected, ("record", number))
 
 
-def test_killed_while_rollouts_of_the_next_step_run_the_run_ends_the_same(killer: Killer) -> None:
+def test_a_run_killed_during_rollouts_of_the_next_step_ends_the_same(killer: Killer) -> None:
     expected = undisturbed(killer, LAGGED, "lagged")
     for number in range(3, expected.passed["record"] + 1, 5):
         check_kill(killer, LAGGED, expected, ("record", number))

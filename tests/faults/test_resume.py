@@ -44,7 +44,7 @@ def best_of(project: TrainingProject) -> str:
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("after", [1, 9, 17, 30, 45])
-async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(
+async def test_a_stopped_run_resumes_and_ends_the_same(
     make_project: MakeProject, after: int, lag: int
 ) -> None:
     settings = (*SETTINGS, "model.concurrency=4", f"train.lag={lag}")
@@ -74,7 +74,7 @@ async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(
 
 
 @pytest.mark.parametrize("stage", ["rollout", "reflect"])
-async def test_asked_to_stop_while_the_server_fails_nothing_more_is_sent_and_it_goes_on(
+async def test_a_run_stopped_during_server_errors_sends_nothing_more_and_resumes(
     make_project: MakeProject, stage: str
 ) -> None:
     script, control, broken = Script(), Control(), 0
@@ -102,7 +102,7 @@ async def test_asked_to_stop_while_the_server_fails_nothing_more_is_sent_and_it_
     assert project.best() == (project.folder / "straight" / "best_skill.md").read_text()
 
 
-async def test_asked_to_stop_before_it_begins_nothing_is_sent(make_project: MakeProject) -> None:
+async def test_a_run_stopped_before_it_begins_sends_nothing(make_project: MakeProject) -> None:
     project, control = make_project("evaluation.preflight=true"), Control()
     control.stop()
     with pytest.raises(Interrupted):
@@ -110,7 +110,7 @@ async def test_asked_to_stop_before_it_begins_nothing_is_sent(make_project: Make
     assert project.asked("rollout") == []
 
 
-async def test_cancelled_in_the_middle_the_run_is_closed_and_goes_on(
+async def test_a_cancelled_run_is_closed_and_resumes(
     make_project: MakeProject,
 ) -> None:
     project = make_project(*SETTINGS, rows=items(4, 4, 2))
@@ -132,7 +132,7 @@ async def test_cancelled_in_the_middle_the_run_is_closed_and_goes_on(
     )
 
 
-async def test_torn_and_missing_files_are_written_again(make_project: MakeProject) -> None:
+async def test_truncated_and_missing_files_are_written_again(make_project: MakeProject) -> None:
     project = make_project(*SETTINGS, rows=items(4, 4, 2))
     await project.train()
     run = project.folder / "run"
@@ -148,7 +148,7 @@ async def test_torn_and_missing_files_are_written_again(make_project: MakeProjec
     assert len(project.calls) == asked
 
 
-async def test_a_finished_run_started_again_asks_nothing(make_project: MakeProject) -> None:
+async def test_a_finished_run_started_again_sends_no_requests(make_project: MakeProject) -> None:
     project = make_project(*SETTINGS, rows=items(4, 4, 2))
     first = await project.train()
     asked = len(project.calls)
@@ -223,7 +223,7 @@ async def test_changed_tasks_or_skill_are_refused_with_what_changed(
         await project.train()
 
 
-async def test_how_fast_and_how_far_a_run_goes_may_change(make_project: MakeProject) -> None:
+async def test_speed_and_length_settings_may_change_on_resume(make_project: MakeProject) -> None:
     project = make_project(rows=items(4, 4, 2))
     first = await project.train("model.concurrency=2")
     asked = len(project.calls)
@@ -238,7 +238,7 @@ PRICES = {"agent": (100, 4000), "optimizer": (1, 1)}  # dollars per million toke
 
 class TestBudget:
     @pytest.mark.parametrize("calls", [1, 7, 23, 40])
-    async def test_a_cap_in_calls_is_never_passed_and_the_best_skill_so_far_is_handed_back(
+    async def test_a_cap_in_calls_is_never_exceeded_and_the_best_skill_so_far_is_returned(
         self, make_project: MakeProject, calls: int
     ) -> None:
         project = make_project(*SETTINGS, rows=items(4, 4, 2))
@@ -249,7 +249,7 @@ class TestBudget:
         assert f"The budget of {cap} is reached" in result.diagnosis
         assert project.best() == SKILL  # nothing is proven without the ship test
 
-    async def test_extended_and_started_again_the_run_ends_as_with_the_whole_budget(
+    async def test_an_extended_budget_gives_the_same_run_as_the_whole_budget(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(*SETTINGS, rows=items(4, 4, 2))
@@ -267,7 +267,7 @@ class TestBudget:
     @pytest.mark.parametrize(
         ("cap", "amount"), [("usd", 0.2), ("usd", 0.3), ("tokens", 3_000), ("tokens", 20_000)]
     )
-    async def test_dollars_and_tokens_are_never_passed_by_even_one_call(
+    async def test_dollar_and_token_caps_are_never_exceeded(
         self, make_project: MakeProject, cap: str, amount: float
     ) -> None:
         script, tokens, usd = Script(), 0, 0.0
@@ -300,7 +300,7 @@ class TestBudget:
             await project.train("budget.usd=1")
         assert project.calls == []
 
-    def test_reaching_it_is_told_from_other_ends(self) -> None:
+    def test_a_reached_budget_has_its_own_exit_code(self) -> None:
         assert BudgetReached.exit_code not in (
             Exit.OK,
             Exit.NO_IMPROVEMENT,

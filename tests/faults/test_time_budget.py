@@ -38,7 +38,7 @@ def model_at(url: str, budget: Budget, **more: int) -> Client:
     )
 
 
-async def test_a_server_that_never_answers_is_left_when_the_minutes_are_over(
+async def test_a_call_to_a_silent_server_ends_with_the_time_budget(
     tmp_path: Path,
 ) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
@@ -52,7 +52,7 @@ async def test_a_server_that_never_answers_is_left_when_the_minutes_are_over(
     assert spend.usage.calls == 1 and spend.usage.output == 4096
 
 
-async def test_retry_after_is_not_waited_for_beyond_the_minutes(tmp_path: Path) -> None:
+async def test_waiting_for_retry_after_ends_with_the_time_budget(tmp_path: Path) -> None:
     limited = JSONResponse({"error": {"message": "later"}}, 429, {"Retry-After": "300"})
     journal = Journal(tmp_path / "journal.sqlite")
     with ChatServer(lambda call: limited) as server:
@@ -64,7 +64,7 @@ async def test_retry_after_is_not_waited_for_beyond_the_minutes(tmp_path: Path) 
     assert journal.bill().total.calls == 1
 
 
-async def test_waiting_for_a_slot_or_for_the_next_try_ends_with_the_minutes(tmp_path: Path) -> None:
+async def test_waiting_for_a_slot_or_a_retry_ends_with_the_time_budget(tmp_path: Path) -> None:
     def busy(call: Call) -> JSONResponse:
         return JSONResponse({"error": {"message": "busy"}}, 503)
 
@@ -81,7 +81,7 @@ async def test_waiting_for_a_slot_or_for_the_next_try_ends_with_the_minutes(tmp_
 
 
 @pytest.mark.parametrize("how", ["hangs", "asks for patience"])
-async def test_a_run_ends_by_its_budget_while_the_server_keeps_it_waiting(
+async def test_a_run_that_waits_for_the_server_ends_with_its_time_budget(
     make_project: MakeProject, how: str
 ) -> None:
     script = Script()

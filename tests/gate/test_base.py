@@ -44,14 +44,14 @@ async def test_a_byte_identical_candidate_is_not_evaluated():
     )
 
 
-async def test_with_the_gate_off_a_worse_candidate_is_carried_on_but_not_the_best():
+async def test_with_the_gate_off_a_worse_candidate_becomes_the_incumbent_but_not_the_best():
     gate = await gate_for(Scripted(by_rule(1.0, bad=-1.0)), evaluation={"use_gate": False})
     verdict = await gate.judge("step_0001", candidate("bad"))
     assert (verdict.action, verdict.winner.hash) == ("force_accept", candidate("bad").skill.hash)
     assert gate.best.hash == BASE.hash and verdict.candidate_score == 0.0
 
 
-async def test_an_accept_that_does_not_beat_the_best_is_a_plain_accept():
+async def test_accepting_a_candidate_below_the_best_keeps_the_best():
     gate = await gate_for(
         Scripted(lambda skill, item: 0.0 if "- bad" in skill.body else 1.0),
         evaluation={"use_gate": False},
@@ -73,7 +73,7 @@ async def test_failed_rollouts_are_missing_not_zero():
     )
 
 
-async def test_below_the_coverage_floor_nothing_can_be_told():
+async def test_below_the_coverage_floor_the_decision_is_inconclusive():
     fails = lambda skill, item, repeat: skill.hash != BASE.hash and item < "i012"  # noqa: E731
     gate = await gate_for(Scripted(by_rule(0.0, good=1.0), fails=fails))
     verdict = await gate.judge("step_0001", candidate("good"))
@@ -87,7 +87,7 @@ async def test_below_the_coverage_floor_nothing_can_be_told():
 @pytest.mark.parametrize(
     ("metric", "decision"), [("hard", "reject"), ("soft", "accept"), ("mixed", "accept")]
 )
-async def test_the_metric_decides_what_counts(metric, decision):
+async def test_the_gate_decides_by_the_chosen_metric(metric, decision):
     gate = await gate_for(
         Scripted(by_rule(0.3, good=0.5), graded=True), evaluation={"gate_metric": metric}
     )
@@ -116,7 +116,7 @@ async def test_the_finalists_are_the_best_skill_and_then_earlier_incumbents():
     assert [skill.hash for skill in await gate.compose()] == [second.hash, first.hash]
 
 
-async def test_a_skill_that_was_never_measured_has_no_tally():
+async def test_the_tally_of_an_unmeasured_skill_is_an_error():
     gate = await gate_for(Scripted(by_rule(0.5)))
     with pytest.raises(NotMeasured):
         gate.tally(candidate("other").skill)

@@ -23,7 +23,7 @@ def test_the_worst_check_is_the_verdict():
     assert overall(checks) == "stop" and overall(checks[::2]) == "warn" and overall([]) == "go"
 
 
-def test_gold_answers_must_score_one():
+def test_gold_answers_must_score_1():
     assert gold_check({"a": 1.0, "b": 1.0}).verdict == "go"
     assert gold_check({"a": 1.0, "b": 0.5}).verdict == "warn"
     assert gold_check({"a": 0.0, "b": 0.5}).verdict == "stop"
@@ -31,30 +31,30 @@ def test_gold_answers_must_score_one():
 
 
 @pytest.mark.parametrize("difference", [0.0, -0.1])
-def test_a_skill_that_makes_no_difference_is_a_warning_and_no_stop(difference):
+def test_a_skill_without_effect_is_a_warning(difference):
     check = blindness_check(0.7, {"half the skill gone": [difference] * 20})
     assert check.verdict == "warn" and "no measurable difference" in check.message
 
 
-def test_a_grader_that_pays_an_empty_answer_is_blind_whatever_the_skill():
+def test_a_grader_that_rewards_an_empty_answer_is_blind_for_any_skill():
     assert blindness_check(0.7, {"empty answer": [0.0] * 20}).verdict == "stop"
 
 
-def test_a_stub_of_a_skill_that_does_nothing_yet_is_no_reason_to_stop():
+def test_a_stub_skill_without_effect_is_only_a_warning():
     check = blindness_check(0.3, {"empty answer": [0.3] * 20, "half the skill gone": [0.0] * 20})
     assert check.verdict == "warn"
 
 
-def test_a_grader_that_gives_every_probe_the_same_fraction_is_blind_whatever_the_skills_length():
+def test_a_grader_that_scores_every_probe_alike_is_blind_for_any_skill_length():
     check = blindness_check(0.5, {"all of it gone": [0.0] * 10}, constant=0.5)
     assert check.verdict == "stop" and "every rollout scores 0.50" in check.message
 
 
-def test_a_skill_that_solves_nothing_yet_is_no_reason_to_stop():
+def test_a_skill_that_solves_nothing_does_not_stop_the_run():
     assert blindness_check(0.0, {"all of it gone": [0.0] * 10}, constant=0.0).verdict == "warn"
 
 
-def test_a_grader_that_sees_is_go():
+def test_a_grader_that_distinguishes_answers_passes():
     assert (
         blindness_check(
             0.7, {"empty answer": [0.7] * 20, "half the skill gone": [0.2] * 20}
@@ -70,14 +70,14 @@ def test_a_saturated_baseline_stops_the_run(baseline, verdict):
     assert headroom_check(baseline).verdict == verdict
 
 
-def test_the_smallest_effect_that_can_be_shown_is_told():
+def test_the_smallest_detectable_effect_is_reported():
     assert power_check(100, 0.05, 0.4).verdict == "go"
     assert power_check(10, 0.25, 0.4, repeats=1).verdict == "warn"
     assert "can't prove" in power_check(2, 0.1, 0.4).message
     assert power_check(100, 0.05, 0.4).detail["detectable"] < 0.1
 
 
-def test_lost_rollouts_and_cost_are_told():
+def test_lost_rollouts_and_cost_are_reported():
     assert (
         coverage_check(1, 10, 0.6, "auth: no key").verdict == "stop"
         and "no key" in coverage_check(1, 10, 0.6, "auth: no key").message
@@ -107,7 +107,7 @@ def test_an_option_that_is_always_right_is_found_by_text_and_by_letter():
     assert (majority.predicted, position.predicted) == (1.0, 0.0)
 
 
-def test_free_answers_have_no_position_and_a_weak_majority():
+def test_free_answers_have_only_a_weak_majority_shortcut():
     items = [Item(str(n), {"input": "?", "answers": [f"answer {n}"]}) for n in range(10)]
     [majority] = shortcuts(items, items)
     assert majority.predicted == 0.1
@@ -122,7 +122,7 @@ def test_the_audit_warns_when_a_one_line_rule_reaches_the_score():
     assert audit([], 0.9).verdict == "go"
 
 
-def test_the_audit_never_says_that_a_rule_stays_below_a_score_that_it_reaches():
+def test_the_audit_does_not_place_a_rule_below_a_score_that_it_reaches():
     golds = ["blue", "blue", "red", "green", "grey"]
     items = [Item(gold, {"input": "?", "answers": [gold]}) for gold in golds]
     low = audit(shortcuts(items, items), 0.2, "initial skill")

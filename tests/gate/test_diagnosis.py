@@ -102,7 +102,7 @@ def test_each_cause_gets_its_own_diagnosis(change: dict[str, Any], cause: str) -
     assert found.next_step or cause == "improved"
 
 
-def test_pending_edits_in_the_final_skill_are_not_called_a_gain() -> None:
+def test_pending_edits_in_the_final_skill_are_not_reported_as_a_gain() -> None:
     facts = replace(NORMAL, **COMPOSED, ship="inconclusive", effects=(effect(0.01, -0.03, 0.05),))
     found = diagnose_run(facts)
     assert found.message.startswith("No edit was promoted: of 1 edit measured, the best is +0.01")
@@ -110,7 +110,7 @@ def test_pending_edits_in_the_final_skill_are_not_called_a_gain() -> None:
     assert "Try a stronger model.optimizer." in found.next_step
 
 
-def test_a_grader_that_sees_is_never_called_blind() -> None:
+def test_a_working_grader_is_never_diagnosed_as_blind() -> None:
     """Gold scores 1 and empty answers 0: a useless optimizer says nothing about the grader."""
     found = diagnose_run(replace(NORMAL, **NONE_HELPED))
     assert "grader" not in str(found)
@@ -124,14 +124,14 @@ def test_commands_in_the_advice_name_the_run() -> None:
             assert command not in text or f"{command} runs/a" in text
 
 
-def test_a_learning_rate_of_zero_is_not_blamed_on_the_optimizer() -> None:
+def test_a_learning_rate_of_zero_is_not_diagnosed_as_an_optimizer_problem() -> None:
     nothing = {"proposed": 0, "usable": 0, "accepted": 0, "effects": (), "edits_wanted": False}
     found = diagnose_run(replace(NORMAL, **nothing))
     assert "learning_rate is 0" in found.message
     assert "stronger" not in str(found)
 
 
-def test_the_advice_fits_who_wrote_the_edits() -> None:
+def test_the_advice_depends_on_the_proposer() -> None:
     useless = replace(NORMAL, **NONE_HELPED)
     assert diagnose_run(useless).next_step == "Try a stronger model.optimizer."
     examples = diagnose_run(replace(useless, proposer="examples"))

@@ -87,12 +87,12 @@ def test_common_words_short_answers_and_class_labels_pass(text):
     assert INDEX.check(text) == ()
 
 
-def test_training_answers_may_stand_in_the_fenced_examples_but_hidden_ones_may_not():
+def test_training_answers_are_allowed_in_examples_but_hidden_ones_are_not():
     assert INDEX.check("Q: which treaty? A: Treaty of Westphalia", examples=True) == ()
     assert INDEX.check("Q: who? A: Isambard Kingdom Brunel", examples=True) != ()
 
 
-def test_what_the_skill_already_says_is_no_leak():
+def test_text_already_in_the_skill_is_not_a_leak():
     index = LeakIndex.build(
         TRAIN,
         HIDDEN,
@@ -105,7 +105,7 @@ def test_what_the_skill_already_says_is_no_leak():
     )
 
 
-def test_text_that_training_items_share_is_no_leak_of_hidden_ones():
+def test_text_shared_with_training_items_is_not_a_leak_of_hidden_ones():
     shared = "Read the passage below carefully and answer the question that follows it"
     index = LeakIndex.build([item("t", f"{shared}: one")], [item("s", f"{shared}: two")], [], "")
     assert index.check(shared) == ()

@@ -105,7 +105,7 @@ def test_two_edits_of_the_same_text_exclude_each_other():
     assert pool.edits["s0001e01"].rivals == {"s0001e02"}
 
 
-def test_an_edit_in_the_text_of_a_pending_one_needs_it_and_goes_with_it():
+def test_an_edit_of_a_pending_edits_text_depends_on_it_and_is_dropped_with_it():
     pool = pool_of(append("new rule"), Edit("replace", "new rule", "newer rule"))
     assert pool.edits["s0001e02"].needs == {"s0001e01"}
     pool.drop("s0001e01", "harmful")
@@ -113,7 +113,7 @@ def test_an_edit_in_the_text_of_a_pending_one_needs_it_and_goes_with_it():
     assert pool.edits["s0001e02"].reason == "depends on s0001e01, which was dropped"
 
 
-def test_a_revived_edit_is_applied_after_the_one_it_needs_now():
+def test_a_rejoined_edit_is_applied_after_its_dependency():
     late = Edit("insert_after", "new text.", "More.")
     pool = pool_of(late, Edit("replace", "Alpha.", "new text."), late)
     assert status(pool) == {"s0001e01": "pending", "s0001e02": "pending"}
@@ -143,7 +143,7 @@ POOLS = st.lists(EDITS, min_size=1, max_size=12).map(lambda edits: pool_of(*edit
 
 @settings(max_examples=150, deadline=None)
 @given(POOLS, st.integers(0, 1000), st.sets(st.integers(0, 11)))
-def test_rivals_are_never_together_and_needs_always_are(pool, seed, promoted):
+def test_rivals_are_never_combined_and_dependencies_always_are(pool, seed, promoted):
     for at, one in enumerate(list(pool.edits.values())):
         ready = all(pool.edits[key].status == "promoted" for key in one.needs)
         if at in promoted and one.status == "pending" and ready:
@@ -167,14 +167,14 @@ def test_the_text_of_an_arm_is_the_base_with_its_edits(pool, seed):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(EDITS, min_size=1, max_size=12), st.integers(0, 1000))
-def test_draws_depend_on_the_key_alone(edits, seed):
+def test_draws_depend_only_on_the_key(edits, seed):
     one, two = pool_of(*edits), pool_of(*edits)
     assert one.draw(str(seed), 8, one.shares()) == two.draw(str(seed), 8, two.shares())
     arms = one.draw(str(seed), 8, one.shares())
     assert one.assign("key", arms, items(9)) == two.assign("key", arms, items(9))
 
 
-def test_a_new_edit_is_on_in_half_of_the_arms_and_arms_are_used_evenly():
+def test_a_new_edit_is_in_half_of_the_arms_and_arms_are_used_evenly():
     pool = pool_of(*(append(f"rule {at}") for at in range(10)))
     arms = pool.draw("key", 16, pool.shares())
     for key in pool.edits:
@@ -183,7 +183,7 @@ def test_a_new_edit_is_on_in_half_of_the_arms_and_arms_are_used_evenly():
     assert {assigned.count(arm) for arm in arms} == {48 // len(arms)}
 
 
-def test_likely_helpers_are_carried_more_often_than_likely_harmful_edits():
+def test_likely_helpful_edits_are_in_more_arms_than_likely_harmful_ones():
     pool = pool_of(append("good"), append("bad"))
     for key, probability in (("s0001e01", 0.99), ("s0001e02", 0.01)):
         pool.edits[key].estimate = Estimate(Contrast(0, 1), 0, 0, 0, probability, 0.5, 50)
@@ -219,7 +219,7 @@ def test_an_item_avoids_edits_written_from_it_where_an_arm_without_them_exists(s
 # Deciding
 
 
-def test_clear_effects_are_decided_at_once_and_the_others_after_some_judgements():
+def test_clear_effects_are_decided_at_once_and_others_after_some_judgements():
     pool = pool_of(*(append(text) for text in ("good", "bad", "fair", "poor", "young", "new")))
     believed(pool, "s0001e01", 1.7)
     believed(pool, "s0001e02", DROP_Z - 0.1)
@@ -273,7 +273,7 @@ def test_a_removal_is_promoted_when_it_is_unlikely_to_cost_score():
     assert pool.decide().promote == ("s0000e01",)
 
 
-def test_text_that_may_be_needed_is_rarely_left_out_and_useless_text_more_often():
+def test_useless_text_is_left_out_more_often_than_text_that_may_be_needed():
     pool = pool_of(Edit("delete", "Beta."), removals=True, step=0)
     believed(pool, "s0000e01", -0.5, harmful=0.7)
     assert pool.shares() == {"s0000e01": 0.1}
@@ -283,7 +283,7 @@ def test_text_that_may_be_needed_is_rarely_left_out_and_useless_text_more_often(
     assert pool.shares() == {"s0000e01": 0.5}
 
 
-def test_needed_text_stays_for_good_and_missed_text_comes_back():
+def test_needed_text_stays_and_text_that_was_needed_is_restored():
     pool = pool_of(Edit("delete", "Alpha."), Edit("delete", "Beta."), removals=True, step=0)
     believed(pool, "s0000e01", -1.5, harmful=0.9)
     assert pool.decide() == Decisions()
@@ -298,7 +298,7 @@ def test_needed_text_stays_for_good_and_missed_text_comes_back():
     assert "s0000e02" in pool.decide().drop
 
 
-def test_the_final_skill_goes_without_text_from_which_no_loss_is_expected():
+def test_the_final_skill_omits_text_without_expected_loss():
     pool = pool_of(*(Edit("delete", text) for text in ("Alpha.", "Beta.")), removals=True, step=0)
     believed(pool, "s0000e01", 0.1)
     believed(pool, "s0000e02", -0.1)
@@ -315,7 +315,7 @@ def test_the_final_skill_leaves_out_promoted_edits_that_hardly_help():
     assert pool.worthwhile() == ["s0001e01"]
 
 
-def test_the_final_skill_takes_pending_edits_that_are_believed_to_help():
+def test_the_final_skill_includes_pending_edits_that_probably_help():
     pool = pool_of(*(append(text) for text in ("kept", "fading", "hopeful", "doubtful")))
     for key, z in (("s0001e01", 1), ("s0001e02", 0.1), ("s0001e03", 0.4), ("s0001e04", 0.2)):
         believed(pool, key, z)
@@ -324,7 +324,7 @@ def test_the_final_skill_takes_pending_edits_that_are_believed_to_help():
     assert pool.worthwhile() == ["s0001e01", "s0001e03"]
 
 
-def test_after_a_new_document_pending_edits_go_on_where_they_can_be_applied():
+def test_applicable_pending_edits_stay_pending_after_a_new_document():
     pool = pool_of(append("kept"), append("waiting"), Edit("replace", "Beta.", "Lost."))
     pool.promote("s0001e01", "test")
     document = Skill.from_text("# Other\n\nAlpha.\n")
@@ -337,7 +337,7 @@ def test_after_a_new_document_pending_edits_go_on_where_they_can_be_applied():
     assert pool.incumbent.skill.hash == document.hash and pool.incumbent.edits == ()
 
 
-def test_promoted_edits_go_with_a_document_that_is_replaced():
+def test_promoted_edits_are_removed_with_a_replaced_document():
     pool = pool_of(append("kept"))
     pool.promote("s0001e01", "test")
     pool.rebase(Skill.from_text("# Other\n"), replaces="replaced by the document of step_0002")

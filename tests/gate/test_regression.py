@@ -65,7 +65,7 @@ def dense_reference(rows, edits, family):
 
 @pytest.mark.parametrize("family", ["logistic", "linear"])
 @pytest.mark.parametrize("seed", range(3))
-def test_mode_and_covariance_are_those_of_a_dense_fit(family, seed):
+def test_mode_and_covariance_match_a_dense_fit(family, seed):
     rows = drawn(seed, effects=[0.8, -0.5, 0.0, 0.3], graded=family == "linear")
     edits = ["e0", "e1", "e2", "e3"]
     found = fit(rows, edits, family=family, scales=Scales.first(family))
@@ -75,7 +75,7 @@ def test_mode_and_covariance_are_those_of_a_dense_fit(family, seed):
     assert found.covariance == pytest.approx(covariance[:5, :5], abs=1e-4)
 
 
-def test_the_variance_of_a_score_is_that_of_a_dense_fit():
+def test_the_variance_of_a_score_matches_a_dense_fit():
     rows, edits = drawn(5, effects=[0.8, -0.5]), ["e0", "e1"]
     found = fit(rows, edits, scales=FIRST)
     theta, covariance = dense_reference(rows, edits, "logistic")
@@ -89,7 +89,7 @@ def test_the_variance_of_a_score_is_that_of_a_dense_fit():
     assert found.score_variance(groups, weights, ["e0"]) == pytest.approx(expected, rel=1e-3)
 
 
-def test_many_sets_of_edits_are_fitted_like_few():
+def test_many_sets_of_edits_match_a_dense_fit():
     """More sets than one block of the elimination holds."""
     rows = drawn(3, edits=9, rollouts=600, items=10, effects=np.linspace(-1, 1, 9))
     edits = [f"e{at}" for at in range(9)]
@@ -137,13 +137,13 @@ def test_all_successes_and_all_failures_give_finite_estimates(family, score):
 
 
 @pytest.mark.parametrize("family", ["logistic", "linear"])
-def test_no_rollouts_leave_the_prior(family):
+def test_without_rollouts_the_estimate_is_the_prior(family):
     found = fit([], ["e0", "e1"], family=family)
     effect = found.contrast({"e0": 1.0})
     assert (effect.mean, effect.sd) == (0.0, pytest.approx(Scales.first(family).edit))
 
 
-def test_one_item_and_edits_that_are_always_or_never_on():
+def test_one_item_and_constant_edits_give_finite_estimates():
     table = TrialTable()
     for at in range(30):
         table.add("only", ["always", *(["half"] if at % 2 else [])], float(at % 3 > 0))
@@ -153,7 +153,7 @@ def test_one_item_and_edits_that_are_always_or_never_on():
     assert found.contrast({"always": 1.0}).sd > found.contrast({"half": 1.0}).sd
 
 
-def test_an_edit_without_a_column_counts_as_unknown():
+def test_an_edit_without_data_has_an_unknown_effect():
     found = fit(drawn(0), ["e0", "e1", "e2", "e3"])
     effect = found.contrast({"new": 1.0})
     assert (effect.mean, effect.z) == (0.0, 0.0) and effect.sd == pytest.approx(found.scales.edit)
@@ -161,7 +161,7 @@ def test_an_edit_without_a_column_counts_as_unknown():
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
-def test_a_warm_start_ends_where_a_cold_start_ends(seed):
+def test_warm_and_cold_starts_give_the_same_fit(seed):
     """With the spreads held fixed, the mode does not depend on the starting point."""
     rows = drawn(seed, effects=[0.5, -0.5, 0.0, 1.0])
     edits = ["e0", "e1", "e2", "e3"]
@@ -171,7 +171,7 @@ def test_a_warm_start_ends_where_a_cold_start_ends(seed):
     assert warm.mean == pytest.approx(cold.mean, abs=1e-5)
 
 
-def test_the_same_trials_give_the_same_bits():
+def test_the_same_trials_give_bitwise_equal_fits():
     rows = drawn(7, effects=[0.5, -0.5, 0.0, 1.0])
     one, two = (fit(rows, ["e0", "e1", "e2", "e3"]) for _ in range(2))
     assert one.mean.tobytes() == two.mean.tobytes()

@@ -52,7 +52,7 @@ async def test_helpful_edits_are_promoted_and_harmful_ones_dropped():
     assert gate.best.hash == gate.incumbent.hash == verdict.winner.hash
 
 
-async def test_the_verdict_says_what_entered_and_what_it_rests_on():
+async def test_the_verdict_lists_promoted_edits_and_their_evidence():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.8)))
     verdict = await gate.judge("step_0001", patch("good"))
     assert (verdict.decision, verdict.action) == ("accept", "accept_new_best")
@@ -85,7 +85,7 @@ async def test_training_rollouts_are_evidence():
     assert after.rollouts > before.rollouts + 15 and after.status == "promoted"
 
 
-async def test_an_items_own_rollouts_are_no_evidence_for_an_edit_written_from_it():
+async def test_rollouts_of_an_item_are_not_evidence_for_edits_written_from_it():
     """The edit only helps the items that it was written from."""
     own = {f"i{at:03d}" for at in range(50, 60)}
 
@@ -189,7 +189,7 @@ async def test_an_edit_that_breaks_a_must_pass_item_is_dropped_and_the_others_st
     assert found["s0001e02"].reason == "breaks must-pass item i003"
 
 
-async def test_one_bad_rollout_of_a_must_pass_item_is_no_veto():
+async def test_one_bad_rollout_of_a_must_pass_item_does_not_drop_the_edit():
     def chance(skill, item):
         return 0.1 + 0.8 * ("- good" in skill.body) if item != "i003" else 0.85
 
@@ -219,7 +219,7 @@ async def test_a_worse_document_is_rejected_after_one_pass():
     assert verdict.evidence.rollouts == 2 * 40
 
 
-async def test_edits_go_on_after_a_new_document():
+async def test_pending_edits_stay_pending_after_a_new_document():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.3, more=0.5)))
     await gate.judge("step_0001", Candidate(OTHER))
     verdict = await steps(gate, 2, 2, {2: patch("more", step=2, incumbent=OTHER)})
@@ -227,7 +227,7 @@ async def test_edits_go_on_after_a_new_document():
     assert 0.65 < gate.best_score < 1
 
 
-async def test_an_adopted_skill_is_measured_unless_it_means_the_same():
+async def test_an_adopted_skill_is_measured_unless_it_is_equivalent():
     measure = Scripted(by_rule(0.2, good=0.6))
     gate = await gate_for(measure)
     same = Skill.from_text(BASE.body + "\n<!-- note -->\n")
@@ -254,7 +254,7 @@ async def test_the_final_skill_is_composed_and_compared_on_fresh_rollouts():
     assert len(finalists) == (2 if pending and pending[0].mean > 0 else 1)
 
 
-async def test_a_composed_skill_that_does_worse_together_comes_second():
+async def test_a_composed_skill_that_scores_worse_is_ranked_second():
     """Two edits that help alone and harm together: main effects cannot say that."""
 
     def chance(skill, item):
@@ -272,7 +272,7 @@ async def test_a_composed_skill_that_does_worse_together_comes_second():
     assert [("- two" in skill.body) for skill in finalists] == [False, True]
 
 
-async def test_without_anything_that_helps_there_is_no_finalist():
+async def test_without_helpful_edits_there_is_no_finalist():
     gate = await gate_for(Scripted(by_rule(0.5, bad=-0.4)))
     await steps(gate, 2, proposals={1: patch("bad")})
     assert await gate.compose() == []
@@ -281,7 +281,7 @@ async def test_without_anything_that_helps_there_is_no_finalist():
 # Determinism
 
 
-async def test_the_order_in_which_rollouts_finish_decides_nothing():
+async def test_decisions_do_not_depend_on_the_order_in_which_rollouts_finish():
     async def run(shuffle):
         measure = Scripted(by_rule(0.4, good=0.3, bad=-0.2), shuffle=shuffle)
         gate = await gate_for(measure, passes=2)
@@ -295,7 +295,7 @@ async def test_the_order_in_which_rollouts_finish_decides_nothing():
     assert first == await run("one") == await run("two")
 
 
-async def test_assigning_arms_changes_nothing():
+async def test_assigning_arms_does_not_change_the_gate():
     gate = await gate_for(Scripted(by_rule(0.5)))
     await gate.judge("step_0001", patch("one", "two", "three"))
     assert gate.assign("step_0002", items(9)) == gate.assign("step_0002", items(9))
@@ -314,7 +314,7 @@ async def test_a_skipped_or_failed_training_rollout_is_ignored():
     assert len(gate.posterior.groups) == before + 1
 
 
-async def test_the_final_skill_takes_no_edit_that_breaks_a_must_pass_item():
+async def test_the_final_skill_has_no_edit_that_breaks_a_must_pass_item():
     def chance(skill, item):
         if item == "i003":
             return 0.0 if "- breaker" in skill.body else 1.0
@@ -326,7 +326,7 @@ async def test_the_final_skill_takes_no_edit_that_breaks_a_must_pass_item():
     assert await gate.compose() == []
 
 
-async def test_a_skill_can_be_measured_on_the_items_that_it_never_ran_on():
+async def test_a_skill_can_be_measured_on_items_that_it_has_not_run_on():
     measure = Scripted(by_rule(0.2, good=0.8))
     gate = await gate_for(measure)
     await gate.judge("step_0001", patch("good"))
@@ -368,12 +368,12 @@ async def test_useless_text_of_the_initial_skill_is_cut_and_needed_text_stays():
     assert cut and all("score without this text" in effect.reason for effect in cut)
 
 
-async def test_without_the_setting_the_initial_skill_stays_as_it_is():
+async def test_without_prune_initial_the_initial_skill_stays_unchanged():
     gate, verdict = await pruned(count=2, prune=False)
     assert verdict.effects == () and gate.incumbent.hash == BLOATED.hash
 
 
-def test_a_subclass_with_its_own_judge_is_refused_because_a_run_would_not_call_it():
+def test_a_subclass_that_overrides_judge_is_refused():
     with pytest.raises(TypeError, match="Mine: override decide_judgement"):
 
         class Mine(ScreeningGate):

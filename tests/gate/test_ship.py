@@ -14,7 +14,7 @@ async def shipped(measure, finalists=(GOOD,), count=40, settings=None, **options
     )
 
 
-async def test_a_real_gain_is_called_improved_with_its_interval():
+async def test_a_real_gain_is_improved_with_its_interval():
     result = await shipped(Scripted(by_rule(0.3, good=0.4)))
     assert result.verdict == "improved" and result.skill.hash == GOOD.hash
     assert (
@@ -22,7 +22,7 @@ async def test_a_real_gain_is_called_improved_with_its_interval():
     )
 
 
-async def test_the_initial_skill_and_the_finalists_meet_on_fresh_rollouts_of_their_own_series():
+async def test_initial_skill_and_finalists_are_compared_on_fresh_rollouts_of_their_own_series():
     measure = Scripted(by_rule(0.3, good=0.4))
     result = await shipped(measure, noise=0.2)
     assert {series for series, *_ in measure.asked} == {"ship"}
@@ -32,11 +32,11 @@ async def test_the_initial_skill_and_the_finalists_meet_on_fresh_rollouts_of_the
     )
 
 
-async def test_quiet_rollouts_are_not_repeated():
+async def test_rollouts_without_noise_are_not_repeated():
     assert (await shipped(Scripted(by_rule(0.0, good=1.0)), count=100, noise=0.0)).repeats == 1
 
 
-async def test_repeats_do_not_pose_as_items():
+async def test_repeats_do_not_count_as_items():
     """Four items can't reach 5 %, however often each is repeated."""
     result = await shipped(Scripted(by_rule(0.0, good=1.0)), count=4, noise=0.2)
     assert result.repeats == 4 and result.verdict == "inconclusive" and result.p_value == 0.0625
@@ -46,7 +46,7 @@ async def test_two_items_are_never_enough_to_claim_an_improvement():
     assert (await shipped(Scripted(by_rule(0.0, good=1.0)), count=2)).verdict == "inconclusive"
 
 
-async def test_measured_on_its_training_items_nothing_is_called_improved():
+async def test_a_gain_on_the_training_items_is_never_improved():
     result = await shipped(Scripted(by_rule(0.0, good=1.0)), fit_only=True)
     assert result.verdict == "inconclusive" and "unverified suggestion" in result.reason
 
@@ -63,7 +63,7 @@ async def test_without_a_finalist_nothing_is_measured():
     assert (result.verdict, measure.asked, result.skill) == ("no improvement", [], BASE)
 
 
-async def test_several_finalists_pay_for_the_choice():
+async def test_p_values_are_corrected_for_the_number_of_finalists():
     chance = lambda skill, item: 1.0 if skill is not BASE and item < "i005" else 0.0  # noqa: E731
     alone = await shipped(Scripted(chance), noise=0.0)
     chosen = await shipped(Scripted(chance), finalists=(GOOD, OTHER), noise=0.0)
@@ -76,7 +76,7 @@ async def test_the_better_finalist_is_the_one_reported():
     assert result.skill.hash == OTHER.hash and result.verdict == "improved"
 
 
-async def test_lost_rollouts_make_it_inconclusive():
+async def test_lost_rollouts_make_the_ship_test_inconclusive():
     result = await shipped(
         Scripted(by_rule(0.0, good=1.0), fails=lambda skill, item, repeat: item > "i015")
     )

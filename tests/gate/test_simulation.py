@@ -13,13 +13,13 @@ SEED = 300
 
 @pytest.mark.parametrize("items", [8, 15, 40])
 @pytest.mark.parametrize("finalists", [1, 2])
-def test_equal_skills_are_called_improved_in_at_most_five_percent_of_runs(items, finalists):
+def test_equal_skills_are_improved_in_at_most_five_percent_of_runs(items, finalists):
     runs = 150
     found = ship(setting(items, "noisy"), 0.0, finalists, runs, SEED)
     assert found.improved <= 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / runs)
 
 
-def test_a_saturated_task_is_not_called_improved_either():
+def test_a_saturated_task_is_not_improved():
     saturated = Setting("saturated", 40, 1.2, 0, level=4.0)
     assert ship(saturated, 0.0, 1, 100, SEED).improved <= 0.05
 
@@ -36,12 +36,12 @@ def test_screening_gains_more_than_the_race_at_equal_rollouts():
 
 
 @pytest.mark.slow
-def test_intervals_of_edit_effects_hold_the_truth_about_as_often_as_they_say():
+def test_intervals_of_edit_effects_have_about_their_nominal_coverage():
     found = calibrate(setting(40, steps=12), 3, SEED)
     assert found.edits > 400 and 0.7 <= found.selection <= 0.92
 
 
 @pytest.mark.slow
-def test_runs_in_which_nothing_helps_hand_back_the_initial_skill():
+def test_runs_without_helpful_edits_return_the_initial_skill():
     found = run_null(setting(20, kind="harmful", steps=6), 12, SEED)
     assert found.shipped <= 1 / 12 and found.harmful <= 0.5

@@ -168,7 +168,7 @@ async def test_a_run_can_be_stopped_and_resumed(tmp_path: Path) -> None:
         assert [request.action for request in read_requests(run)] == ["stop"]
 
 
-async def test_tools_say_what_they_do(tmp_path: Path) -> None:
+async def test_tools_are_annotated_as_reading_writing_or_spending(tmp_path: Path) -> None:
     async with client(tmp_path) as agent:
         tools = {tool.name: tool.annotations for tool in (await agent.list_tools()).tools}
     reading = {name for name, effects in tools.items() if effects and effects.read_only_hint}
@@ -178,7 +178,7 @@ async def test_tools_say_what_they_do(tmp_path: Path) -> None:
     assert spending == {"check", "start"}
 
 
-async def test_an_agent_cannot_bring_in_programs_endpoints_or_outside_paths(
+async def test_overrides_with_programs_endpoints_or_outside_paths_are_refused(
     tmp_path: Path,
 ) -> None:
     config = project(tmp_path, "practice/optimizer")
@@ -237,7 +237,7 @@ async def test_an_agent_can_steer_a_run(tmp_path: Path) -> None:
         assert "Unknown action" in said
 
 
-async def test_what_is_wrong_is_said_in_words(tmp_path: Path) -> None:
+async def test_errors_reach_the_client_as_messages(tmp_path: Path) -> None:
     config = project(tmp_path, "practice/optimizer")
     config.write_text(config.read_text() + "trian: {}\n")
     async with client(tmp_path) as agent:

@@ -28,7 +28,7 @@ def claude(server: ChatServer, **more):
     return to(server.root, "anthropic/claude-sonnet-4-6", environ=KEY, **more)
 
 
-async def test_what_stays_the_same_is_marked_for_the_cache():
+async def test_the_constant_prefix_is_marked_for_the_cache():
     request = Request(
         (
             Message("system", "You follow the skill."),
@@ -58,7 +58,9 @@ async def test_what_stays_the_same_is_marked_for_the_cache():
     assert (headers["x-skillfit-stage"], headers["x-skillfit-run"]) == ("rollout", "run-1")
 
 
-async def test_a_conversation_under_way_is_marked_at_its_end_and_tools_and_images_travel(tmp_path):
+async def test_the_end_of_a_conversation_is_marked_for_the_cache_and_tools_and_images_are_sent(
+    tmp_path,
+):
     (tmp_path / "i.jpg").write_bytes(PNG)
     request = Request(
         (
@@ -110,7 +112,7 @@ async def test_usage_counts_cache_reads_and_writes():
 
 
 @pytest.mark.parametrize(("reason", "kind"), [("max_tokens", BadReply), ("refusal", Refused)])
-async def test_cut_and_refused_replies_are_failures(reason, kind):
+async def test_truncated_and_refused_replies_are_failures(reason, kind):
     with (
         ChatServer(
             lambda call: {"content": [{"type": "text", "text": "ha"}], "stop_reason": reason}
@@ -120,7 +122,7 @@ async def test_cut_and_refused_replies_are_failures(reason, kind):
         await claude(server, retries=0).complete(say("x"))
 
 
-async def test_overload_is_waited_out_and_a_bad_key_is_not():
+async def test_overload_is_retried_and_a_bad_key_is_not():
     busy = JSONResponse(
         {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, 529
     )
@@ -140,7 +142,7 @@ async def test_overload_is_waited_out_and_a_bad_key_is_not():
     assert len(server.calls) == 1 and KEY["ANTHROPIC_API_KEY"] not in str(caught.value)
 
 
-async def test_a_schema_is_sent_and_falls_back_to_words():
+async def test_a_schema_is_sent_and_falls_back_to_instructions():
     def script(call: Call) -> str | JSONResponse:
         if "output_config" in call.body:
             words = "output_config.format: structured outputs are not supported for this model"
@@ -160,6 +162,6 @@ async def test_a_schema_is_sent_and_falls_back_to_words():
     assert len(notices) == 1
 
 
-def test_without_a_key_nothing_starts():
+def test_a_missing_key_is_an_error():
     with pytest.raises(AuthFailed, match="ANTHROPIC_API_KEY"):
         to("", "anthropic/claude-sonnet-4-6", environ={})

@@ -106,7 +106,7 @@ async def test_isolated_rate_limits_do_not_collapse_the_concurrency():
         assert endpoint.limiters.of("here", 32).limit > 16
 
 
-async def test_quick_failures_before_the_first_reply_of_a_round_are_no_outage():
+async def test_quick_failures_before_the_first_reply_of_a_round_are_not_an_outage():
     clock = SimulatedClock()
     limiter = Limiter(32, clock, start=32)
 
@@ -135,7 +135,7 @@ async def test_quick_failures_before_the_first_reply_of_a_round_are_no_outage():
 
 
 @pytest.mark.parametrize(("calls", "outage"), [(30, 5.0), (1, 2.5)])
-async def test_an_outage_is_waited_out_also_on_a_fast_server(calls, outage):
+async def test_retries_outlast_an_outage_of_a_fast_server(calls, outage):
     endpoint = Endpoint(0.02, none_fail())
     await endpoint.clock.run(endpoint.stages(3, calls))
     endpoint.down_until = endpoint.clock.now() + outage
@@ -144,7 +144,7 @@ async def test_an_outage_is_waited_out_also_on_a_fast_server(calls, outage):
     assert endpoint.clock.now() < endpoint.down_until + 15
 
 
-async def test_a_call_that_always_fails_holds_up_nobody_else():
+async def test_a_call_that_always_fails_does_not_delay_the_others():
     async def time_of_the_others(unlucky: int) -> float:
         endpoint = Endpoint(0.1, none_fail())
 
@@ -204,7 +204,7 @@ async def test_failures_among_replies_are_not_reported_as_an_outage():
     ("pause", "reported"),
     [(2.0, []), (120.0, ["Retrying after 2.0 min, as the server asks: slow down"])],
 )
-async def test_a_long_pause_that_the_server_asks_for_is_reported(pause, reported):
+async def test_a_long_retry_after_is_reported(pause, reported):
     clock, notices = SimulatedClock(), []
     model = Client(
         ScriptedModel([RateLimited("slow down", retry_after=pause), "fine"]),

@@ -50,14 +50,14 @@ async def test_a_reply_comes_with_its_usage_and_price():
     assert reply.usage.usd == pytest.approx((10 * 2.5 + 2 * 10) / 1e6)
 
 
-async def test_every_request_says_its_stage_and_run():
+async def test_every_request_has_its_stage_and_run_in_headers():
     with ChatServer(lambda call: "ok") as server:
         await to(server.url).complete(say("x", stage="reflect.failure"))
     assert server.calls[0].headers["x-skillfit-stage"] == "reflect.failure"
     assert server.calls[0].headers["x-skillfit-run"] == "run-1"
 
 
-async def test_a_burst_of_server_errors_is_waited_out_with_growing_jittered_waits():
+async def test_server_errors_are_retried_with_growing_jittered_waits():
     clock = InstantClock()
     with ChatServer(failing(3, 500)) as server:
         reply = await to(server.url, clock=clock).complete(say("x"))
@@ -68,7 +68,7 @@ async def test_a_burst_of_server_errors_is_waited_out_with_growing_jittered_wait
         assert middle * 0.5 <= wait <= middle * 1.5
 
 
-async def test_retries_end_and_the_last_failure_carries_what_all_cost():
+async def test_the_error_after_the_last_retry_has_the_usage_of_all_attempts():
     with ChatServer(failing(99, 503)) as server, pytest.raises(Overloaded) as caught:
         await to(server.url, retries=2).complete(say("x"))
     assert len(server.calls) == 3
@@ -88,7 +88,7 @@ async def test_retries_end_and_the_last_failure_carries_what_all_cost():
         (404, {"message": "The model does not exist", "code": "model_not_found"}, BadRequest),
     ],
 )
-async def test_what_cannot_pass_is_sent_once(status, error, kind):
+async def test_permanent_failures_are_not_retried(status, error, kind):
     clock = InstantClock()
     with ChatServer(failing(99, status, error)) as server, pytest.raises(kind):
         await to(server.url, clock=clock).complete(say("x"))
@@ -96,7 +96,7 @@ async def test_what_cannot_pass_is_sent_once(status, error, kind):
     assert clock.slept == []
 
 
-async def test_retry_after_is_waited_for_by_everybody_at_the_endpoint():
+async def test_retry_after_pauses_every_call_to_the_endpoint():
     clock = InstantClock()
     limiters = Limiters(clock)
     with ChatServer(failing(1, 429, headers={"retry-after": "17"})) as server:
@@ -123,7 +123,7 @@ async def test_a_date_in_retry_after_counts_from_the_servers_clock():
     assert clock.time == 42
 
 
-async def test_a_provider_that_asks_for_an_hour_is_not_waited_for():
+async def test_a_retry_after_of_an_hour_is_not_waited_for():
     clock = InstantClock()
     with (
         ChatServer(failing(1, 429, headers={"retry-after": "3600"})) as server,
@@ -137,21 +137,21 @@ async def test_a_provider_that_asks_for_an_hour_is_not_waited_for():
 @pytest.mark.parametrize(
     "content", ["", None, "   \n", "<think>Let me see.</think>", "<think>never ending"]
 )
-async def test_replies_that_say_nothing_are_failures_and_are_billed(content):
+async def test_empty_replies_are_failures_and_are_billed(content):
     with ChatServer(lambda call: {"content": content}) as server, pytest.raises(BadReply) as caught:
         await to(server.url).complete(say("x"))
     assert len(server.calls) == 3  # asked twice more, not five times: these cost money
     assert caught.value.usage.input == 30
 
 
-async def test_a_truncated_reply_is_a_failure_that_says_what_to_raise():
+async def test_a_truncated_reply_is_a_failure_that_names_the_setting_to_raise():
     cut = JSONResponse(completion({"content": "half an ans"}, "m", "length"))
     with ChatServer(lambda call: cut) as server, pytest.raises(BadReply, match="max_tokens"):
         await to(server.url).complete(say("x"))
 
 
 @pytest.mark.parametrize(("temperature", "sent"), [(0.0, 1), (0.7, 3), (None, 3)])
-async def test_a_truncated_reply_is_asked_for_again_only_if_it_could_differ(temperature, sent):
+async def test_a_truncated_reply_is_retried_only_if_it_could_differ(temperature, sent):
     cut = JSONResponse(completion({"content": "half an ans"}, "m", "length"))
     request = replace(say("x"), temperature=temperature)
     with ChatServer(lambda call: cut) as server, pytest.raises(BadReply) as caught:
@@ -167,7 +167,7 @@ async def test_thinking_is_cut_from_the_answer():
     assert check_reply(Reply("so it is\n</think>\nfour"), "m").text == "four"
 
 
-async def test_half_an_emoji_in_a_scripts_reply_is_replaced_so_that_it_can_be_recorded():
+async def test_a_lone_surrogate_in_a_scripted_reply_is_replaced():
     reply = await ScriptedModel(["half \ud83d"]).complete(say("x"))
     assert reply.text == "half \ufffd"
 
@@ -181,7 +181,7 @@ async def test_a_refusal_is_not_retried():
     assert len(server.calls) == 1
 
 
-async def test_requests_own_values_win_over_the_specs():
+async def test_values_of_a_request_take_precedence_over_the_spec():
     with ChatServer(lambda call: "ok") as server:
         model = to(server.url, temperature=0.2, max_tokens=50)
         await model.complete(say("x"))
@@ -198,13 +198,13 @@ async def test_requests_own_values_win_over_the_specs():
 @pytest.mark.parametrize(
     ("role", "limit"), [("agent", 4096), ("judge", 4096), ("optimizer", 16384)]
 )
-async def test_each_role_has_its_usual_reply_limit(role, limit):
+async def test_each_role_has_its_default_reply_limit(role, limit):
     with ChatServer(lambda call: "ok") as server:
         await to(server.url, role=role).complete(say("x"))
     assert server.calls[0].body["max_tokens"] == limit
 
 
-async def test_reasoning_models_get_their_own_parameter_names_and_no_temperature_and_it_is_said():
+async def test_reasoning_models_get_their_own_parameters_and_a_dropped_temperature_is_reported():
     notices: list[str] = []
     with ChatServer(lambda call: "ok") as server:
         model = to(
@@ -223,7 +223,7 @@ async def test_reasoning_models_get_their_own_parameter_names_and_no_temperature
     assert len(notices) == 1 and "temperature" in notices[0]
 
 
-async def test_money_is_set_aside_before_each_attempt_and_settled_after_it():
+async def test_budget_is_reserved_before_each_attempt_and_settled_after_it():
     purse = Purse()
     with ChatServer(failing(1, 500)) as server:
         reply = await to(server.url, meter=purse).complete(say("x"))
@@ -234,14 +234,14 @@ async def test_money_is_set_aside_before_each_attempt_and_settled_after_it():
     assert all((bound.usd or 0) > (reply.usage.usd or 0) for bound in purse.bounds)
 
 
-async def test_no_attempt_is_sent_without_money():
+async def test_no_attempt_is_sent_without_budget():
     purse = Purse(calls=0)
     with ChatServer(lambda call: "ok") as server, pytest.raises(OutOfMoney):
         await to(server.url, meter=purse).complete(say("x"))
     assert server.calls == []
 
 
-async def test_when_money_ends_between_attempts_the_cause_says_what_they_cost():
+async def test_a_budget_reached_between_attempts_reports_their_cost():
     purse = Purse(calls=2)
     with ChatServer(failing(99, 500)) as server, pytest.raises(OutOfMoney) as caught:
         await to(server.url, meter=purse).complete(say("x"))
@@ -250,7 +250,7 @@ async def test_when_money_ends_between_attempts_the_cause_says_what_they_cost():
     assert isinstance(failure, Overloaded) and failure.usage.calls == 2
 
 
-async def test_many_calls_at_once_never_pass_the_purse_nor_the_ceiling():
+async def test_concurrent_calls_exceed_neither_the_budget_nor_the_ceiling():
     async def slow(call: Call) -> str:
         await asyncio.sleep(0.01)
         return "word " * 20
@@ -268,7 +268,7 @@ async def test_many_calls_at_once_never_pass_the_purse_nor_the_ceiling():
     assert model.limiter.in_flight == 0
 
 
-async def test_a_cancelled_call_counts_in_full_because_nobody_knows_its_bill():
+async def test_a_cancelled_call_is_charged_its_upper_bound():
     purse = Purse()
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
@@ -286,7 +286,7 @@ async def test_a_cancelled_call_counts_in_full_because_nobody_knows_its_bill():
     assert model.limiter.in_flight == 0
 
 
-async def test_a_model_can_be_used_from_one_event_loop_after_another():
+async def test_a_model_can_be_used_from_several_event_loops():
     with ChatServer(lambda call: "ok") as server:
         model = to(server.url)
 
@@ -297,7 +297,7 @@ async def test_a_model_can_be_used_from_one_event_loop_after_another():
         assert await asyncio.to_thread(in_a_loop_of_its_own) == "ok"
 
 
-async def test_a_scripted_model_says_its_lines_and_remembers_what_it_was_asked():
+async def test_a_scripted_model_returns_its_replies_and_records_requests():
     model = ScriptedModel(
         ["one", Reply("two", usage=Usage(calls=1, input=7)), RateLimited("slow down"), ""]
     )
@@ -313,7 +313,7 @@ async def test_a_scripted_model_says_its_lines_and_remembers_what_it_was_asked()
     assert len(model.requests) == 5
 
 
-async def test_a_script_in_a_file_is_a_model(tmp_path):
+async def test_a_function_in_a_file_is_a_scripted_model(tmp_path):
     (tmp_path / "script.py").write_text(
         "def answer(request):\n    return request.messages[-1].content.upper()\n"
     )

@@ -58,7 +58,7 @@ async def test_a_prompt_is_written_once_and_waits(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".answer.md", ".answer.txt", ".answer.json"])
-async def test_the_answer_beside_it_is_the_reply(tmp_path, ending):
+async def test_the_answer_file_is_the_reply(tmp_path, ending):
     model = to("", "handoff", folder=tmp_path)
     with pytest.raises(AnswerPending):
         await model.complete(REQUEST)
@@ -70,7 +70,7 @@ async def test_the_answer_beside_it_is_the_reply(tmp_path, ending):
     assert reply.usage.usd == 0
 
 
-async def test_an_empty_answer_is_no_answer(tmp_path):
+async def test_an_empty_answer_file_is_ignored(tmp_path):
     model = to("", "handoff", folder=tmp_path)
     with pytest.raises(AnswerPending):
         await model.complete(REQUEST)
@@ -79,7 +79,7 @@ async def test_an_empty_answer_is_no_answer(tmp_path):
         await model.complete(REQUEST)
 
 
-def test_without_a_folder_there_is_no_handoff():
+def test_handoff_needs_a_folder():
     with pytest.raises(InputError, match="folder"):
         to("", "handoff")
 
@@ -102,7 +102,7 @@ async def asked(folder: Path, request: Request = REQUEST) -> Pending:
     return prompt
 
 
-async def test_a_prompt_begins_with_the_task_and_ends_with_a_short_form(tmp_path):
+async def test_a_prompt_begins_with_the_task_and_ends_with_a_short_schema(tmp_path):
     request = replace(REQUEST, schema=Patch.model_json_schema(), purpose="step 3 failures 1")
     prompt = await asked(tmp_path, request)
     text = prompt.prompt.read_text(encoding="utf-8")
@@ -113,7 +113,7 @@ async def test_a_prompt_begins_with_the_task_and_ends_with_a_short_form(tmp_path
     assert prompt.id.startswith("reflect-failure-step-3-failures-1-")
 
 
-async def test_the_answer_file_is_there_with_the_form_filled_in_and_counts_once_it_changes(
+async def test_the_answer_file_is_pre_filled_and_is_used_once_it_changes(
     tmp_path,
 ):
     request = replace(REQUEST, schema=Patch.model_json_schema())
@@ -138,9 +138,7 @@ async def test_the_answer_file_is_there_with_the_form_filled_in_and_counts_once_
         ('{"edits": [', "stops in the middle"),
     ],
 )
-async def test_an_answer_that_cannot_be_used_is_named_and_waits_for_correction(
-    tmp_path, answer, problem
-):
+async def test_an_invalid_answer_is_reported_and_can_be_corrected(tmp_path, answer, problem):
     request = replace(REQUEST, schema=Patch.model_json_schema())
     prompt = await asked(tmp_path, request)
     prompt.answer.write_text(answer)
@@ -155,18 +153,18 @@ async def test_an_answer_that_cannot_be_used_is_named_and_waits_for_correction(
     assert (await model.complete(request)).text == '{"edits": []}'
 
 
-async def test_an_answer_that_is_not_text_is_named(tmp_path):
+async def test_an_answer_that_is_not_text_is_reported(tmp_path):
     prompt = await asked(tmp_path)
     prompt.answer.write_bytes(b"\xff\xfe\x00")
     assert pending(tmp_path)[0].problem == "It is not UTF-8 text."
 
 
-def test_a_form_that_allows_several_kinds_of_object_is_not_judged():
+def test_a_schema_of_several_kinds_of_object_is_not_checked():
     schema = TypeAdapter(Edit | Patch).json_schema()
     assert _Form(schema).problem('{"anything": 1}') == ""
 
 
-async def test_a_plain_text_answer_needs_no_form(tmp_path):
+async def test_a_plain_text_answer_needs_no_schema(tmp_path):
     prompt = await asked(tmp_path, replace(REQUEST, schema=None))
     assert prompt.answer.name.endswith(".answer.md") and prompt.answer.read_text() == ""
     prompt.answer.write_text("Typos.\n")

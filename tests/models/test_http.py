@@ -132,7 +132,7 @@ async def a_tls_server(context: ssl.SSLContext) -> AsyncIterator[str]:
         server.close()
 
 
-async def test_http_proxy_is_used_with_its_own_sign_in(monkeypatch):
+async def test_http_proxy_is_used_with_its_credentials(monkeypatch):
     async with a_proxy() as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://me:word@127.0.0.1:{proxy.port}")
         assert (await to("http://model.example/v1", environ=KEY).complete(say("x"))).text == "fine"
@@ -140,7 +140,7 @@ async def test_http_proxy_is_used_with_its_own_sign_in(monkeypatch):
     assert "Proxy-Authorization: Basic bWU6d29yZA==" in proxy.heads[0]
 
 
-async def test_all_proxy_is_used_where_no_other_is_named(monkeypatch):
+async def test_all_proxy_is_used_without_a_more_specific_proxy(monkeypatch):
     async with a_proxy() as proxy:
         monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
         assert (await to("http://model.example/v1").complete(say("x"))).text == "fine"
@@ -154,7 +154,7 @@ async def test_hosts_in_no_proxy_are_called_directly(monkeypatch):
         assert (await to(server.url).complete(say("x"))).text == "direct"
 
 
-async def test_a_tunnel_shows_the_proxy_no_key(monkeypatch, tmp_path):
+async def test_a_tunnel_hides_the_key_from_the_proxy(monkeypatch, tmp_path):
     public, context = certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(public))
     async with a_proxy() as proxy, a_tls_server(context) as url:
@@ -166,7 +166,7 @@ async def test_a_tunnel_shows_the_proxy_no_key(monkeypatch, tmp_path):
     assert KEY["OPENAI_API_KEY"] not in "".join(proxy.heads)
 
 
-async def test_a_proxy_that_refuses_is_told_without_its_password(monkeypatch):
+async def test_a_refusing_proxy_is_reported_without_its_password(monkeypatch):
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(http("", status="407 Proxy Authentication Required"))
@@ -181,7 +181,7 @@ async def test_a_proxy_that_refuses_is_told_without_its_password(monkeypatch):
     assert "pa55" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_a_proxy_that_is_not_there_costs_nothing(monkeypatch):
+async def test_an_unreachable_proxy_costs_nothing(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     purse = Purse()
     with pytest.raises(NotReached):
@@ -204,13 +204,13 @@ async def test_a_proxy_that_is_not_there_costs_nothing(monkeypatch):
         ({"ALL_PROXY": "http://q:2", "NO_PROXY": "*"}, "https://a.example/v1", None),
     ],
 )
-def test_which_proxy_an_address_gets(monkeypatch, environ, url, proxy):
+def test_an_address_gets_the_proxy_of_its_scheme_and_host(monkeypatch, environ, url, proxy):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert proxy_for(url) == proxy
 
 
-def test_a_proxy_of_a_kind_we_cannot_use_is_said(monkeypatch):
+def test_an_unsupported_proxy_is_reported(monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
     with pytest.raises(InputError, match="socks5"):
         proxy_for("https://a.example/v1")
@@ -261,7 +261,7 @@ async def test_nothing_follows_a_redirect_to_another_host(id, environ, status):
 
 
 @pytest.mark.parametrize("location", ["//[", "http://[::1", "http://a\x1b[2Kb/", "http://h:99999/"])
-async def test_a_redirect_to_an_address_nobody_can_read_is_a_failure(location):
+async def test_a_redirect_to_an_invalid_address_is_a_failure(location):
     answer = f"HTTP/1.1 307 There\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
     with (
         RawServer(lambda number: answer) as server,
@@ -271,7 +271,7 @@ async def test_a_redirect_to_an_address_nobody_can_read_is_a_failure(location):
 
 
 @pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "rot13", "no-such"])
-async def test_only_ordinary_charsets_are_decoded(charset):
+async def test_unusual_charsets_are_read_as_utf_8(charset):
     """Punycode takes time with the square of the length: hours for the largest reply."""
     body = json.dumps(completion({"content": "ü" + "-b9" * 500_000}, "m")).encode()
     head = f"Content-Type: application/json; charset={charset}\r\nContent-Length: {len(body)}"
@@ -291,19 +291,19 @@ async def test_only_ordinary_charsets_are_decoded(charset):
         "http://a b/",
     ],
 )
-def test_an_address_nobody_can_send_to_is_refused_at_once(url):
+def test_an_invalid_address_is_refused_at_once(url):
     with pytest.raises(InputError, match="not an address"):
         to(url)
 
 
-def test_an_address_that_is_refused_is_shown_without_its_query():
+def test_a_refused_address_is_shown_without_its_query():
     environ = {"OPENAI_API_KEY": "key-123456", "OPENAI_BASE_URL": "http://h:x/v1?key=planted-key"}
     with pytest.raises(InputError, match="not an address") as caught:
         to(None, environ=environ)
     assert "planted" not in str(caught.value)
 
 
-async def test_redirects_in_a_circle_end():
+async def test_circular_redirects_are_a_failure():
     with (
         ChatServer(lambda call: RedirectResponse("/v1/chat/completions")) as server,
         pytest.raises(BadRequest, match="redirects more than 3 times"),
@@ -318,7 +318,7 @@ def endless(head: str, piece: bytes) -> Iterator[bytes]:
         yield b"%x\r\n%s\r\n" % (len(piece), piece)
 
 
-async def test_an_endless_reply_is_given_up_and_counts_in_full():
+async def test_an_endless_reply_is_aborted_and_charged_in_full():
     purse = Purse()
     with (
         RawServer(lambda number: endless("200 OK", b"[" * 65536)) as server,
@@ -329,7 +329,7 @@ async def test_an_endless_reply_is_given_up_and_counts_in_full():
     assert purse.settled == purse.bounds
 
 
-async def test_of_an_endless_error_the_beginning_is_read():
+async def test_an_endless_error_is_classified_by_its_beginning():
     head = "429 Too Many Requests\r\nRetry-After: 1"
     with (
         RawServer(lambda number: endless(head, b"too many of you; " * 4096)) as server,
@@ -338,7 +338,7 @@ async def test_of_an_endless_error_the_beginning_is_read():
         await to(server.url, retries=0).complete(say("x"))
 
 
-async def test_endless_headers_are_given_up():
+async def test_endless_headers_are_aborted():
     def headers() -> Iterator[bytes]:
         yield b"HTTP/1.1 200 OK\r\n"
         while True:
@@ -369,7 +369,7 @@ async def test_a_reply_that_comes_compressed_unasked_is_read():
     ],
     ids=["bomb", "broken", "other", "twice"],
 )
-async def test_compression_cannot_be_used_to_fill_the_memory(encoding, body, problem):
+async def test_a_decompression_bomb_does_not_exhaust_memory(encoding, body, problem):
     with (
         RawServer(lambda number: compressed(encoding, body)) as server,
         pytest.raises(NoReply, match=problem),
@@ -388,7 +388,7 @@ EMPTY_BLOCK = b"\x00\x00\x00\xff\xff"  # a block of deflate that holds nothing, 
     ],
     ids=["after the end", "empty blocks"],
 )
-async def test_an_endless_compressed_reply_is_given_up(start, piece):
+async def test_an_endless_compressed_reply_is_aborted(start, piece):
     def answer() -> Iterator[bytes]:
         pieces = endless("200 OK\r\nContent-Encoding: gzip", piece)
         yield next(pieces)
@@ -422,7 +422,7 @@ async def test_cookies_are_not_sent_back():
 
 
 @pytest.mark.parametrize("charset", ["hex", "undefined", "idna", "no-such-charset", "utf-7"])
-async def test_a_charset_that_is_none_is_read_as_utf_8(charset):
+async def test_an_unknown_charset_is_read_as_utf_8(charset):
     body = json.dumps(completion({"content": "ok"}, "m"))
     with RawServer(
         lambda number: http(body, content_type=f"application/json; charset={charset}")
@@ -430,7 +430,7 @@ async def test_a_charset_that_is_none_is_read_as_utf_8(charset):
         assert (await to(server.url).complete(say("x"))).text == "ok"
 
 
-async def test_openais_own_variables_go_along():
+async def test_openai_organization_variables_are_sent():
     environ = KEY | {
         "OPENAI_ORG_ID": "org-1",
         "OPENAI_PROJECT_ID": "proj-2",
@@ -444,7 +444,7 @@ async def test_openais_own_variables_go_along():
     assert headers["user-agent"] == "skillfit"
 
 
-async def test_anthropics_own_headers_go_along_and_a_token_is_a_bearers():
+async def test_anthropic_headers_are_sent_and_a_token_is_a_bearer_token():
     environ = {"ANTHROPIC_AUTH_TOKEN": "token-12345", "ANTHROPIC_CUSTOM_HEADERS": "X-Team: blue"}
     with ChatServer(lambda call: "ok") as server:
         await to(server.root, "anthropic/claude-sonnet", environ=environ).complete(say("x"))
@@ -453,7 +453,7 @@ async def test_anthropics_own_headers_go_along_and_a_token_is_a_bearers():
     assert "x-api-key" not in headers
 
 
-async def test_a_connection_cut_before_any_answer_may_have_been_billed():
+async def test_a_connection_closed_before_the_reply_may_have_been_billed():
     purse = Purse()
     with RawServer(lambda number: b"") as server, pytest.raises(NetworkFailed) as caught:
         await to(server.url, retries=0, meter=purse).complete(say("x"))
@@ -461,7 +461,7 @@ async def test_a_connection_cut_before_any_answer_may_have_been_billed():
     assert purse.settled == purse.bounds
 
 
-async def test_what_is_no_http_at_all_is_a_network_failure():
+async def test_a_reply_that_is_not_http_is_a_network_failure():
     with (
         RawServer(lambda number: b"SSH-2.0-OpenSSH_9.6\r\n") as server,
         pytest.raises(NetworkFailed),
@@ -469,7 +469,7 @@ async def test_what_is_no_http_at_all_is_a_network_failure():
         await to(server.url, retries=0).complete(say("x"))
 
 
-async def test_a_body_in_another_charset_is_read_as_it_says():
+async def test_a_body_is_decoded_with_its_declared_charset():
     body = json.dumps(completion({"content": "Größe"}, "m"), ensure_ascii=False).encode("latin-1")
     with ChatServer(
         lambda call: Response(body, media_type="application/json; charset=latin-1")
@@ -477,7 +477,7 @@ async def test_a_body_in_another_charset_is_read_as_it_says():
         assert (await to(server.url).complete(say("x"))).text == "Größe"
 
 
-async def test_bytes_that_are_no_text_are_a_failure_in_words():
+async def test_undecodable_bytes_are_a_failure_with_a_message():
     noise = Response(b"\xff\xfe\x00", media_type="application/octet-stream")
     with ChatServer(lambda call: noise) as server, pytest.raises(BadReply, match="octet-stream"):
         await to(server.url, retries=0).complete(say("x"))

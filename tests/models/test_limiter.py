@@ -30,7 +30,7 @@ async def many(
     )
 
 
-async def test_it_starts_small_and_doubles_per_round_up_to_the_ceiling():
+async def test_the_limit_starts_small_and_doubles_per_round_up_to_the_ceiling():
     clock = SimulatedClock()
     limiter = Limiter(16, clock, start=2)
     await clock.run(many(limiter, clock, 6))
@@ -39,7 +39,7 @@ async def test_it_starts_small_and_doubles_per_round_up_to_the_ceiling():
     assert limiter.limit == 16
 
 
-async def test_it_does_not_grow_while_slots_stay_free():
+async def test_the_limit_does_not_grow_while_slots_are_free():
     clock = SimulatedClock()
     limiter = Limiter(16, clock, start=4)
     for _ in range(20):
@@ -47,14 +47,14 @@ async def test_it_does_not_grow_while_slots_stay_free():
     assert limiter.limit == 4
 
 
-async def test_a_burst_of_rate_limits_cuts_once():
+async def test_a_burst_of_rate_limits_lowers_the_limit_once():
     clock = SimulatedClock()
     limiter = Limiter(16, clock, start=16)
     await clock.run(many(limiter, clock, 16, RateLimited("slow down")))
     assert limiter.limit == 8
 
 
-async def test_rate_limits_after_the_cooldown_cut_again_and_never_below_one():
+async def test_rate_limits_after_the_cooldown_lower_the_limit_again_but_not_below_1():
     clock = SimulatedClock()
     limiter = Limiter(8, clock, start=8)
     for expected in (4, 2, 1, 1):
@@ -63,7 +63,7 @@ async def test_rate_limits_after_the_cooldown_cut_again_and_never_below_one():
         await clock.run(clock.sleep(COOLDOWN + 1))
 
 
-async def test_after_a_cut_it_grows_by_one_per_round():
+async def test_a_lowered_limit_grows_by_one_per_round():
     clock = SimulatedClock()
     limiter = Limiter(64, clock, start=16)
     await clock.run(many(limiter, clock, 1, RateLimited("slow down")))
@@ -72,7 +72,7 @@ async def test_after_a_cut_it_grows_by_one_per_round():
     assert 8 < limiter.limit <= 9.01
 
 
-async def test_retry_after_pauses_everybody_and_nobody_is_forgotten():
+async def test_retry_after_pauses_every_waiter_and_all_resume():
     clock = SimulatedClock()
     limiter = Limiter(4, clock)
     await clock.run(many(limiter, clock, 1, RateLimited("slow down", retry_after=30)))
@@ -100,7 +100,7 @@ async def test_an_overloaded_endpoint_loses_no_slot_and_grows_again_after_as_man
     assert limiter.limit > 4
 
 
-async def test_failures_now_and_then_do_not_keep_it_small():
+async def test_occasional_failures_do_not_keep_the_limit_low():
     clock = SimulatedClock()
     limiter = Limiter(16, clock, start=4)
 
@@ -114,7 +114,7 @@ async def test_failures_now_and_then_do_not_keep_it_small():
     assert limiter.limit == 16
 
 
-async def test_an_endpoint_with_a_rate_serves_everybody_within_their_tries():
+async def test_a_rate_limited_endpoint_serves_every_call_within_its_retries():
     clock = SimulatedClock()
     limiter = Limiter(32, clock)
     tokens, filled, tries = 5.0, 0.0, []
@@ -148,7 +148,7 @@ async def test_an_endpoint_with_a_rate_serves_everybody_within_their_tries():
     assert clock.now() < 1.5 * 200 / 5
 
 
-async def test_first_come_first_served():
+async def test_slots_are_given_in_request_order():
     clock = SimulatedClock()
     limiter = Limiter(2, clock)
     order: list[int] = []
@@ -165,7 +165,7 @@ async def test_first_come_first_served():
     assert order == list(range(20))
 
 
-async def test_who_gives_up_waiting_blocks_nobody():
+async def test_a_cancelled_waiter_does_not_block_others():
     clock = SimulatedClock()
     limiter = Limiter(1, clock)
 
@@ -194,7 +194,7 @@ async def test_who_gives_up_waiting_blocks_nobody():
     ),
     st.integers(1, 20),
 )
-def test_whatever_happens_the_ceiling_holds_and_everybody_gets_through(calls, ceiling):
+def test_any_mix_of_failures_stays_under_the_ceiling_and_finishes(calls, ceiling):
     errors = {
         "limit": RateLimited("x"),
         "limit+": RateLimited("x", retry_after=3),

@@ -41,7 +41,7 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"<html>404</html>"]
 )
-def test_a_file_that_is_no_gguf_is_refused(tmp_path, content):
+def test_a_file_that_is_not_gguf_is_refused(tmp_path, content):
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(InputError, match="not a GGUF file"):
         local(f"{tmp_path}/m.gguf")
@@ -73,7 +73,7 @@ def hub(tmp_path):
     thread.join()
 
 
-def test_a_model_from_the_hub_is_fetched_whole_into_the_cache(tmp_path, hub):
+def test_a_model_from_the_hub_is_downloaded_completely_into_the_cache(tmp_path, hub):
     file = tmp_path / "hub" / "org" / "repo" / "resolve" / "main" / "m.gguf"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a model " * 1000)
@@ -85,7 +85,7 @@ def test_a_model_from_the_hub_is_fetched_whole_into_the_cache(tmp_path, hub):
     assert [path.name for path in kept.parent.iterdir()] == ["m.gguf"]
 
 
-def test_a_model_the_hub_does_not_have_leaves_nothing_behind(tmp_path, hub):
+def test_a_model_missing_from_the_hub_leaves_no_files(tmp_path, hub):
     environ = {"HF_ENDPOINT": hub, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with pytest.raises(InfrastructureError, match="404"):
         local("org/repo:gone.gguf", environ)
@@ -102,7 +102,7 @@ def answering(asked: list[tuple[str, str | None]], response: Response) -> Starle
     return Starlette(routes=[Route("/{path:path}", answer)])
 
 
-def test_the_token_goes_to_the_hub_and_not_to_the_storage_it_redirects_to(tmp_path):
+def test_the_token_is_sent_to_the_hub_and_not_to_its_storage(tmp_path):
     asked: list[tuple[str, str | None]] = []
     storage = answering(asked, Response(b"not a model"))
     with LoopbackServer(storage) as other:
@@ -121,7 +121,7 @@ def test_the_token_goes_to_the_hub_and_not_to_the_storage_it_redirects_to(tmp_pa
     ]
 
 
-def test_a_download_that_breaks_off_leaves_nothing_behind(tmp_path):
+def test_an_interrupted_download_leaves_no_files(tmp_path):
     cut = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nGGUF"
     with RawServer(lambda number: cut) as server:
         hub = server.url.removesuffix("/v1")
@@ -132,7 +132,7 @@ def test_a_download_that_breaks_off_leaves_nothing_behind(tmp_path):
 
 
 @real_model
-async def test_a_real_file_answers_in_the_form_asked_for_and_roles_share_it():
+async def test_a_real_file_answers_in_the_requested_schema_and_roles_share_it():
     class Fruit(BaseModel):
         fruit: str
 

@@ -17,7 +17,7 @@ from tests.support.chat_server import ChatServer, RawServer, completion, http
 WHOLE = json.dumps(completion({"content": "fine"}, "m"))
 
 
-async def test_a_server_that_never_answers_is_a_timeout_and_counts_in_full():
+async def test_a_silent_server_is_a_timeout_and_is_charged_in_full():
     purse = Purse()
     with RawServer(lambda number: None) as server, pytest.raises(TimedOut) as caught:
         await to(server.url, timeout=0.15, retries=1, meter=purse).complete(say("x"))
@@ -25,7 +25,7 @@ async def test_a_server_that_never_answers_is_a_timeout_and_counts_in_full():
     assert caught.value.usage == purse.bounds[0] + purse.bounds[1]
 
 
-async def test_a_connection_cut_in_the_middle_of_the_body_is_tried_again():
+async def test_a_connection_closed_within_the_body_is_retried():
     cut = http(WHOLE[: len(WHOLE) // 2], length=len(WHOLE))
     with RawServer(lambda number: cut if number == 0 else http(WHOLE)) as server:
         reply = await to(server.url).complete(say("x"))
@@ -33,13 +33,13 @@ async def test_a_connection_cut_in_the_middle_of_the_body_is_tried_again():
     assert reply.usage.calls == 2
 
 
-async def test_a_connection_cut_before_any_answer_is_a_network_failure():
+async def test_a_connection_closed_before_the_reply_is_a_network_failure():
     with RawServer(lambda number: b"") as server, pytest.raises(NetworkFailed):
         await to(server.url, retries=1).complete(say("x"))
     assert server.requests == 2
 
 
-async def test_half_a_json_document_is_never_an_answer():
+async def test_a_truncated_json_document_is_never_an_answer():
     with (
         RawServer(lambda number: http(WHOLE[:-25])) as server,
         pytest.raises(NetworkFailed, match="broke off"),
@@ -47,7 +47,7 @@ async def test_half_a_json_document_is_never_an_answer():
         await to(server.url, retries=1).complete(say("x"))
 
 
-async def test_nobody_listening_costs_nothing():
+async def test_a_refused_connection_costs_nothing():
     with RawServer(lambda number: None) as server:
         url = server.url
     purse = Purse()
@@ -71,14 +71,14 @@ async def test_calls_to_a_closed_port_are_reported_once_while_they_are_retried()
     ]
 
 
-async def test_a_web_page_instead_of_json_points_at_the_base_url():
+async def test_the_error_for_a_web_page_names_the_base_url():
     page = HTMLResponse("<html><body>Welcome to nginx!</body></html>")
     with ChatServer(lambda call: page) as server, pytest.raises(BadReply, match="/v1") as caught:
         await to(server.url, retries=0).complete(say("x"))
     assert "text/html" in str(caught.value)
 
 
-async def test_a_gateways_error_page_is_told_in_plain_words():
+async def test_a_gateways_error_page_is_reported_as_plain_text():
     page = HTMLResponse("<html><h1>502 Bad Gateway</h1></html>", 502)
     with ChatServer(lambda call: page if call.number == 0 else "ok") as server:
         assert (await to(server.url).complete(say("x"))).text == "ok"
@@ -94,7 +94,7 @@ async def test_replies_without_a_choice_are_failures(body):
 
 
 @pytest.mark.parametrize("body", ["[]", '"hello"', "null", "7"])
-async def test_json_that_is_no_object_is_a_failure(body):
+async def test_json_that_is_not_an_object_is_a_failure(body):
     with RawServer(lambda number: http(body)) as server, pytest.raises(BadReply):
         await to(server.url, retries=0).complete(say("x"))
 
@@ -109,7 +109,7 @@ async def test_an_error_sent_with_status_200_is_still_an_error():
     assert len(server.calls) == 1
 
 
-async def test_a_server_that_reports_no_usage_is_not_taken_to_be_free():
+async def test_a_reply_without_usage_is_not_free():
     body = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
     purse = Purse()
     with ChatServer(lambda call: JSONResponse(body)) as server:
@@ -118,13 +118,13 @@ async def test_a_server_that_reports_no_usage_is_not_taken_to_be_free():
     assert reply.usage.input <= purse.bounds[0].input
 
 
-async def test_half_an_emoji_in_a_reply_is_replaced_for_it_could_not_be_written_down():
+async def test_a_lone_surrogate_in_a_reply_is_replaced():
     half = WHOLE.replace("fine", "fine \\ud83d and \\ud83d\\ude80")
     with RawServer(lambda number: http(half)) as server:
         assert (await to(server.url).complete(say("x"))).text == "fine \ufffd and 🚀"
 
 
-async def test_prompts_beyond_128_kib_arrive_whole_in_every_script():
+async def test_prompts_over_128_kib_arrive_complete_in_every_script():
     text = "Größe 大きさ размер 🚀 \x07 \u2028 " * 6000
     assert len(text.encode()) > 200_000
     with ChatServer(lambda call: call.text[-40:] + " – ответ 🎉") as server:

@@ -25,12 +25,12 @@ def share(skill: str, task: str, wanted: str) -> float:
     return sum(practice_answer(skill, task, seed) == wanted for seed in range(200)) / 200
 
 
-def test_the_agent_follows_a_rule_it_finds_and_slips_now_and_then() -> None:
+def test_the_agent_follows_a_rule_with_occasional_errors() -> None:
     assert 0.85 < share(RULES, TICKET, "billing") < 1.0
     assert share("Answer with the label alone, in lower case.", TICKET, "billing") == 0
 
 
-def test_a_word_covers_its_other_forms_and_a_label_itself() -> None:
+def test_a_word_matches_its_inflections_and_a_label_itself() -> None:
     assert share(RULES, "Why these charges?", "billing") > 0.85
     assert share(RULES, "When is the delivery?", "delivery") > 0.85
 
@@ -40,7 +40,7 @@ def test_the_later_rule_wins_on_ties() -> None:
     assert share(corrected, TICKET, "fraud") > 0.85
 
 
-def test_the_form_of_the_answer_is_up_to_the_skill() -> None:
+def test_the_skill_determines_the_format_of_the_answer() -> None:
     assert practice_answer(RULES.replace(", in lower case", ""), TICKET, 1) == "Billing"
     assert (
         practice_answer(RULES.replace("the label alone", "a label"), TICKET, 1)
@@ -52,7 +52,7 @@ def test_the_form_of_the_answer_is_up_to_the_skill() -> None:
     )
 
 
-def test_a_worked_example_that_resembles_the_task_decides() -> None:
+def test_a_similar_worked_example_determines_the_answer() -> None:
     example = "Input:\n\n```\nMy bike has a flat tyre today\n```\n\nOutput:\n\n```\nworkshop\n```"
     assert share(RULES + example, "My bike has a flat tyre", "workshop") > 0.85
 
@@ -119,7 +119,7 @@ def test_every_stage_gets_json() -> None:
         assert isinstance(json.loads(practice_reply(stage, "")), dict)
 
 
-async def test_they_answer_over_real_http_and_say_what_they_are() -> None:
+async def test_practice_models_answer_over_http_and_report_their_name() -> None:
     model = connect(ModelSpec(id="practice/agent"), role="agent", run_id="r")
     try:
         reply = await model.complete(
@@ -131,6 +131,6 @@ async def test_they_answer_over_real_http_and_say_what_they_are() -> None:
     assert reply.model.startswith("practice/")
 
 
-def test_there_is_no_third_one() -> None:
+def test_an_unknown_practice_model_is_refused() -> None:
     with pytest.raises(InputError, match=r"There is no practice model 'judge'"):
         connect(ModelSpec(id="practice/judge"), role="judge", run_id="r")

@@ -44,11 +44,11 @@ def test_a_price_is_never_guessed(model):
 @pytest.mark.parametrize(
     "model", ["local/m.gguf", "ollama/qwen3", "practice/anything", "scripted/x.py:f", "handoff"]
 )
-def test_what_runs_here_is_free(model):
+def test_local_models_are_free(model):
     assert Prices().priced(model, Usage(calls=1, input=5, output=5)).usd == 0
 
 
-def test_a_runs_own_prices_win_and_can_name_the_id_or_the_bare_name():
+def test_configured_prices_take_precedence_and_match_the_id_or_the_bare_name():
     prices = Prices(
         {"gpt-4o": {"input": 1, "output": 2}, "openai/own": {"input": 3, "output": 4, "cached": 1}}
     )
@@ -59,12 +59,12 @@ def test_a_runs_own_prices_win_and_can_name_the_id_or_the_bare_name():
 
 
 @pytest.mark.parametrize("row", [{"input": 1}, {}, {"input": 1, "output": 2, "outptu": 3}])
-def test_a_price_that_makes_no_sense_is_refused_by_name(row):
+def test_an_invalid_price_is_refused_by_name(row):
     with pytest.raises(InputError, match="my-model"):
         Prices({"my-model": row})
 
 
-def test_reading_from_and_writing_to_the_prompt_cache_have_their_own_prices():
+def test_cache_reads_and_cache_writes_have_their_own_prices():
     usage = Usage(calls=1, input=3_000_000, cached=1_000_000, written=1_000_000, output=1_000_000)
     assert Prices().priced("anthropic/claude-sonnet-4-6", usage).usd == pytest.approx(
         3 + 0.3 + 3.75 + 15
@@ -95,7 +95,7 @@ def test_long_requests_cost_more_where_the_vendor_says_so():
         "cli/claude/claude-sonnet-4-6",
     ],
 )
-def test_every_vendors_models_have_prices_also_behind_a_gateway(model):
+def test_models_of_every_vendor_have_prices_also_behind_a_gateway(model):
     price = Prices().of(model)
     assert price is not None and 0 < price.input < price.output
 
@@ -114,7 +114,7 @@ def test_prices_are_read_offline():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_context_windows_are_known_or_usual():
+def test_context_windows_are_known_or_default():
     assert context_window_of("openai/gpt-4.1") >= 1_000_000
     assert context_window_of("openai/never-heard-of") == 128_000
 
@@ -131,7 +131,7 @@ def test_no_request_has_more_tokens_than_its_bound(system, user, tools):
     assert (bound.calls, bound.output) == (1, 100)
 
 
-def test_an_image_counts_for_the_most_it_can_cost(tmp_path):
+def test_an_image_counts_at_its_maximum_cost(tmp_path):
     plain = Request((Message("user", "x"),), "rollout")
     shown = Request((Message("user", "x", (Image(tmp_path / "a.png"),)),), "rollout")
     extra = {
@@ -152,7 +152,7 @@ def test_an_image_counts_for_the_most_it_can_cost(tmp_path):
         "openai/o4-mini",
     ],
 )
-def test_models_that_reason_are_known_by_name(model):
+def test_reasoning_models_are_recognised_by_name(model):
     assert is_reasoning(model)
 
 
@@ -166,11 +166,11 @@ def test_models_that_reason_are_known_by_name(model):
         "openai/o-llama",
     ],
 )
-def test_others_are_not_taken_for_them(model):
+def test_other_models_are_not_recognised_as_reasoning_models(model):
     assert not is_reasoning(model)
 
 
-def test_a_program_that_counts_its_dollars_is_believed_where_no_price_is_known():
+def test_dollars_reported_by_a_program_are_used_without_a_known_price():
     assert Prices().priced("cli/claude", Usage(calls=1, input=10, usd=0.5)).usd == 0.5
     assert Prices().priced("cli/claude", Usage(calls=1, input=10)).usd is None
     assert (

@@ -33,12 +33,12 @@ def request(**more) -> Request:
     )
 
 
-def test_a_fingerprint_stays_what_it_was_in_earlier_versions():
+def test_fingerprints_equal_those_of_earlier_versions():
     assert (
         request().fingerprint()
         == "4dadc3782536fa98c182d99d7411002785cbb4f400cdf26a803840717abc8e58"
     )
 
 
-def test_a_fingerprint_tells_purposes_apart():
+def test_fingerprints_differ_by_purpose():
     assert request(purpose="one").fingerprint() != request(purpose="two").fingerprint()

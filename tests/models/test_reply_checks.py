@@ -90,7 +90,7 @@ async def answered(protocol: str, body: Any, meter: Purse | None = None) -> Repl
         ("anthropic", {"stop_reason": {"type": "end_turn"}}),
     ],
 )
-async def test_a_reply_of_another_form_is_a_failure_that_counts_in_full(protocol, part):
+async def test_a_reply_of_unexpected_structure_is_a_failure_charged_in_full(protocol, part):
     purse = Purse()
     with pytest.raises(BadReply):
         await answered(protocol, whole(protocol) | part, purse)
@@ -148,7 +148,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("protocol", "usage"), WRONG, ids=str)
-async def test_usage_that_cannot_be_right_is_a_failure_that_counts_in_full(protocol, usage):
+async def test_invalid_usage_is_a_failure_charged_in_full(protocol, usage):
     purse = Purse()
     with pytest.raises(NoReply):
         await answered(protocol, whole(protocol) | {"usage": reported(protocol, usage)}, purse)
@@ -165,7 +165,7 @@ async def test_usage_of_zero_counts_as_not_reported(protocol, usage):
     assert reply.usage.output == len("fine")
 
 
-async def test_counts_may_be_written_as_whole_floats():
+async def test_token_counts_may_be_integral_floats():
     body = whole("chat") | {"usage": {"prompt_tokens": 10.0, "completion_tokens": 5}}
     assert (await answered("chat", body)).usage == Usage(1, 10, output=5, usd=0.000075)
 
@@ -193,7 +193,7 @@ async def test_json_that_is_too_deep_or_too_large_is_a_failure(body):
     assert len(caught.value.message) < 1000
 
 
-async def test_half_an_emoji_does_not_spoil_the_reply():
+async def test_a_lone_surrogate_does_not_invalidate_the_reply():
     body = json.dumps(completion({"content": "fine 🙂 \\"}, "m"))[:-1] + ', "x": "\\ud83d"}'
     with RawServer(lambda number: http(body)) as server:
         assert (await to(server.url).complete(say("x"))).text == "fine 🙂 \\"
@@ -214,7 +214,7 @@ async def test_an_error_with_status_200_has_its_kind(body, kind):
         await answered("chat", body)
 
 
-async def test_tool_arguments_that_are_no_object_go_back_as_one():
+async def test_invalid_tool_arguments_are_sent_back_as_an_object():
     call = {"id": "1", "function": {"name": "read", "arguments": '["[[['}}
     with ChatServer(lambda seen: {"content": "ok", "tool_calls": [call]}) as server:
         model = to(server.url)
@@ -225,7 +225,7 @@ async def test_tool_arguments_that_are_no_object_go_back_as_one():
     assert json.loads(sent) == {"arguments": '["[[['}
 
 
-async def test_a_failure_never_repeats_what_the_server_put_into_the_reply():
+async def test_a_failure_does_not_quote_the_reply():
     key = "planted-key-0123456789"
     body = whole("chat") | {"choices": [{"message": {"content": {key: key}}}]}
     with ChatServer(lambda call: JSONResponse(body)) as server, pytest.raises(NoReply) as caught:

@@ -20,7 +20,7 @@ from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import ChatServer
 
 
-async def test_a_server_that_repeats_the_key_does_not_get_it_into_our_words():
+async def test_a_key_repeated_by_the_server_is_not_in_our_messages():
     key = "plain-secret-without-a-prefix-77"
 
     def script(call):
@@ -44,7 +44,7 @@ async def test_a_server_that_repeats_the_key_does_not_get_it_into_our_words():
     assert not [text for text in seen if key in text]
 
 
-def test_redact_hides_live_keys_and_look_alikes_and_leaves_the_rest():
+def test_redact_hides_keys_and_look_alikes_and_keeps_other_text():
     remember_secret("hunter2hunter2")
     text = (
         "pass hunter2hunter2, sk-proj-abcdefghijklmnop1234, Bearer abcdefgh1234, "
@@ -119,7 +119,7 @@ async def test_custom_headers_are_sent_and_never_shown():
     "key",
     ["first\nsecond", "first\r\nX-Planted: 1", "sk-“quoted”", "sk-ключ", "sk-\udcff", "a\u200bb"],
 )
-def test_a_key_that_no_header_can_hold_is_refused_before_it_is_sent(key):
+def test_a_key_with_invalid_header_characters_is_refused_before_it_is_sent(key):
     with pytest.raises(AuthFailed, match="OPENAI_API_KEY has a line break or another") as caught:
         to("http://127.0.0.1:9/v1", environ={"OPENAI_API_KEY": key})
     assert key not in str(caught.value)
@@ -155,7 +155,7 @@ async def test_a_stage_cannot_add_a_header():
     assert server.calls == []
 
 
-def test_placeholder_keys_do_not_garble_text():
+def test_placeholder_keys_are_not_redacted():
     remember_secret("none")
     assert redact("none of it") == "none of it"
 
@@ -170,13 +170,13 @@ def test_placeholder_keys_do_not_garble_text():
         {"id": "azure/m", "options": {"client_secret": "pa55word"}},
     ],
 )
-def test_a_config_cannot_hold_a_key(spec):
+def test_a_key_in_a_config_is_refused(spec):
     with pytest.raises(ValidationError, match="environment") as caught:
         ModelSpec.model_validate(spec)
     assert "pa55word" not in str(caught.value)
 
 
-def test_a_secret_inside_what_looks_like_a_key_does_not_show_the_rest_of_it():
+def test_redacting_a_secret_inside_a_key_hides_the_whole_key():
     remember_secret("hunter3hunter3")
     remember_secret("sk-0123456789abcdefgh/after-the-slash")
     assert redact("a sk-hunter3hunter3hunter3 b") == "a [secret] b"

@@ -46,7 +46,7 @@ GOOD = '{"edits": [{"op": "append", "content": "Größe – 大"}], "why": "beca
         GOOD.replace("because", "be\ncause").replace("be\ncause", "because"),
     ],
 )
-async def test_the_usual_slips_of_models_are_forgiven(text):
+async def test_common_json_mistakes_of_models_are_accepted(text):
     model = ScriptedModel([text])
     patch = await ask(model, say("x"), Patch)
     assert patch.why == "because" and patch.edits[0].content == "Größe – 大"
@@ -66,13 +66,13 @@ def test_a_reply_that_stops_midway_is_never_completed(cut):
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_what_is_json_is_read_as_json(value):
+def test_valid_json_is_read_unchanged(value):
     text = json.dumps({"value": value}, ensure_ascii=False)
     reply = f"Well: {text}" if "```" not in text else text
     assert reply_form(dict).parse(reply) == {"value": value}
 
 
-async def test_a_reply_that_does_not_fit_is_asked_for_again_with_the_reason():
+async def test_an_invalid_reply_is_requested_again_with_the_reason():
     model = ScriptedModel(['{"edits": []}', GOOD])
     assert (await ask(model, say("the task"), Patch)).why == "because"
     first, second = model.requests
@@ -81,21 +81,21 @@ async def test_a_reply_that_does_not_fit_is_asked_for_again_with_the_reason():
     assert "why: Field required" in second.messages[-1].content
 
 
-async def test_a_second_misfit_is_a_bad_reply_that_names_the_stage():
+async def test_a_second_invalid_reply_is_a_bad_reply_that_names_the_stage():
     model = ScriptedModel(["no json here", "[]"])
     with pytest.raises(BadReply, match=r"two replies in a row.*merge"):
         await ask(model, say("x", stage="merge"), Patch)
     assert len(model.requests) == 2
 
 
-async def test_other_failures_are_not_asked_about_again():
+async def test_other_failures_are_not_repeated():
     model = ScriptedModel([RateLimited("later")])
     with pytest.raises(RateLimited):
         await ask(model, say("x"), Patch)
     assert len(model.requests) == 1
 
 
-async def test_the_schema_goes_out_in_strict_form():
+async def test_the_schema_is_sent_in_strict_form():
     with ChatServer(lambda call: GOOD) as server:
         await ask(to(server.url), say("x"), Patch)
     form = server.calls[0].body["response_format"]["json_schema"]
@@ -106,14 +106,14 @@ async def test_the_schema_goes_out_in_strict_form():
     assert edit["required"] == ["op", "content"] and "default" not in edit["properties"]["content"]
 
 
-def test_a_form_with_free_keys_is_sent_but_not_as_strict():
+def test_a_schema_with_free_keys_is_not_sent_as_strict():
     class Free(BaseModel):
         scores: dict[str, float]
 
     assert strict_schema(Free.model_json_schema()) is None
 
 
-def test_properties_named_like_schema_words_survive_strict_form():
+def test_properties_named_like_schema_keywords_are_kept_in_strict_form():
     class Odd(BaseModel):
         title: str
         default: int = Field(default=3)
@@ -124,7 +124,7 @@ def test_properties_named_like_schema_words_survive_strict_form():
     )
 
 
-async def test_an_endpoint_without_schemas_is_asked_in_words_from_then_on_and_it_is_said():
+async def test_an_endpoint_without_schemas_gets_instructions_and_a_warning_is_emitted():
     def script(call: Call) -> str | JSONResponse:
         if "response_format" in call.body:
             return JSONResponse(
@@ -179,7 +179,7 @@ async def test_a_refused_parameter_is_left_out_only_when_the_endpoint_does_not_k
     ids=lambda text: f"{text[:10]!r}",
 )
 @pytest.mark.timeout(60)
-async def test_a_reply_that_cannot_be_read_is_asked_for_again_and_then_a_bad_reply(text):
+async def test_an_unreadable_reply_is_requested_again_and_then_a_bad_reply(text):
     model = ScriptedModel([text, text])
     with pytest.raises(BadReply):
         await ask(model, say("x", stage="merge"), Patch)
@@ -189,18 +189,18 @@ async def test_a_reply_that_cannot_be_read_is_asked_for_again_and_then_a_bad_rep
         assert len(model.requests[1].messages[1].content) <= 50_000
 
 
-async def test_brackets_in_the_prose_before_the_json_do_no_harm():
+async def test_brackets_in_text_before_the_json_are_ignored():
     model = ScriptedModel([f"As in [1], here it is: {GOOD}"])
     assert (await ask(model, say("x"), Patch)).why == "because"
 
 
-async def test_a_code_block_inside_the_json_is_not_taken_for_the_reply():
+async def test_a_code_block_inside_the_json_is_not_the_reply():
     why = "Use\n```json\n{}\n```\nas the form."
     text = json.dumps({"edits": [], "why": why}, indent=2).replace("\\n", "\n")
     assert (await ask(ScriptedModel([text]), say("x"), Patch)).why == why
 
 
-async def test_a_long_reply_that_is_hard_to_read_does_not_hold_up_the_event_loop() -> None:
+async def test_parsing_a_long_malformed_reply_does_not_block_the_event_loop() -> None:
     """Its quotes take the lenient reader hundreds of thousands of steps."""
     hostile = "x {'a': '" + "' " * 300_000
     reading = asyncio.create_task(ask(ScriptedModel([hostile, GOOD]), say("x"), Patch))

@@ -52,7 +52,7 @@ def at(id: str, environ: dict[str, str], **spec) -> str:
         ),
     ],
 )
-def test_each_vendor_is_where_its_variables_say(id, environ, where):
+def test_each_vendors_address_follows_its_variables(id, environ, where):
     assert at(id, environ) == where
 
 
@@ -68,7 +68,7 @@ def test_each_vendor_is_where_its_variables_say(id, environ, where):
         "azure/d",
     ],
 )
-def test_a_missing_key_is_said_before_anything_is_spent(id):
+def test_a_missing_key_is_reported_before_anything_is_spent(id):
     with pytest.raises(AuthFailed, match="is not set"):
         at(id, {"AZURE_OPENAI_ENDPOINT": "https://x"})
 
@@ -95,7 +95,7 @@ def test_a_spec_can_name_the_variable_of_its_key():
         ("handoff", {"base_url": "https://x"}, "base_url"),
     ],
 )
-def test_settings_that_would_do_nothing_are_refused(id, spec, problem):
+def test_settings_without_effect_are_refused(id, spec, problem):
     with pytest.raises(InputError, match=problem):
         at(id, {"OPENAI_API_KEY": "k", "MINIMAX_API_KEY": "k", "AZURE_OPENAI_API_KEY": "k"}, **spec)
 
@@ -120,7 +120,7 @@ KEYS = dict.fromkeys(
 
 
 @pytest.mark.parametrize("id", ADDRESSES)
-def test_an_address_with_a_sign_in_is_refused_without_repeating_it(id):
+def test_an_address_with_credentials_is_refused_without_repeating_them(id):
     with pytest.raises(InputError, match=f"{ADDRESSES[id]} of {id} contains") as caught:
         at(id, {**KEYS, ADDRESSES[id]: "https://me:pa55word@gateway.example/v1"})
     assert "pa55word" not in str(caught.value)
@@ -130,13 +130,13 @@ def test_an_address_with_a_sign_in_is_refused_without_repeating_it(id):
 @pytest.mark.parametrize(
     "address", ["localhost:8000/v1", "http://host:80a/v1", "http://", "ftp://host/v1"]
 )
-def test_what_is_no_address_is_said_before_anything_is_sent(id, address):
+def test_an_invalid_address_is_reported_before_anything_is_sent(id, address):
     for environ, spec in (({ADDRESSES[id]: address}, {}), ({}, {"base_url": address})):
         with pytest.raises(InputError, match="not an address"):
             at(id, {**KEYS, **environ}, **spec)
 
 
-def test_an_ollama_host_that_is_no_address_is_said():
+def test_an_invalid_ollama_host_is_reported():
     with pytest.raises(InputError, match="OLLAMA_HOST"):
         at("ollama/m", {"OLLAMA_HOST": "host:80a"})
 
@@ -145,15 +145,13 @@ def test_an_ollama_host_that_is_no_address_is_said():
     ("thinking", "sent"),
     [("on", {"enable_thinking": True}), ("off", {"enable_thinking": False}), ("default", None)],
 )
-async def test_qwen_thinking_is_switched_through_the_chat_template_on_ones_own_server(
-    thinking, sent
-):
+async def test_qwen_thinking_is_set_in_the_chat_template_on_a_custom_server(thinking, sent):
     with ChatServer(lambda call: "ok") as server:
         await to(server.url, "qwen/Qwen3-4B", thinking=thinking).complete(say("x"))
     assert server.calls[0].body.get("chat_template_kwargs") == sent
 
 
-async def test_minimax_thinking_is_sent_its_own_way():
+async def test_minimax_thinking_uses_its_own_parameter():
     with ChatServer(lambda call: "ok") as server:
         await to(
             server.url, "minimax/MiniMax-M3", thinking="off", environ={"MINIMAX_API_KEY": "kkkkkk"}
@@ -172,7 +170,7 @@ async def test_minimax_thinking_is_sent_its_own_way():
         (":7777", "http://127.0.0.1:7777"),
     ],
 )
-def test_ollama_host_is_read_in_all_its_forms(host, address):
+def test_ollama_host_is_read_in_every_format(host, address):
     assert ollama_address(host) == address
 
 
@@ -186,7 +184,7 @@ async def test_azure_by_key_calls_the_deployment():
     assert server.calls[0].headers["api-key"] == "azure-key-123"
 
 
-async def test_azure_by_its_cli_uses_the_login_of_the_machine(tmp_path, monkeypatch):
+async def test_azure_cli_sign_in_uses_the_login_of_the_machine(tmp_path, monkeypatch):
     token = {
         "accessToken": "token-from-az-1234",
         "expires_on": 4102444800,
@@ -201,7 +199,7 @@ async def test_azure_by_its_cli_uses_the_login_of_the_machine(tmp_path, monkeypa
     assert server.calls[0].headers["authorization"] == "Bearer token-from-az-1234"
 
 
-async def test_azure_without_a_login_says_so_once(tmp_path, monkeypatch):
+async def test_azure_without_a_login_is_reported_once(tmp_path, monkeypatch):
     az = tmp_path / "az"
     az.write_text(
         "#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2\nexit 1\n"
@@ -213,7 +211,7 @@ async def test_azure_without_a_login_says_so_once(tmp_path, monkeypatch):
     assert server.calls == []
 
 
-def test_known_providers_say_what_they_need_and_whether_it_is_there():
+def test_providers_report_what_they_need_and_whether_they_are_ready():
     known = {provider.name: provider for provider in known_providers()}
     assert {
         "openai",
@@ -261,7 +259,7 @@ def test_azure_needs_an_endpoint_beside_the_key():
     assert readiness("azure", key | {"AZURE_OPENAI_ENDPOINT": "https://x"}).ready
 
 
-async def test_other_rooms_can_bring_their_own_providers():
+async def test_other_packages_can_register_providers():
     class Parrot:
         endpoint, slots, context_window = "parrot", 1, 99
 

@@ -31,7 +31,7 @@ def conversation(image: Image) -> Request:
     )
 
 
-async def test_images_are_read_at_the_call_and_named_by_their_bytes(tmp_path):
+async def test_images_are_read_at_the_call_and_identified_by_content(tmp_path):
     path = tmp_path / "wrong-name.png"
     request = conversation(Image(path, detail="low"))
     path.write_bytes(JPEG)
@@ -45,7 +45,7 @@ async def test_images_are_read_at_the_call_and_named_by_their_bytes(tmp_path):
     }
 
 
-async def test_a_missing_image_is_the_persons_to_fix(tmp_path):
+async def test_a_missing_image_is_an_input_error(tmp_path):
     with ChatServer(lambda call: "never") as server, pytest.raises(InputError, match=r"gone\.png"):
         await to(server.url).complete(
             say("x").__class__((Message("user", "", (Image(tmp_path / "gone.png"),)),), "rollout")
@@ -53,7 +53,7 @@ async def test_a_missing_image_is_the_persons_to_fix(tmp_path):
     assert server.calls == []
 
 
-async def test_tool_calls_go_out_and_come_back(tmp_path):
+async def test_tool_calls_are_sent_and_read_back(tmp_path):
     path = tmp_path / "i.png"
     path.write_bytes(JPEG)
     answer = {
@@ -87,7 +87,7 @@ async def test_tool_calls_go_out_and_come_back(tmp_path):
     assert body["messages"][3] == {"role": "tool", "content": "A cat.", "tool_call_id": "c1"}
 
 
-async def test_the_responses_api_carries_the_same_conversation(tmp_path):
+async def test_the_responses_api_sends_the_same_conversation(tmp_path):
     path = tmp_path / "i.png"
     path.write_bytes(JPEG)
     output = [
@@ -116,7 +116,7 @@ async def test_the_responses_api_carries_the_same_conversation(tmp_path):
     assert body["input"][1]["content"][1]["type"] == "input_image"
 
 
-async def test_the_responses_api_knows_cut_and_refused_replies():
+async def test_the_responses_api_recognises_truncated_and_refused_replies():
     cut = {
         "status": "incomplete",
         "incomplete_details": {"reason": "max_output_tokens"},
@@ -131,7 +131,7 @@ async def test_the_responses_api_knows_cut_and_refused_replies():
         await to(server.url, "openai/o3-pro", options={"api": "responses"}).complete(say("x"))
 
 
-async def test_the_responses_api_sends_schemas_its_own_way():
+async def test_the_responses_api_sends_schemas_in_its_own_format():
     with ChatServer(lambda call: '{"a": 1}') as server:
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
         await to(server.url, "openai/gpt-5-codex", options={"api": "responses"}).complete(

@@ -39,7 +39,7 @@ def groups_of(events):
     return {event.group: event.items for event in events if isinstance(event, ReflectionFinished)}
 
 
-async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order():
+async def test_failures_and_successes_are_grouped_separately_in_planned_order():
     it = scripted(lambda request: analysis(append("A rule.")), minibatch_size=2)
     items = [item(str(n)) for n in range(7)]
     scores = [0, 1, 0.5, 1, 0, 1, 1]
@@ -74,7 +74,7 @@ async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order(
     st.lists(st.sampled_from([0.0, 1.0, None]), min_size=1, max_size=12),
     st.randoms(use_true_random=False),
 )
-def test_grouping_depends_on_the_plan_and_never_on_who_finishes_first(scores, shuffle):
+def test_grouping_does_not_depend_on_the_order_in_which_rollouts_finish(scores, shuffle):
     async def run(order: random.Random) -> dict:
         it = scripted(lambda request: analysis(append("A rule.")), minibatch_size=3)
         items = [item(str(n)) for n in range(len(scores))]
@@ -117,7 +117,7 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
     assert len((await work).patches) == 2
 
 
-async def test_broken_rollouts_are_left_out():
+async def test_failed_rollouts_are_left_out():
     it = scripted(lambda request: analysis(append("A rule.")))
     reflection = await reflect_on(
         it.optimizer,
@@ -142,7 +142,7 @@ async def test_failure_only_leaves_successes_out():
     assert [request.stage for request in it.model.requests] == ["reflect.failure"]
 
 
-async def test_repeats_of_an_item_meet_in_one_contrast_group():
+async def test_repeats_of_an_item_form_one_contrast_group():
     it = scripted(lambda request: analysis(append("A rule.")))
     items = [item("0"), item("1")]
     rollouts = [
@@ -159,7 +159,7 @@ async def test_repeats_of_an_item_meet_in_one_contrast_group():
     assert "both failed and successful attempts" not in text_of(it.asked("reflect.success")[0])
 
 
-async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill():
+async def test_the_prompt_contains_skill_scheduled_budget_memory_and_meta_skill():
     it = scripted(lambda request: analysis())
     context = Context(3, 2, memory="Step 2 was rejected", meta_skill="Short rules work best")
     await reflect_on(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), context)
@@ -178,7 +178,7 @@ async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill()
     assert "3" in request.purpose and "minibatch_fail_000" in request.purpose
 
 
-async def test_no_limit_is_not_told_as_a_number():
+async def test_without_a_limit_the_prompt_states_no_edit_budget():
     it = scripted(lambda request: analysis(*(append(f"Rule {n}.") for n in range(9))))
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, None)
@@ -200,7 +200,7 @@ async def test_a_group_proposes_no_more_than_the_edit_budget():
 
 
 @pytest.mark.parametrize("error", [BadReply("no"), Refused("no"), NetworkFailed("gone")])
-async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
+async def test_a_failed_analyst_is_reported_and_the_others_continue(error):
     it = scripted(
         lambda request: error if "fail_000" in request.purpose else analysis(append("A rule.")),
         minibatch_size=1,
@@ -227,7 +227,7 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
         AnswerPending("waiting"),
     ],
 )
-async def test_what_no_call_can_get_past_stops_the_stage(error):
+async def test_fatal_errors_stop_the_stage(error):
     it = scripted(lambda request: error)
     with pytest.raises(type(error)):
         await reflect_on(
@@ -235,7 +235,7 @@ async def test_what_no_call_can_get_past_stops_the_stage(error):
         )
 
 
-async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
+async def test_an_unreachable_optimizer_is_not_reported_as_no_proposals():
     it = scripted(lambda request: NetworkFailed("connection refused"), minibatch_size=1)
     with pytest.raises(InfrastructureError, match="connection refused"):
         await reflect_on(
@@ -247,7 +247,7 @@ async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
         )
 
 
-async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
+async def test_unusable_replies_of_all_analysts_are_counted():
     it = scripted(lambda request: "I would rather not use JSON")
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
@@ -255,7 +255,7 @@ async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
     assert reflection.discarded == 1 and not reflection.patches
 
 
-async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
+async def test_a_prompt_that_is_too_long_is_retried_at_half_the_size():
     def script(request):
         return (
             ContextTooLong("too long")
@@ -271,7 +271,7 @@ async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
     assert len(reflection.patches) == 1 and not it.discarded
 
 
-async def test_a_failing_rollout_waits_for_the_calls_already_paid_for():
+async def test_calls_in_flight_finish_before_a_rollout_error_is_raised():
     it = scripted(lambda request: analysis(append("A rule.")), minibatch_size=1)
 
     async def fail():
@@ -296,7 +296,7 @@ async def test_small_models_get_smaller_replies_and_prompts_that_fit():
     assert len(text_of(request)) / 4 + request.max_tokens <= 8_192
 
 
-async def test_skill_aware_reflection_sorts_lapses_into_notes():
+async def test_skill_aware_reflection_records_lapses_as_notes():
     reply = analysis(append("A rule."), appendix_notes=["Check the sum.", None, " "])
     it = scripted(lambda request: reply, use_skill_aware_reflection=True)
     reflection = await reflect_on(
@@ -311,7 +311,7 @@ async def test_skill_aware_reflection_sorts_lapses_into_notes():
     assert "appendix_notes" in text_of(it.asked("reflect.success")[0])
 
 
-async def test_notes_from_failures_only_leave_the_success_prompt_alone():
+async def test_with_notes_from_failures_only_the_success_prompt_is_unchanged():
     prompts = []
     for wanted in (
         {"use_skill_aware_reflection": True, "skill_aware_appendix_source": "failure_only"},
@@ -326,7 +326,7 @@ async def test_notes_from_failures_only_leave_the_success_prompt_alone():
     assert prompts[0] == prompts[1]
 
 
-async def test_without_skill_awareness_notes_are_neither_asked_for_nor_kept():
+async def test_without_skill_awareness_notes_are_neither_requested_nor_kept():
     it = scripted(lambda request: analysis(append("A rule."), appendix_notes=["Check the sum."]))
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
@@ -370,7 +370,7 @@ async def test_analysts_may_name_only_items_they_were_shown():
         ),
     ],
 )
-async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tokens):
+async def test_the_rewrite_modes_have_their_own_payload(mode, field, entry, tokens):
     it = scripted(
         lambda request: {"patch": {"reasoning": "r", field: [entry, None, {}]}},
         skill_update_mode=mode,
@@ -387,7 +387,7 @@ async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tok
     assert recorded == proposal.payload and recorded.title == "t"
 
 
-async def test_proposals_beside_the_summary_instead_of_in_the_patch_are_found():
+async def test_proposals_outside_the_patch_are_found():
     it = scripted(lambda request: {"reasoning": "r", "edits": [append("A rule.")]})
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
@@ -395,7 +395,7 @@ async def test_proposals_beside_the_summary_instead_of_in_the_patch_are_found():
     assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == ["A rule."]
 
 
-async def test_no_more_calls_run_at_one_time_than_there_are_workers():
+async def test_concurrent_calls_are_limited_to_the_number_of_workers():
     running, most = 0, 0
 
     async def slow(request):
@@ -430,12 +430,12 @@ CASES = [
 ]
 
 
-def test_one_failure_of_each_kind_comes_before_a_second_of_any():
+def test_one_failure_of_each_kind_is_chosen_before_a_second_one():
     assert [chosen.item.id for chosen in worth_diagnosing(CASES, 3)] == ["a", "d", "b"]
     assert worth_diagnosing([CASES[2]], 3) == ()
 
 
-async def test_failures_are_tried_again_with_the_question_and_read():
+async def test_failures_are_rolled_out_again_with_the_question_and_shown():
     asked = []
 
     def script(request):
@@ -465,7 +465,7 @@ async def test_failures_are_tried_again_with_the_question_and_read():
 
 
 @pytest.mark.parametrize("reply", [BadReply("no"), {"instruction": ""}, {"instruction": None}])
-async def test_without_an_instruction_nothing_is_tried_again(reply):
+async def test_without_an_instruction_nothing_is_rolled_out_again(reply):
     async def reroll(instruction, items):
         raise AssertionError("there is nothing to ask")
 

@@ -93,7 +93,7 @@ def test_neither_the_skill_nor_the_task_is_repeated():
     assert "[the skill]" in shown and "[the task, as above]" in shown
 
 
-def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
+def test_long_trajectories_are_cut_in_the_middle_and_keep_their_reason():
     steps = [TrajectoryStep("message", "FIRST " + "middle " * 20_000 + " LAST")]
     cases = [
         ItemAttempts(item(f"i{n}"), (outcome(f"i{n}", 0, feedback=f"reason {n}", steps=steps),))
@@ -107,7 +107,7 @@ def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
     assert len(re.findall(r"\[… [\d,]+ characters left out …\]", shown)) == 4
 
 
-def test_a_short_trajectory_beside_a_long_one_is_shown_whole():
+def test_a_short_trajectory_beside_a_long_one_is_not_cut():
     long = ItemAttempts(
         item("long"), (outcome("long", 0, steps=[TrajectoryStep("message", "x" * 100_000)]),)
     )
@@ -117,7 +117,7 @@ def test_a_short_trajectory_beside_a_long_one_is_shown_whole():
     assert "y" * 2_000 in render_cases([long, short], SKILL, 3_000)
 
 
-def test_attempts_of_one_item_stand_side_by_side_and_broken_ones_are_left_out():
+def test_attempts_of_one_item_are_shown_together_without_failed_ones():
     outcomes = (
         outcome("i1", 0, answer="bad"),
         broken("i1", 1),
@@ -140,7 +140,7 @@ def test_items_of_other_splits_never_reach_the_optimizer(split):
 
 @settings(deadline=None)
 @given(st.text(max_size=2_000), st.integers(50, 500))
-def test_the_note_says_exactly_how_much_is_missing(text, room):
+def test_the_note_states_exactly_how_much_was_cut(text, room):
     short = head_and_tail(text, room)
     if len(text) <= room:
         assert short == text
@@ -154,7 +154,7 @@ def test_the_note_says_exactly_how_much_is_missing(text, room):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=20), st.integers(0, 50_000))
-def test_shares_never_pass_the_room_and_the_smallest_are_served_first(sizes, room):
+def test_shares_fit_the_available_space_and_the_smallest_are_filled_first(sizes, room):
     shares = fair_shares(sizes, room)
     assert sum(shares) <= room
     assert all(share <= size for share, size in zip(shares, sizes, strict=True))
@@ -166,7 +166,7 @@ def test_shares_never_pass_the_room_and_the_smallest_are_served_first(sizes, roo
         ) >= room // len(sizes)
 
 
-def test_patterns_pair_analysts_descriptions_with_the_items_they_named():
+def test_patterns_match_analysts_descriptions_with_the_named_items():
     outcomes = [
         outcome("a", 0, feedback="format: no tag"),
         outcome("b", 0, feedback="format: no tag"),
@@ -198,7 +198,7 @@ def test_without_analysts_the_graders_reason_groups_failures():
     ]
 
 
-def test_a_pattern_never_claims_items_that_succeeded():
+def test_a_pattern_never_lists_items_that_succeeded():
     notes = (FailureNote("slip", "d", 2, ("a", "b")),)
     (pattern,) = failure_patterns(
         [outcome("a", 0), outcome("b", 1)], [Patch((), "failure", failure_summary=notes)]
@@ -206,7 +206,7 @@ def test_a_pattern_never_claims_items_that_succeeded():
     assert pattern.task_ids == ("a",) and pattern.count == 1
 
 
-def test_rejected_edits_are_told_with_their_scores():
+def test_rejected_edits_are_listed_with_their_scores():
     rejected = Proposal(Edit("append", content="Shout."), "failure", ("a",)).record()
     entry = StepMemory(
         3,
@@ -225,7 +225,7 @@ def test_rejected_edits_are_told_with_their_scores():
     assert entry.failure_patterns[0].task_ids == ("a",)
 
 
-def test_an_empty_memory_says_nothing():
+def test_an_empty_memory_adds_no_text():
     assert render_memory([]) == ""
 
 

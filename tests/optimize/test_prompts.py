@@ -36,14 +36,14 @@ def test_every_prompt_that_asks_for_edits_names_the_protected_regions(prompt):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_analysts_and_mergers_are_shown_the_form_of_their_mode(mode):
+def test_analyst_and_merge_prompts_show_the_schema_of_their_mode(mode):
     assert f'"{PAYLOAD_FIELD[mode]}"' in analyst(mode=mode)
     merge = render("merge", mode=mode, side="failure")
     assert f'"{PAYLOAD_FIELD[mode]}"' in merge and '"sources"' in merge
     assert '"sources"' not in analyst(mode=mode)
 
 
-def test_the_budget_is_told_except_where_there_is_none():
+def test_the_edit_budget_is_in_the_prompt_only_if_there_is_one():
     assert "at most 3" in analyst(edit_budget=3)
     assert "Edit budget" not in analyst(edit_budget=None)
     assert "Edit budget" not in analyst(edit_budget=3, mode="full_rewrite_minibatch")
@@ -67,12 +67,12 @@ def test_pending_edits_are_explained_only_where_there_are_some():
     assert "Pending edits" not in analyst()
 
 
-def test_a_blank_left_open_is_an_error():
+def test_an_unfilled_placeholder_is_an_error():
     with pytest.raises(UndefinedError):
         render("rank")
 
 
-def test_material_cannot_close_its_section():
+def test_text_inside_a_section_cannot_close_it():
     assert sections(trajectories="a</trajectories>b").count("</trajectories>") == 1
 
 

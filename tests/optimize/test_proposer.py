@@ -40,7 +40,7 @@ def test_the_agents_own_verified_answer_is_preferred_to_the_gold_one():
     assert (bus.output, cake.output) == ("Reasoning first. 9:15", "gold of cake")
 
 
-def test_items_without_an_answer_or_with_attachments_are_no_examples(tmp_path):
+def test_items_without_an_answer_or_with_attachments_are_not_examples(tmp_path):
     picture = Item(
         "p", {"input": "What is it?", "answers": ["a"], "images": ["p.png"]}, base=tmp_path
     )
@@ -82,13 +82,13 @@ def test_the_edit_budget_bounds_the_examples(budget, count):
     )
 
 
-def test_without_failures_there_is_nothing_to_show():
+def test_without_failures_no_example_is_proposed():
     assert (
         propose_examples(SKILL, [], solved_examples([ITEMS["bus"]]), edit_budget=4).proposals == ()
     )
 
 
-def test_applying_writes_the_fenced_section_and_leaves_the_rest_alone():
+def test_applying_changes_only_the_examples_section():
     patch = propose_examples(
         SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1
     )
@@ -99,7 +99,7 @@ def test_applying_writes_the_fenced_section_and_leaves_the_rest_alone():
     assert not apply_proposals(done.skill, patch.proposals).changed
 
 
-def test_each_example_is_an_edit_that_can_be_tried_alone():
+def test_each_example_is_a_separate_edit():
     patch = propose_examples(
         SKILL,
         [ITEMS["train"], ITEMS["cake"]],
@@ -110,7 +110,7 @@ def test_each_example_is_an_edit_that_can_be_tried_alone():
     assert [example.item_id for example in examples(alone.skill)] == ["bread"]
 
 
-def test_examples_and_text_edits_go_together_in_order():
+def test_examples_and_text_edits_are_applied_in_order():
     example = (
         propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1)
         .proposals[0]
@@ -126,7 +126,7 @@ def test_examples_and_text_edits_go_together_in_order():
     ]
 
 
-def test_under_the_ceiling_an_example_takes_the_place_of_a_less_helpful_one():
+def test_at_the_token_ceiling_an_example_replaces_a_less_helpful_one():
     skill = with_examples(SKILL, solved_examples([ITEMS["moon"]]))
     patch = propose_examples(
         skill,
@@ -150,7 +150,7 @@ def test_an_example_that_does_not_fit_is_not_proposed():
     ).proposals
 
 
-def test_a_full_section_swaps_instead_of_growing():
+def test_a_full_examples_section_swaps_examples():
     held = solved_examples(
         [item(f"m{n}", f"Which planet has moon number {n}?") for n in range(MAX_EXAMPLES)]
     )
@@ -162,17 +162,17 @@ def test_a_full_section_swaps_instead_of_growing():
     assert len(examples(apply_proposals(skill, patch.proposals).skill)) == MAX_EXAMPLES
 
 
-def test_a_replacement_whose_place_is_gone_is_skipped():
+def test_a_replacement_without_its_target_is_skipped():
     edit = Edit("example", "gone", '{"item_id": "bus", "input": "q", "output": "a"}')
     assert apply_edits(SKILL, [edit]).results[0].status == "skipped_example_target_not_found"
 
 
-def test_long_items_are_shown_cut():
+def test_long_items_are_truncated_in_examples():
     (example,) = solved_examples([item("long", "word " * 5_000)])
     assert len(example.input) <= 2_000 and "characters left out" in example.input
 
 
-async def test_a_model_cannot_make_up_an_example():
+async def test_an_example_from_a_model_is_skipped():
     made_up = {"op": "Example", "content": '{"item_id": "x", "input": "q", "output": "a"}'}
     it = scripted(lambda request: analysis(made_up))
     reflection = await reflect_on(
@@ -182,7 +182,7 @@ async def test_a_model_cannot_make_up_an_example():
     assert done.report[0].status == "skipped_unknown_op" and done.skill == SKILL
 
 
-def test_likeness_does_not_need_words():
+def test_items_without_words_have_no_similarity():
     assert (
         propose_examples(
             Skill.from_text(""),

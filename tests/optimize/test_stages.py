@@ -75,7 +75,7 @@ async def test_nothing_proposed_gives_an_empty_patch():
     ).proposals == ()
 
 
-async def test_failures_and_successes_merge_apart_and_then_meet():
+async def test_failures_and_successes_are_merged_separately_and_then_together():
     it = scripted(keep_all)
     patches = [patch("a"), patch("b", "contrast"), patch("c", "success"), patch("d", "success")]
     merged = await merge_patches(it.optimizer, SKILL, patches, step=2, meta_skill="Keep it short")
@@ -89,7 +89,7 @@ async def test_failures_and_successes_merge_apart_and_then_meet():
     assert all("Keep it short" in text_of(request) for request in it.model.requests)
 
 
-async def test_merging_goes_up_level_by_level_in_batches():
+async def test_merging_proceeds_by_level_in_batches():
     it = scripted(keep_all, merge_batch_size=2)
     merged = await merge_patches(it.optimizer, SKILL, [patch(str(n)) for n in range(5)], step=1)
     assert [request.purpose.removeprefix("step 1 failure ") for request in it.model.requests] == [
@@ -116,7 +116,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
     assert merged.proposals[0].edit.support_count == 4
 
 
-async def test_an_edit_without_sources_is_traced_to_its_equal():
+async def test_an_edit_without_sources_gets_those_of_an_equal_edit():
     it = scripted(lambda request: {"edits": [append("rule  A."), append("Rule b.")]})
     merged = await merge_patches(
         it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
@@ -128,7 +128,7 @@ async def test_an_edit_without_sources_is_traced_to_its_equal():
     "reply",
     [BadReply("no"), "not JSON at all", {"edits": []}, {"edits": None}, {"edits": ["text"]}],
 )
-async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_and_says_so(reply):
+async def test_an_unusable_merge_becomes_a_union_without_duplicates_and_is_reported(reply):
     it = scripted(lambda request: reply)
     merged = await merge_patches(
         it.optimizer,
@@ -143,13 +143,13 @@ async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_an
 
 
 @pytest.mark.parametrize("error", [NetworkFailed("gone"), AuthFailed("no key")])
-async def test_an_optimizer_that_cannot_be_reached_is_not_papered_over(error):
+async def test_an_unreachable_optimizer_stops_the_merge(error):
     it = scripted(lambda request: error)
     with pytest.raises(type(error)):
         await merge_patches(it.optimizer, SKILL, [patch("a"), patch("b")], step=1)
 
 
-async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
+async def test_patches_too_long_for_one_prompt_are_merged_in_smaller_batches():
     it = scripted(keep_all, context_window=16_000)
     long = [
         Patch(
@@ -166,7 +166,7 @@ async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
     )
 
 
-async def test_patches_too_big_to_meet_at_all_become_a_union():
+async def test_patches_too_big_for_any_prompt_become_a_union():
     it = scripted(keep_all, context_window=8_000)
     long = [
         Patch(
@@ -181,7 +181,7 @@ async def test_patches_too_big_to_meet_at_all_become_a_union():
     assert "context window" in it.discarded[0].reason
 
 
-async def test_sides_too_big_to_meet_become_a_union():
+async def test_failures_and_successes_too_big_to_merge_become_a_union():
     it = scripted(keep_all, context_window=8_000)
     long = [
         Patch((Proposal(Edit("append", content="x " * 10_000), source, ("i",)),), source, ("i",))
@@ -191,7 +191,7 @@ async def test_sides_too_big_to_meet_become_a_union():
     assert not it.model.requests and it.discarded[0].what == "final level 0"
 
 
-async def test_both_sides_are_merged_at_the_same_time():
+async def test_failures_and_successes_are_merged_concurrently():
     both = asyncio.Barrier(2)
 
     async def meet(request):
@@ -260,7 +260,7 @@ def test_schedules_give_the_published_tables(scheduler, maximum, minimum, budget
     ] == budgets
 
 
-def test_steps_past_the_plan_stay_at_the_minimum():
+def test_steps_after_the_plan_stay_at_the_minimum():
     assert edit_budget("cosine", 20, 8, maximum=4, minimum=2) == 2
 
 
@@ -280,7 +280,7 @@ def contents(selection):
     return [proposal.payload.content for proposal in selection.proposals]
 
 
-async def test_within_the_budget_nobody_is_asked():
+async def test_within_the_edit_budget_no_ranking_is_requested():
     it = scripted(lambda request: {})
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 2), Context(1, 2), control="fixed"
@@ -309,7 +309,7 @@ async def test_over_the_budget_the_optimizer_ranks():
 @pytest.mark.parametrize(
     "reply", [BadReply("no"), "no JSON", {"selected_indices": []}, {"selected_indices": [8, -1]}]
 )
-async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
+async def test_without_a_usable_ranking_support_decides_and_it_is_reported(reply):
     it = scripted(lambda request: reply)
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 3, 2, 3), Context(1, 2), control="fixed"
@@ -319,7 +319,7 @@ async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
     assert [said.stage for said in it.discarded] == ["rank"]
 
 
-async def test_a_budget_of_zero_applies_nothing_and_asks_nobody():
+async def test_an_edit_budget_of_zero_applies_nothing_and_sends_nothing():
     it = scripted(lambda request: {})
     assert (
         await select_proposals(
@@ -339,7 +339,7 @@ async def test_control_none_means_no_limit():
 
 
 @pytest.mark.parametrize(("said", "budget"), [(1, 1), (99, 3), (-4, 0), ("2", 2)])
-async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budget):
+async def test_an_autonomous_learning_rate_is_limited_to_the_number_of_proposals(said, budget):
     def script(request):
         if request.stage == "lr_autonomous":
             return {"learning_rate": said, "reasoning": "r", "confidence": 0.9, "risk_notes": None}
@@ -358,7 +358,7 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
     assert "Step 1 was rejected" in text_of(it.asked("lr_autonomous")[0])
 
 
-async def test_no_usable_learning_rate_is_zero_and_said():
+async def test_an_unusable_learning_rate_is_zero_and_reported():
     it = scripted(lambda request: {"learning_rate": "a lot"})
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 1), Context(1, 4), control="autonomous"
@@ -367,7 +367,7 @@ async def test_no_usable_learning_rate_is_zero_and_said():
     assert it.discarded[0].stage == "lr_autonomous"
 
 
-async def test_whole_rewrites_are_never_cut():
+async def test_full_rewrites_are_never_truncated():
     it = scripted(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     whole = Patch(
         tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
@@ -377,7 +377,7 @@ async def test_whole_rewrites_are_never_cut():
     ).proposals == whole.proposals
 
 
-async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
+async def test_proposals_that_exceed_the_window_are_truncated():
     it = scripted(lambda request: {"selected_indices": [0]}, context_window=8_000)
     long = Patch(
         tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)),
@@ -413,18 +413,18 @@ def test_patch_mode_applies_the_edits_and_reports_each():
     assert done.report[0].edit.support_count == 2
 
 
-def test_a_candidate_equal_to_the_incumbent_is_no_change():
+def test_a_candidate_equal_to_the_incumbent_is_not_a_change():
     done = apply_proposals(SKILL, edits(Edit("delete", "not there")))
     assert not done.changed and done.skill == SKILL
 
 
-def test_edits_that_would_pass_the_token_ceiling_are_skipped():
+def test_edits_that_would_exceed_the_token_ceiling_are_skipped():
     made = edits(Edit("append", content="x" * 400))
     done = apply_proposals(SKILL, made, max_tokens=SKILL.tokens + 5)
     assert done.report[0].status == "skipped_over_token_ceiling" and not done.changed
 
 
-def test_part_of_a_patch_can_be_applied_alone():
+def test_part_of_a_patch_can_be_applied():
     made = edits(Edit("append", content="One."), Edit("append", content="Two."))
     assert "One." not in apply_proposals(SKILL, made[1:]).skill.body
 
@@ -452,7 +452,7 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
     assert "Say what a sum is." in text_of(request) and "Step 3 was rejected" in text_of(request)
 
 
-async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
+async def test_frontmatter_in_a_rewrite_is_not_added_to_the_body():
     skill = Skill.from_text("---\nname: adding\n---\n# Adding\n")
     it = scripted(
         lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"},
@@ -465,7 +465,7 @@ async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
 @pytest.mark.parametrize(
     "reply", [BadReply("no"), "no JSON", {"new_skill": " "}, {"new_skill": "x" * 4_000}]
 )
-async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
+async def test_an_unusable_rewrite_gives_no_candidate_and_is_reported(reply):
     it = scripted(
         lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500
     )
@@ -482,14 +482,14 @@ async def test_an_unreachable_optimizer_stops_the_rewrite():
         await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))
 
 
-async def test_a_rewrite_that_says_the_same_is_no_change():
+async def test_an_identical_rewrite_is_not_a_change():
     it = scripted(
         lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions"
     )
     assert not (await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
 
 
-async def test_full_rewrites_take_the_first_usable_candidate():
+async def test_full_rewrites_use_the_first_usable_candidate():
     skill = with_slow_update(SKILL, "Remember the carry.")
     candidates = [
         Proposal(SkillCandidate(name, ("new",), text), "failure")
@@ -503,7 +503,7 @@ async def test_full_rewrites_take_the_first_usable_candidate():
     assert done.rewrite.title == "b" and not it.model.requests
 
 
-async def test_full_rewrites_without_a_usable_candidate_leave_none():
+async def test_full_rewrites_without_a_usable_candidate_give_none():
     it = scripted(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     assert (await rewrite_skill(it.optimizer, SKILL, [], Context(1))).skill is None
 
@@ -522,7 +522,7 @@ def pair(name: str, previous: float, current: float) -> Pair:
 PAIRS = (pair("up", 0, 1), pair("down", 1, 0.5), pair("stuck", 0, 0), pair("fine", 1, 1))
 
 
-def test_pairs_are_named_by_what_changed():
+def test_pairs_are_classified_by_what_changed():
     assert [p.kind for p in PAIRS] == ["improved", "regressed", "persistent_fail", "stable_success"]
     record = PAIRS[1].record()
     assert (record.id, record.category) == ("down", "regressed")
@@ -548,13 +548,13 @@ def test_only_items_scored_under_both_skills_are_paired():
         ("unchanged", ["stuck", "fine"]),
     ],
 )
-def test_policies_keep_their_kinds(policy, kept):
+def test_each_pair_policy_keeps_its_kinds_of_pairs(policy, kept):
     assert [p.item.id for p in keep_pairs(PAIRS, policy)] == kept
 
 
 @settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 8))
-async def test_topping_up_tries_items_in_planned_order_until_enough_changed(changed, target):
+async def test_topping_up_rolls_out_items_in_planned_order_until_enough_changed(changed, target):
     order = [item(str(n)) for n in range(len(changed))]
     rounds = []
 
@@ -577,7 +577,7 @@ async def test_a_full_sample_needs_no_topping_up():
     assert await top_up(PAIRS, [item("more")], 2, compare) == PAIRS
 
 
-async def test_the_slow_update_compares_both_skills_on_the_real_number_of_items():
+async def test_the_slow_update_prompt_states_the_number_of_compared_items():
     it = scripted(lambda request: {"reasoning": "r", "slow_update_content": " Mind the carry. "})
     current = with_slow_update(SKILL, "Old guidance.")
     lesson = await write_lesson(it.optimizer, BEFORE, current, PAIRS, epoch=2, step=8)
@@ -601,7 +601,7 @@ async def test_the_slow_update_compares_both_skills_on_the_real_number_of_items(
     assert request.max_tokens == 16_384
 
 
-async def test_a_single_item_is_called_an_item():
+async def test_the_prompt_uses_the_singular_for_one_item():
     it = scripted(lambda request: {"slow_update_content": "x"})
     await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS[:1], epoch=2, step=8)
     assert "the same 1 training item:" in text_of(it.model.requests[0])
@@ -632,7 +632,7 @@ async def test_the_meta_skill_replaces_the_previous_advice():
 @pytest.mark.parametrize(
     "reply", [BadReply("no"), "no JSON", {"slow_update_content": None, "meta_skill_content": None}]
 )
-async def test_no_usable_text_is_no_content(reply):
+async def test_an_unusable_reply_gives_no_content(reply):
     it = scripted(lambda request: reply)
     assert (await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)).text == ""
     assert (
@@ -643,7 +643,7 @@ async def test_no_usable_text_is_no_content(reply):
     )
 
 
-async def test_without_pairs_nobody_is_asked():
+async def test_without_pairs_no_request_is_sent():
     it = scripted(lambda request: AuthFailed("no"))
     assert (await write_lesson(it.optimizer, BEFORE, SKILL, (), epoch=2, step=8)).text == ""
     assert (
@@ -651,7 +651,7 @@ async def test_without_pairs_nobody_is_asked():
     ).text == ""
 
 
-async def test_a_dead_key_stops_the_slow_update():
+async def test_a_rejected_key_stops_the_slow_update():
     it = scripted(lambda request: AuthFailed("no"))
     with pytest.raises(AuthFailed):
         await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)
@@ -660,7 +660,7 @@ async def test_a_dead_key_stops_the_slow_update():
 NOTES = ("Check the sum twice.", "Check sums two times.", "Write the unit.")
 
 
-def test_notes_come_in_planned_order_each_once():
+def test_notes_are_in_planned_order_without_duplicates():
     patches = [
         Patch((), "failure", appendix_notes=("b", "a")),
         Patch((), "success", appendix_notes=("a", "c")),
@@ -668,7 +668,7 @@ def test_notes_come_in_planned_order_each_once():
     assert collect_notes(patches) == ("b", "a", "c")
 
 
-async def test_up_to_the_threshold_nothing_happens():
+async def test_up_to_the_threshold_notes_are_not_condensed():
     for threshold in (0, 3):
         it = scripted(lambda request: {"notes": ["x"]}, skill_aware_consolidate_threshold=threshold)
         assert await consolidate_notes(it.optimizer, NOTES, step=1) is None
@@ -701,7 +701,7 @@ async def test_above_the_threshold_notes_are_condensed():
         {"notes": ["a"] * 3},
     ],
 )
-async def test_what_does_not_shrink_is_not_kept_and_that_is_said(reply):
+async def test_condensed_notes_that_do_not_shrink_are_discarded_and_reported(reply):
     it = scripted(lambda request: reply, skill_aware_consolidate_threshold=2)
     assert await consolidate_notes(it.optimizer, NOTES, step=1) is None
     assert it.discarded[0].stage == "appendix_consolidate"

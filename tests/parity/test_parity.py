@@ -48,7 +48,7 @@ def reference(scenario: Scenario) -> Outcome:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_paper_recipe_decides_as_the_reference_did(
+async def test_the_paper_recipe_decides_as_skillopt_did(
     server: ParityServer, tmp_path: Path, mode: str, seed: int
 ) -> None:
     scenario = Scenario(seed, mode)
@@ -59,7 +59,7 @@ async def test_the_paper_recipe_decides_as_the_reference_did(
 
 
 @pytest.mark.parametrize("scenario", [*SHORT_PROBES, FORGETFUL], ids=lambda scenario: scenario.name)
-async def test_where_the_reference_is_wrong_the_runs_part_there_and_nowhere_before(
+async def test_the_first_difference_from_skillopt_is_at_its_known_defect(
     server: ParityServer, tmp_path: Path, scenario: Scenario
 ) -> None:
     outcome = await ours.run(scenario, server.url, tmp_path)
@@ -75,7 +75,7 @@ def test_twenty_seeds_and_every_probe_are_recorded_for_each_mode() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_recorded_runs_hold_everything_worth_comparing(mode: str) -> None:
+def test_the_recorded_runs_cover_every_kind_of_decision(mode: str) -> None:
     runs = [reference(scenario) for scenario in plain(20) if scenario.mode == mode]
     steps = [step for run in runs for step in run.steps]
 
@@ -128,7 +128,7 @@ def test_another_final_or_best_skill_is_not_explained(part: str) -> None:
     assert not compare(scenario, run, replace(run, **{part: "# Something else\n"})).expected
 
 
-def test_more_seeds_than_recorded_need_the_reference_itself(
+def test_more_seeds_than_recorded_need_skillopt_installed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
@@ -147,7 +147,7 @@ def test_more_seeds_than_recorded_need_the_reference_itself(
     ),
     budget=st.integers(1, 6),
 )
-def test_the_scripted_optimizer_does_not_care_how_trajectories_are_grouped(
+def test_the_scripted_optimizer_does_not_depend_on_the_grouping_of_trajectories(
     seed: int, groups: list[set[int]], rules: set[tuple[int, str]], budget: int
 ) -> None:
     skill = world.rewritten(

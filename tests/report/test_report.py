@@ -24,8 +24,8 @@ from tests.report.recorded_runs import (
     before_first_event,
     improved,
     screening_run,
-    step_record,
 )
+from tests.support.records import step_record
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202edetcelfer\u2066'
 
@@ -56,7 +56,7 @@ def parsed(text: str) -> _Page:
     return page
 
 
-async def test_the_file_stands_alone(tmp_path: Path) -> None:
+async def test_the_report_is_self_contained(tmp_path: Path) -> None:
     path = write_report(await improved(tmp_path / "run"))
     text = path.read_text()
     page = parsed(text)
@@ -65,21 +65,21 @@ async def test_the_file_stands_alone(tmp_path: Path) -> None:
     assert "default-src 'none'" in text and "unsafe-inline" not in text
 
 
-async def test_it_says_what_was_tried_and_what_was_rejected_and_why(tmp_path: Path) -> None:
+async def test_the_report_lists_tried_and_rejected_edits_with_reasons(tmp_path: Path) -> None:
     text = write_report(await improved(tmp_path / "run")).read_text()
     assert "carries gold answer of item t03" in text
     assert "The answer to t03 is 42." in text
     assert "dropped" in text and "because" in text
 
 
-async def test_it_names_date_data_models_and_version(tmp_path: Path) -> None:
+async def test_the_report_names_date_data_models_and_version(tmp_path: Path) -> None:
     text = write_report(await improved(tmp_path / "run")).read_text()
     for expected in ("/somewhere/tasks.jsonl", "8 selection", "practice/agent", "1.2.3", "hard sc"):
         assert expected in text
     assert re.search(r"Started</td><td>20\d\d-\d\d-\d\d \d\d:\d\d", text)
 
 
-async def test_a_shared_report_has_no_path_of_this_machine(tmp_path: Path) -> None:
+async def test_a_shared_report_has_no_local_paths(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run", text=f"I looked at {tmp_path}/run/secret.txt")
     shared = write_report(path, tmp_path / "shared.html", share=True).read_text()
     for folder in (str(tmp_path), str(Path.home()), "/somewhere"):
@@ -101,7 +101,7 @@ async def test_the_final_skill_can_be_copied(tmp_path: Path) -> None:
     assert skill == BEST
 
 
-def test_an_unproven_result_is_said_to_be_unproven(tmp_path: Path) -> None:
+def test_an_unproven_result_is_marked_as_unproven(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=8, finish="no_improvement")
     text = write_report(path).read_text()
     assert "The initial skill is handed back" in text
@@ -111,7 +111,7 @@ def test_an_unproven_result_is_said_to_be_unproven(tmp_path: Path) -> None:
     assert "What was found, unproven" in markdown
 
 
-def test_many_items_make_no_endless_page(tmp_path: Path) -> None:
+def test_many_items_are_shown_in_pages(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=8, items=360, rollouts=720)
     text = write_report(path).read_text()
     assert text.count('<details class="item"') == 360
@@ -120,7 +120,7 @@ def test_many_items_make_no_endless_page(tmp_path: Path) -> None:
     assert 'id="item-search"' in text
 
 
-async def test_nothing_a_model_or_user_wrote_is_run_or_hidden(tmp_path: Path) -> None:
+async def test_text_of_models_and_users_is_neither_executed_nor_hidden(tmp_path: Path) -> None:
     skill = INITIAL + EVIL + "\n"
     text = write_report(await improved(tmp_path / "run", skill=skill, text=EVIL)).read_text()
     page = parsed(text)
@@ -129,13 +129,13 @@ async def test_nothing_a_model_or_user_wrote_is_run_or_hidden(tmp_path: Path) ->
     assert "\\x1b[2K\\u202edetcelfer" in text
 
 
-async def test_a_report_written_twice_is_the_same_bytes(tmp_path: Path) -> None:
+async def test_a_report_written_twice_is_identical(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     first = write_report(path, tmp_path / "a").read_bytes()
     assert first == write_report(path, tmp_path / "b").read_bytes()
 
 
-async def test_unknown_prices_are_said(tmp_path: Path) -> None:
+async def test_unknown_prices_are_reported(tmp_path: Path) -> None:
     story = read_story(await improved(tmp_path / "run"))
     unpriced = replace(story, total=replace(story.total, usd=None))
     assert "no price known" in markdown_report(unpriced)
@@ -154,7 +154,7 @@ def test_every_state_has_a_report(tmp_path: Path) -> None:
         write_report(tmp_path / "stopped", format="pdf")
 
 
-def test_long_trajectories_are_cut_and_say_by_how_much() -> None:
+def test_long_trajectories_are_cut_with_the_number_of_cut_characters() -> None:
     steps = tuple(TrajectoryStep("tool_result", "x" * 10_000, name="sh") for _ in range(40))
     outcome = Outcome("a", 0, "scored", Score(1.0), None, Attempt("done", steps))
     short = short_trajectory(outcome)
@@ -183,7 +183,7 @@ async def test_a_run_of_long_answers_keeps_the_file_small(tmp_path: Path) -> Non
     assert write_report(path).stat().st_size < 400_000
 
 
-async def test_the_curve_says_its_numbers_to_those_who_cannot_see_it(tmp_path: Path) -> None:
+async def test_the_curve_has_a_text_alternative_with_its_numbers(tmp_path: Path) -> None:
     drawn = score_chart(read_story(await improved(tmp_path / "run")))
     [label] = re.findall(r'aria-label="([^"]*)"', drawn)
     assert "initial 42.9\u00a0%, step 1 87.5\u00a0%" in label
@@ -263,7 +263,7 @@ def test_an_ablation_has_a_report_with_the_worth_of_each_part(tmp_path: Path) ->
     assert "promoted" not in markdown and "trained with" not in markdown
 
 
-def test_a_report_says_what_a_run_does_now_only_while_it_runs(tmp_path: Path) -> None:
+def test_the_current_stage_is_shown_only_while_a_run_is_running(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
     assert "Now: baseline" in write_report(tmp_path / "run").read_text()
@@ -271,7 +271,7 @@ def test_a_report_says_what_a_run_does_now_only_while_it_runs(tmp_path: Path) ->
     assert "Now:" not in write_report(tmp_path / "run").read_text()
 
 
-def test_words_of_another_version_are_shown_as_they_were_recorded(tmp_path: Path) -> None:
+def test_unknown_values_of_another_version_are_shown_as_recorded(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     ended = StepFinished(
         epoch=1,
@@ -280,7 +280,7 @@ def test_words_of_another_version_are_shown_as_they_were_recorded(tmp_path: Path
         skill=INITIAL,
         skill_hash="old",
         best_skill=INITIAL,
-        record=step_record(1, "skip_full_moon"),
+        record=step_record(action="skip_full_moon"),
     )
     run.emit(ended)
     run.finish("struck_by_lightning", INITIAL)

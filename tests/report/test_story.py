@@ -16,9 +16,10 @@ from skillfit.models import Usage
 from skillfit.report import RunFollower, open_details, read_story
 from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
-from skillfit.report.run_text import comparisons, fullest_cap, next_commands
+from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _is_in_skill
+from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -34,20 +35,20 @@ from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import JOURNAL, dump, in_use, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
+from skillfit.tasks.item import Attempt, Score
 from tests.report.recorded_runs import (
     ADDED,
     BEST,
     INITIAL,
-    NOWHERE,
     WrittenRun,
     before_first_event,
     improved,
     screening_run,
-    step_record,
 )
+from tests.support.records import standings, step_record
 
 
-async def test_an_improved_run_is_told_with_its_evidence(tmp_path: Path) -> None:
+async def test_an_improved_run_has_its_evidence_in_the_story(tmp_path: Path) -> None:
     story = read_story(await improved(tmp_path / "run"))
     assert story.verdict == (
         "The skill is better: 50\u00a0% → 87.5\u00a0% on fresh rollouts,"
@@ -88,7 +89,7 @@ async def test_rejected_proposals_have_their_reason(tmp_path: Path) -> None:
     assert any("80 %" in notice.text for notice in story.notices if notice.kind == "warning")
 
 
-async def test_the_bill_is_the_journals(tmp_path: Path) -> None:
+async def test_usage_equals_the_journals_usage(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     story = read_story(path)
     with closing(RunDirectory.read(path)) as run:
@@ -120,7 +121,7 @@ def test_a_skill_has_the_origin_and_worth_of_each_line(tmp_path: Path) -> None:
     assert all(line.low < (line.worth or 0.0) < line.high for line in written)
 
 
-def test_text_is_worth_the_opposite_of_its_deletion() -> None:
+def test_the_effect_of_text_is_the_negated_effect_of_its_deletion() -> None:
     edit = EditSummary(
         "i01", 0, Edit("delete", "Be kind.", ""), "pending", mean=-0.2, low=-0.3, high=-0.1
     )
@@ -135,7 +136,7 @@ def test_protected_regions_are_marked_line_by_line() -> None:
     assert [line.number for line in lines if line.frontmatter] == [1, 2, 3]
 
 
-async def test_a_run_that_did_not_improve_hands_back_the_initial_skill(tmp_path: Path) -> None:
+async def test_a_run_that_did_not_improve_returns_the_initial_skill(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     await run.roll("ship", "old", [0, 0, 0, 0, 1, 1, 1, 1])
     await run.roll("ship", "new", [0, 0, 0, 0, 1, 1, 1, 0])
@@ -150,7 +151,31 @@ async def test_a_run_that_did_not_improve_hands_back_the_initial_skill(tmp_path:
     assert [version.name for version in story.versions] == ["initial", "unproven", "best"]
 
 
-async def test_graded_scores_are_higher_and_lower_not_only_fixed_and_broken(
+@pytest.mark.parametrize(
+    ("verdict", "doubt"),
+    [("improved", ""), ("inconclusive", ", not confirmed"), ("", ", not verified")],
+)
+async def test_a_tile_says_whether_its_score_is_a_result(
+    tmp_path: Path, verdict: str, doubt: str
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.measured("baseline", "old", 0.5)
+    run.step(1, "accept", BEST, "new")
+    run.measured("step_0001", "new", 0.75)
+    if verdict:
+        await run.roll("ship", "old", [0, 0, 0, 0, 1, 1, 1, 1])
+        await run.roll("ship", "new", [0, 0, 1, 1, 1, 1, 1, 1])
+        run.ship(verdict, 0.25, (-0.1, 0.6))
+        best = BEST if verdict == "improved" else INITIAL
+        run.finish(verdict, best, BEST, unproven=best == INITIAL)
+    run.close()
+    tiles = {fact.name: fact for fact in facts(read_story(tmp_path / "run"))}
+    scores = tiles["Fresh rollouts" if verdict else "Selection split"]
+    assert scores.note == f"+25.0 points, 8 items{doubt}"
+    assert ("Unproven skill" in tiles) == (verdict == "inconclusive")
+
+
+async def test_graded_scores_are_reported_as_higher_and_lower(
     tmp_path: Path,
 ) -> None:
     run = WrittenRun(tmp_path / "run", {"evaluation": {"gate_metric": "soft"}})
@@ -177,7 +202,7 @@ async def test_items_are_listed_worst_first(tmp_path: Path) -> None:
     assert items[1].input == f"ticket {items[1].id}"
 
 
-def test_items_are_followed_over_the_steps_in_few_columns(tmp_path: Path) -> None:
+def test_item_scores_over_the_steps_fit_few_columns(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=30, items=10, rollouts=20)
     with open_details(path) as details:
         matrix = details.matrix(read_story(path), most=10)
@@ -198,7 +223,7 @@ def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path
             SlowUpdateFinished(
                 epoch=epoch,
                 action="accept",
-                result=SlowUpdateRecord(action="accept", standings=NOWHERE),
+                result=SlowUpdateRecord(action="accept", standings=standings()),
                 pairs=[],
                 all_pairs=[],
                 candidate=skill,
@@ -217,7 +242,7 @@ def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path
         opened.skill(4)
 
 
-def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
+def test_a_run_without_steps_is_reported_as_such(tmp_path: Path) -> None:
     WrittenRun(tmp_path / "run").close()
     story = read_story(tmp_path / "run")
     assert story.state == "stopped"
@@ -226,12 +251,12 @@ def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_without_events_has_a_story_too(tmp_path: Path) -> None:
+def test_a_directory_without_events_has_a_story(tmp_path: Path) -> None:
     before_first_event(tmp_path / "run")
     assert read_story(tmp_path / "run").state == "stopped"
 
 
-def test_a_run_that_is_being_written_is_running_and_one_whose_writer_died_is_not(
+def test_a_run_is_running_only_while_its_writer_is_alive(
     tmp_path: Path,
 ) -> None:
     run = WrittenRun(tmp_path / "run")
@@ -269,7 +294,9 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
         ("something_new", "Ended (something new)"),
     ],
 )
-async def test_runs_that_ended_early_claim_nothing(tmp_path: Path, reason: str, said: str) -> None:
+async def test_runs_that_ended_early_report_no_result(
+    tmp_path: Path, reason: str, said: str
+) -> None:
     run = WrittenRun(tmp_path / "run")
     run.measured("baseline", "old", 3 / 8)
     run.step(1, "accept", BEST, "new")
@@ -282,7 +309,7 @@ async def test_runs_that_ended_early_claim_nothing(tmp_path: Path, reason: str, 
     assert story.failed == (reason == "infrastructure")
 
 
-def test_no_improvement_leaves_the_skill_as_it_is(tmp_path: Path) -> None:
+def test_without_improvement_the_skill_is_unchanged(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.finish("no_improvement", INITIAL)
     run.close()
@@ -310,7 +337,7 @@ async def test_a_story_that_follows_a_run_agrees_with_one_read_at_the_end(tmp_pa
     assert follower.story() == read_story(tmp_path / "run")
 
 
-async def test_a_terminal_fed_with_every_event_counts_as_a_reader_does(tmp_path: Path) -> None:
+async def test_the_terminal_counts_events_as_the_story_does(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=3, items=10, rollouts=20)
     builder = StoryBuilder()
     with open_details(path) as details:
@@ -325,7 +352,7 @@ async def test_a_terminal_fed_with_every_event_counts_as_a_reader_does(tmp_path:
 def test_the_time_left_is_predicted_from_the_last_steps(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=1, steps_per_epoch=4)
     for step in (1, 2, 3):
-        record = step_record(step, "reject")
+        record = step_record(step, action="reject")
         run.emit(
             StepFinished(
                 epoch=1,
@@ -360,7 +387,7 @@ async def test_a_run_that_was_resumed_after_its_end_is_not_finished(tmp_path: Pa
     assert builder.story().finish_reason == ""
 
 
-def test_requests_of_people_stand_in_the_story_until_the_run_takes_them_up(
+def test_steering_requests_are_in_the_story_until_the_run_handles_them(
     tmp_path: Path,
 ) -> None:
     run = WrittenRun(tmp_path / "run")
@@ -375,7 +402,7 @@ def test_requests_of_people_stand_in_the_story_until_the_run_takes_them_up(
 
 
 @pytest.mark.parametrize(("answer", "status"), [("approve", "promoted"), ("decline", "dropped")])
-def test_an_edit_under_review_waits_until_the_run_took_up_the_answer(
+def test_an_edit_is_under_review_until_the_run_handles_the_answer(
     tmp_path: Path, answer: Any, status: str
 ) -> None:
     run = WrittenRun(tmp_path / "run", {"review": True})
@@ -412,7 +439,7 @@ def test_an_unproven_skill_is_compared_by_its_own_score_on_the_test_split(tmp_pa
     assert (row.name, row.before, row.after) == ("Test split", "25\u00a0%", "50\u00a0%")
 
 
-def test_a_stop_is_done_when_the_run_has_stopped(tmp_path: Path) -> None:
+def test_a_stop_request_is_handled_when_the_run_has_stopped(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     request_steering(tmp_path / "run", "stop")
     assert not read_story(tmp_path / "run").decisions[0].done
@@ -420,7 +447,7 @@ def test_a_stop_is_done_when_the_run_has_stopped(tmp_path: Path) -> None:
     assert read_story(tmp_path / "run").decisions[0].done
 
 
-def test_an_ablation_that_has_not_finished_claims_no_steps(tmp_path: Path) -> None:
+def test_an_unfinished_ablation_reports_no_steps(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
     assert read_story(tmp_path / "run").verdict == "Measuring what each part of the skill is worth."
     run.close()
@@ -434,13 +461,27 @@ def test_an_ablation_that_has_not_finished_claims_no_steps(tmp_path: Path) -> No
     ]
 
 
-def test_a_reached_budget_is_the_one_to_raise(tmp_path: Path) -> None:
+def test_the_story_names_the_reached_budget(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", {"budget": {"calls": 2500000, "usd": 3.0}})
     run.finish("budget", INITIAL)
     run.close()
     story = replace(read_story(tmp_path / "run"), total=Usage(calls=2500000, usd=0.5))
     assert fullest_cap(story) == "calls"
     assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
+
+
+async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    assert read_story(run.path).isolation == ""
+    for number, isolation in enumerate(("", "bubblewrap")):
+        attempt = Attempt("billing", isolation=isolation)
+        outcome = Outcome("a", number, "scored", Score(1.0), attempt=attempt)
+        await run.journal.note(f"rollout/train/h/a/{number}", outcome, Outcome)
+    await run.journal.note("call/judge/x", 1, int)
+    run.close()
+    assert read_story(run.path).isolation == "bubblewrap"
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:
@@ -472,7 +513,7 @@ def test_a_story_is_plain_data(tmp_path: Path) -> None:
     assert load(RunStory, dump(RunStory, story)) == story
 
 
-def test_a_worked_example_is_told_in_words_and_found_in_the_skill() -> None:
+def test_a_worked_example_is_described_and_found_in_the_skill() -> None:
     example = Example("2 + 3 = ?", "5", "sum-1")
     edit = EditSummary(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
     assert edit.text == "worked example: 2 + 3 = ? → 5"

@@ -60,7 +60,7 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(
 @pytest.mark.parametrize(
     ("in_flight", "started"), [(1, [0, 3, 1, 4, 2, 5]), (2, [0, 3, 1, 4, 2, 5]), (3, [0, 1, 2])]
 )
-async def test_rollouts_of_one_skill_follow_each_other_where_few_run_at_once(
+async def test_with_low_concurrency_rollouts_of_one_skill_run_consecutively(
     setup: RolloutSetup, in_flight: int, started: list[int]
 ) -> None:
     order: list[int] = []
@@ -81,7 +81,7 @@ async def test_rollouts_of_one_skill_follow_each_other_where_few_run_at_once(
     deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(order=st.permutations(range(6)))
-def test_outcomes_stand_in_planned_order_however_they_finish(
+def test_outcomes_are_in_planned_order_whatever_order_they_finish_in(
     tmp_path_factory: pytest.TempPathFactory, order: list[int]
 ) -> None:
     async def run() -> list[str]:
@@ -131,7 +131,7 @@ async def test_a_recorded_rollout_is_never_run_again(setup: RolloutSetup) -> Non
         {"skill": Skill.from_text("Guess.")},
     ],
 )
-async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
+async def test_series_skill_repeat_and_instruction_distinguish_rollouts(
     setup: RolloutSetup, other: dict[str, Any]
 ) -> None:
     ran: list[str] = []
@@ -154,7 +154,7 @@ async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
     assert ran == ["", other.get("instruction", "")]
 
 
-async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(
+async def test_repeats_have_different_seeds_and_compared_skills_share_them(
     setup: RolloutSetup,
 ) -> None:
     seeds: list[tuple[str, int | None]] = []
@@ -175,7 +175,7 @@ async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(
     assert len({seed for _, seed in seeds}) == 12
 
 
-async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(setup: RolloutSetup) -> None:
+async def test_a_task_with_its_own_evaluator_needs_no_agent(setup: RolloutSetup) -> None:
     async def evaluate(skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         return Attempt(f"{skill.name}:{seed > 0}"), Score(0.5, 0.75)
 
@@ -185,7 +185,7 @@ async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(setup: Rollou
     assert [outcome.score for outcome in outcomes] == [Score(0.5, 0.75)] * 2
 
 
-async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(
+async def test_the_window_limits_concurrency_and_a_slow_rollout_does_not_block_others(
     setup: RolloutSetup,
 ) -> None:
     running = most = 0
@@ -212,7 +212,7 @@ async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(
     assert finished[-1] == "sum-000"
 
 
-async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_timeout(
+async def test_a_rollout_over_its_time_limit_is_killed_with_its_processes_and_is_a_timeout(
     setup: RolloutSetup,
 ) -> None:
     process: asyncio.subprocess.Process | None = None
@@ -235,7 +235,7 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
     assert process is not None and process.returncode is not None
 
 
-async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(
+async def test_waiting_for_an_endpoint_slot_does_not_count_as_rollout_time(
     setup: RolloutSetup,
 ) -> None:
     limiter = Limiter(ceiling=1, start=1)
@@ -251,7 +251,7 @@ async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(
     assert {outcome.status for outcome in outcomes} == {"scored"}
 
 
-async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(
+async def test_the_workspace_exists_for_the_grader_and_is_removed_afterwards(
     setup: RolloutSetup,
 ) -> None:
     left: list[Path] = []
@@ -276,7 +276,7 @@ async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(
     assert {outcome.attempt.workspace for outcome in outcomes if outcome.attempt} == {""}
 
 
-async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(
+async def test_after_a_stop_rollouts_in_flight_finish_and_the_rest_is_skipped(
     setup: RolloutSetup,
 ) -> None:
     async def stopping(item: Item, context: AttemptContext) -> str:
@@ -296,7 +296,7 @@ async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(
     assert resumed[:3] == outcomes[:3] and {outcome.status for outcome in resumed} == {"scored"}
 
 
-async def test_an_agent_that_breaks_makes_a_failed_outcome_outside_the_mean(
+async def test_an_agent_error_is_a_failed_outcome_outside_the_mean(
     setup: RolloutSetup,
 ) -> None:
     async def broken(item: Item, context: AttemptContext) -> str:
@@ -327,7 +327,7 @@ async def until_the_budget_is_reached(
         await engine.run(requests_for(SKILL, items(30)), phase="rollout", series="step_1")
 
 
-async def test_a_rollout_is_billed_as_a_whole_and_the_cap_is_held(setup: RolloutSetup) -> None:
+async def test_a_rollout_is_billed_as_a_whole_and_the_cap_is_enforced(setup: RolloutSetup) -> None:
     async def program(item: Item, context: AttemptContext) -> Attempt:
         return Attempt(right(item), usage=Usage(calls=4, output=100, usd=0.1))
 
@@ -336,7 +336,7 @@ async def test_a_rollout_is_billed_as_a_whole_and_the_cap_is_held(setup: Rollout
     assert 0.8 <= billed(setup) <= 1.0
 
 
-async def test_the_first_rollouts_show_the_cost_before_many_run_at_the_same_time(
+async def test_the_first_rollouts_measure_the_cost_before_many_run_concurrently(
     setup: RolloutSetup,
 ) -> None:
     running, at_once = 0, []
@@ -387,7 +387,7 @@ async def test_a_program_with_its_own_limit_is_given_its_reservation(
     assert billed(setup) <= 2
 
 
-async def test_a_limit_that_does_not_grow_is_a_failure_and_no_endless_loop(
+async def test_a_limit_that_does_not_grow_is_a_failure(
     setup: RolloutSetup,
 ) -> None:
     async def program(item: Item, context: AttemptContext) -> Attempt:
@@ -434,7 +434,7 @@ async def test_a_rollout_that_reports_nothing_is_one_call_of_unknown_price(
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(0.01, 0.05), min_size=1, max_size=40), st.integers(1, 8))
-def test_costs_that_differ_by_a_factor_of_five_do_not_pass_the_cap(
+def test_costs_that_differ_by_a_factor_of_five_do_not_exceed_the_cap(
     costs: list[float], at_once: int
 ) -> None:
     async def spend(folder: str) -> float:
@@ -470,7 +470,7 @@ def test_costs_that_differ_by_a_factor_of_five_do_not_pass_the_cap(
         (BudgetSection(calls=1, minutes=1), (), False, None, False),
     ],
 )
-def test_a_cap_is_refused_where_the_use_cannot_be_seen(
+def test_a_cap_is_refused_when_usage_is_unknown(
     caps: BudgetSection,
     reports: tuple[str, ...],
     has_price: bool,

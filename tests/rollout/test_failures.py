@@ -56,9 +56,7 @@ class Faulty:
         *(WorkerLost("killed"), TaskFailure("docker", "busy"), TaskFailure("search", "busy")),
     ],
 )
-async def test_a_failure_that_may_pass_is_tried_again(
-    setup: RolloutSetup, error: SkillfitError
-) -> None:
+async def test_a_transient_failure_is_retried(setup: RolloutSetup, error: SkillfitError) -> None:
     agent = Faulty(lambda _, before: error if before == 0 else None)
     outcomes = await setup.engine(agent).run(
         requests_for(SKILL, items(3)), phase="gate", series="selection"
@@ -76,7 +74,7 @@ async def test_a_failure_that_may_pass_is_tried_again(
         (ContextTooLong("long"), 1),
     ],
 )
-async def test_tries_are_bounded_by_the_class_of_error(
+async def test_retries_are_limited_by_the_kind_of_error(
     setup: RolloutSetup, error: ModelError, tries: int
 ) -> None:
     agent = Faulty(lambda *_: error)
@@ -101,7 +99,7 @@ async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(
     )
 
 
-async def test_what_failed_tries_cost_is_booked_once_each(setup: RolloutSetup) -> None:
+async def test_each_failed_attempt_is_billed_once(setup: RolloutSetup) -> None:
     agent = Faulty(
         lambda *_: AgentFailure("gone", kind="command", usage=Usage(calls=1, output=7, usd=0.5))
     )
@@ -113,7 +111,7 @@ async def test_what_failed_tries_cost_is_booked_once_each(setup: RolloutSetup) -
 @pytest.mark.parametrize(
     "error", [AuthFailed("bad key"), QuotaExhausted("no credit"), BadRequest("no such model")]
 )
-async def test_errors_that_meet_everybody_stop_the_run_before_it_spends(
+async def test_fatal_errors_stop_the_run_before_it_spends(
     setup: RolloutSetup, error: ModelError
 ) -> None:
     agent = Faulty(lambda item, _: error if item == "sum-002" else None)
@@ -127,7 +125,7 @@ async def test_errors_that_meet_everybody_stop_the_run_before_it_spends(
     assert len(setup.finished()) == len(agent.tried) - 1  # and each of them is kept
 
 
-async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(
+async def test_a_reached_budget_stops_the_run_and_keeps_the_paid_results(
     setup: RolloutSetup,
 ) -> None:
     budget = Budget(BudgetSection(calls=5), setup.journal)
@@ -157,7 +155,7 @@ async def test_all_handoff_prompts_are_written_before_the_run_stops(setup: Rollo
     assert len(agent.tried) == 12
 
 
-async def test_recorded_rollouts_still_come_back_after_the_run_was_stopped(
+async def test_recorded_rollouts_are_returned_after_the_run_was_stopped(
     setup: RolloutSetup,
 ) -> None:
     await setup.engine(Faulty(lambda *_: None)).run(
@@ -171,7 +169,7 @@ async def test_recorded_rollouts_still_come_back_after_the_run_was_stopped(
     )
 
 
-async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_the_real_message(
+async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_their_error(
     setup: RolloutSetup,
 ) -> None:
     agent = Faulty(lambda *_: NetworkFailed("Connection refused: 127.0.0.1:9"))
@@ -195,7 +193,7 @@ async def test_a_run_that_can_no_longer_reach_its_coverage_stops(setup: RolloutS
     assert len(agent.tried) == 18
 
 
-async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that_works(
+async def test_a_candidate_whose_rollouts_fail_does_not_stop_a_working_run(
     setup: RolloutSetup,
 ) -> None:
     agent = Faulty(lambda *_: None)
@@ -211,7 +209,9 @@ async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that
     assert {outcome.status for outcome in outcomes} == {"failed"}
 
 
-async def test_a_set_up_that_never_worked_stops_whatever_the_kind(setup: RolloutSetup) -> None:
+async def test_a_setup_that_never_worked_stops_the_run_for_any_kind_of_failure(
+    setup: RolloutSetup,
+) -> None:
     agent = Faulty(lambda *_: AgentFailure("solve.py: No such file", kind="command"))
     with pytest.raises(InfrastructureError, match="No such file"):
         await setup.engine(agent).run(
@@ -219,7 +219,7 @@ async def test_a_set_up_that_never_worked_stops_whatever_the_kind(setup: Rollout
         )
 
 
-async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_when_asked_again(
+async def test_an_accepted_failure_is_replayed_and_retried_only_in_a_new_request(
     setup: RolloutSetup,
 ) -> None:
     once = Faulty(lambda item, _: Refused("no") if item == "sum-001" else None)
@@ -243,7 +243,7 @@ async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_w
     )
 
 
-async def test_failures_nobody_could_go_on_with_are_tried_again_by_the_next_run(
+async def test_failures_below_the_coverage_floor_are_retried_by_the_next_run(
     setup: RolloutSetup,
 ) -> None:
     await setup.engine(Faulty(lambda item, _: Refused("no") if item > "sum-000" else None)).run(

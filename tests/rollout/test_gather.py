@@ -15,15 +15,15 @@ async def fail(message: str, after: float = 0) -> int:
     raise ValueError(message)
 
 
-async def test_results_come_in_the_order_given() -> None:
+async def test_results_are_in_the_given_order() -> None:
     assert await gather([give(1, 0.02), give(2), give(3, 0.01)]) == [1, 2, 3]
 
 
-async def test_nothing_gathers_to_nothing() -> None:
+async def test_an_empty_gather_returns_an_empty_result() -> None:
     assert await gather([]) == []
 
 
-async def test_the_first_failure_in_planned_order_is_raised_not_the_first_in_time() -> None:
+async def test_the_first_failure_in_planned_order_is_raised() -> None:
     with pytest.raises(ValueError, match="planned first"):
         await gather([give(1), fail("planned first", 0.02), fail("failed first")])
 

@@ -158,7 +158,7 @@ async def until(true: Callable[[], Any]) -> None:
     raise AssertionError("waited for a minute")
 
 
-async def test_results_journal_and_limits_are_those_of_a_local_run(
+async def test_results_journal_and_limits_equal_those_of_a_local_run(
     cluster: Any, setup: RolloutSetup, marks: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "local").mkdir()
@@ -188,7 +188,7 @@ async def test_results_journal_and_limits_are_those_of_a_local_run(
     local.close()
 
 
-async def test_a_row_on_the_drivers_disk_travels_with_its_item(
+async def test_a_row_on_the_drivers_disk_is_sent_with_its_item(
     cluster: Any, setup: RolloutSetup, marks: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.jsonl"
@@ -206,7 +206,7 @@ async def test_a_row_on_the_drivers_disk_travels_with_its_item(
     assert (await on_ray(work)).succeeded
 
 
-async def test_failures_in_a_worker_keep_their_kind_and_a_calls_cost_is_booked_once(
+async def test_failures_in_a_worker_keep_their_kind_and_calls_are_billed_once(
     cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     async def work(executor: RayExecutor) -> Any:
@@ -226,7 +226,7 @@ async def test_failures_in_a_worker_keep_their_kind_and_a_calls_cost_is_booked_o
     assert setup.journal.bill().known_usd == 2.5
 
 
-async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_again(
+async def test_a_killed_worker_is_replaced_and_its_call_is_not_paid_again(
     cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     model = Adder()
@@ -241,7 +241,7 @@ async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_
     assert sorted(model.asked) == ["0 + 1", "1 + 1"] and len(list(marks.iterdir())) == 4
 
 
-async def test_a_rollout_over_its_time_ends_in_its_worker(
+async def test_a_rollout_over_its_time_limit_is_ended_in_its_worker(
     cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     hurried = Config(env=EnvSection(exec_timeout=1))
@@ -255,7 +255,7 @@ async def test_a_rollout_over_its_time_ends_in_its_worker(
     assert outcome.failure.kind == "timeout"
 
 
-async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
+async def test_functions_of_a_user_file_are_sent_to_the_workers(
     cluster: Any, setup: RolloutSetup, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"
@@ -272,7 +272,7 @@ async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
     assert [outcome.score.feedback for outcome in await on_ray(work)] == ["with a neighbour"] * 2
 
 
-async def test_a_node_that_dies_mid_rollout_loses_nothing(
+async def test_a_node_killed_during_rollouts_loses_no_results(
     cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     model = Adder()
@@ -310,7 +310,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_a_driver_that_is_killed_goes_on_from_the_journal(
+def test_a_killed_driver_resumes_from_the_journal(
     cluster: Any, tmp_path: Path, marks: Path
 ) -> None:
     command = [sys.executable, "-c", DRIVER, cluster.address, str(tmp_path)]

@@ -160,7 +160,7 @@ def test_an_address_where_nothing_listens_is_reported_at_once() -> None:
     assert "10001" in refused.value.hint
 
 
-def test_a_head_node_that_cannot_start_the_client_process_is_asked_again(
+def test_a_connection_is_retried_when_the_head_node_cannot_start_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from concurrent.futures import ThreadPoolExecutor

@@ -37,7 +37,7 @@ def test_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
     assert mode(path) == 0o640
 
 
-def test_a_file_with_the_same_content_is_not_touched(tmp_path: Path) -> None:
+def test_a_file_with_the_same_content_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "same.md"
     write_whole(path, b"same")
     inode = path.stat().st_ino
@@ -71,7 +71,7 @@ def test_a_path_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None
         write_whole(tmp_path / "file" / "inside.md", b"text")
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_folder_appears_complete_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder"
     with pytest.raises(ValueError, match="broken"), whole_folder(path) as folder:
         (folder / "first").write_bytes(b"1")

@@ -46,7 +46,7 @@ async def spend(budget: Budget, bound: Usage = CALL, used: Usage = CALL) -> None
         (BudgetSection(calls=3), "calls"),
     ],
 )
-async def test_the_last_call_that_fits_goes_out_and_the_next_is_refused_by_name_of_the_cap(
+async def test_the_last_call_that_fits_is_sent_and_the_next_is_refused_with_the_cap(
     path: Path, caps: BudgetSection, cap: str
 ) -> None:
     budget = Budget(caps, Journal(path))
@@ -59,14 +59,14 @@ async def test_the_last_call_that_fits_goes_out_and_the_next_is_refused_by_name_
     assert raised.value.exit_code is Exit.BUDGET
 
 
-async def test_what_was_reserved_and_not_used_is_there_for_later_calls(path: Path) -> None:
+async def test_unused_reservations_are_available_to_later_calls(path: Path) -> None:
     budget = Budget(BudgetSection(tokens=1000), Journal(path))
     for _ in range(10):
         await spend(budget, Usage(calls=1, input=900), Usage(calls=1, input=10))
     assert budget.spent.tokens == 100
 
 
-async def test_it_waits_when_only_attempts_in_flight_stand_in_the_way(path: Path) -> None:
+async def test_a_reservation_waits_for_attempts_in_flight(path: Path) -> None:
     budget = Budget(BudgetSection(tokens=1000), Journal(path))
     first = await budget.reserve("agent", Usage(calls=1, input=900))
     waiting = asyncio.create_task(budget.reserve("agent", Usage(calls=1, input=900)))
@@ -76,7 +76,7 @@ async def test_it_waits_when_only_attempts_in_flight_stand_in_the_way(path: Path
     (await waiting).settle(Usage())
 
 
-async def test_who_waits_is_refused_when_the_attempt_in_flight_used_up_the_rest(path: Path) -> None:
+async def test_a_waiting_reservation_is_refused_when_the_rest_is_used_up(path: Path) -> None:
     budget = Budget(BudgetSection(tokens=1000), Journal(path))
     first = await budget.reserve("agent", Usage(calls=1, input=900))
     waiting = asyncio.create_task(budget.reserve("agent", Usage(calls=1, input=900)))
@@ -94,14 +94,14 @@ async def test_settling_twice_counts_once(path: Path) -> None:
     assert budget.spent.calls == 1
 
 
-async def test_without_caps_everything_fits_and_prices_may_be_unknown(path: Path) -> None:
+async def test_without_caps_every_call_fits_and_prices_may_be_unknown(path: Path) -> None:
     budget = Budget(BudgetSection(), Journal(path))
     for _ in range(100):
         await spend(budget, Usage(calls=1, usd=None), Usage(calls=1, usd=None))
     assert budget.spent.calls == 100
 
 
-async def test_what_earlier_processes_spent_counts(path: Path) -> None:
+async def test_spending_of_earlier_processes_counts(path: Path) -> None:
     async def effect() -> int:
         return 1
 
@@ -114,7 +114,7 @@ async def test_what_earlier_processes_spent_counts(path: Path) -> None:
         await budget.reserve("agent", CALL)
 
 
-async def test_minutes_are_counted_over_all_processes_and_end_the_waiting_too(path: Path) -> None:
+async def test_minutes_are_counted_over_all_processes_and_end_waiting(path: Path) -> None:
     now = [0.0]
     first = Budget(BudgetSection(minutes=10), Journal(path), clock=lambda: now[0])
     now[0] = 6 * 60
@@ -129,7 +129,7 @@ async def test_minutes_are_counted_over_all_processes_and_end_the_waiting_too(pa
     assert raised.value.cap == "minutes"
 
 
-async def test_it_warns_once_at_half_and_at_four_fifths_and_not_again_after_a_resume(
+async def test_warnings_at_50_and_80_percent_are_not_repeated_after_a_resume(
     path: Path,
 ) -> None:
     heard: list[BudgetWarning] = []
@@ -156,7 +156,7 @@ async def test_a_dollar_cap_refuses_models_without_a_price_before_anything_is_sp
         await Budget(BudgetSection(usd=1), Journal(path)).reserve("judge", Usage(calls=1, usd=None))
 
 
-def test_attempts_in_flight_at_a_kill_count_in_full_when_the_run_goes_on(path: Path) -> None:
+def test_attempts_in_flight_at_a_kill_are_charged_in_full_on_resume(path: Path) -> None:
     program = textwrap.dedent("""
         import asyncio, os, signal, sys
         from pathlib import Path
@@ -208,7 +208,7 @@ async def test_runs_of_one_command_share_one_cap(tmp_path: Path) -> None:
     assert sent == 5
 
 
-async def test_a_waiting_run_is_let_through_by_what_another_run_of_the_command_settles(
+async def test_a_waiting_run_continues_when_another_run_of_the_command_settles(
     tmp_path: Path,
 ) -> None:
     spending, caps = Spending(), BudgetSection(tokens=1000)
@@ -232,7 +232,7 @@ async def test_a_run_that_a_command_opens_twice_is_counted_once(path: Path) -> N
     assert spending.spent.calls == 2
 
 
-async def test_a_command_whose_looks_run_in_event_loops_of_their_own_keeps_one_budget(
+async def test_measurements_in_separate_event_loops_share_one_budget(
     tmp_path: Path,
 ) -> None:
     spending = Spending()
@@ -261,7 +261,7 @@ WRONG = [
 @pytest.mark.parametrize(
     "caps", [BudgetSection(usd=0.5), BudgetSection(tokens=500), BudgetSection(calls=5)]
 )
-async def test_a_report_that_cannot_be_right_frees_no_budget_and_hangs_nobody(
+async def test_an_invalid_usage_report_frees_no_budget_and_blocks_no_call(
     path: Path, caps: BudgetSection, wrong: Usage
 ) -> None:
     budget = Budget(caps, Journal(path))
@@ -281,7 +281,7 @@ async def test_an_upper_bound_that_is_not_a_number_is_refused(path: Path) -> Non
         await budget.reserve("agent", Usage(calls=1, usd=NAN))
 
 
-async def test_rollouts_are_counted_before_they_start_and_over_resumes(path: Path) -> None:
+async def test_rollouts_are_counted_before_they_start_and_across_resumes(path: Path) -> None:
     started = 0
     for _ in range(2):
         journal = Journal(path)
@@ -311,7 +311,7 @@ async def test_a_rollout_that_fails_counts_and_recorded_ones_do_too(path: Path) 
             pass
 
 
-async def test_what_is_held_back_for_the_ship_test_is_there_for_it(path: Path) -> None:
+async def test_budget_reserved_for_the_ship_test_is_available_to_it(path: Path) -> None:
     budget = Budget(BudgetSection(calls=10), Journal(path))
     budget.hold_back(Amounts(calls=4))
     with pytest.raises(BudgetReached, match="4 calls kept for the ship test"):
@@ -325,7 +325,7 @@ async def test_what_is_held_back_for_the_ship_test_is_there_for_it(path: Path) -
         await spend(budget)
 
 
-async def test_minutes_can_be_held_back_too(path: Path) -> None:
+async def test_minutes_can_be_reserved_for_the_ship_test(path: Path) -> None:
     now = [0.0]
     budget = Budget(BudgetSection(minutes=10), Journal(path), clock=lambda: now[0])
     budget.hold_back(Amounts(), minutes=4)
@@ -340,7 +340,7 @@ async def test_minutes_can_be_held_back_too(path: Path) -> None:
     await spend(budget)
 
 
-async def test_a_reached_cap_in_dollars_says_what_the_next_call_may_take(path: Path) -> None:
+async def test_a_reached_dollar_cap_reports_the_maximum_cost_of_the_next_call(path: Path) -> None:
     budget = Budget(BudgetSection(usd=0.02), Journal(path))
     with pytest.raises(BudgetReached, match=r"\$0.00 used, the next call may take up to \$0.0655"):
         await budget.reserve("optimizer", Usage(calls=1, usd=0.0655))
@@ -357,14 +357,14 @@ async def test_the_cap_in_minutes_ends_waiting_sending_and_rollouts(path: Path, 
         await budget.reserve("agent", CALL)
 
 
-async def test_a_time_limit_inside_the_block_stays_that_time_limit(path: Path) -> None:
+async def test_a_timeout_inside_the_block_is_not_reported_as_the_budget(path: Path) -> None:
     budget = Budget(BudgetSection(minutes=10), Journal(path))
     with pytest.raises(TimeoutError):
         async with budget.sending(), asyncio.timeout(0):
             await asyncio.sleep(3600)
 
 
-async def test_a_stop_ends_every_wait_and_lets_what_is_being_sent_finish(path: Path) -> None:
+async def test_a_stop_ends_every_wait_and_calls_in_flight_finish(path: Path) -> None:
     budget, reason = Budget(BudgetSection(tokens=100), Journal(path)), SkillfitError("stopped")
     finish = asyncio.Event()
 
@@ -391,7 +391,7 @@ async def test_a_stop_ends_every_wait_and_lets_what_is_being_sent_finish(path: P
     assert await sending == "sent"
 
 
-async def test_a_journal_that_fails_ends_the_waits_and_nothing_new_is_reserved(path: Path) -> None:
+async def test_a_failed_journal_ends_waits_and_refuses_new_reservations(path: Path) -> None:
     journal, full = Journal(path), SkillfitError("disk full")
     budget = Budget(BudgetSection(), journal)
 
@@ -435,7 +435,7 @@ ATTEMPTS = st.tuples(st.integers(1, 50), st.integers(0, 100), st.integers(0, 4),
     st.one_of(st.none(), st.floats(0.01, 2.0)),
     st.integers(0, 25),
 )
-def test_no_interleaving_of_attempts_failures_and_resumes_passes_a_cap(
+def test_no_interleaving_of_attempts_failures_and_resumes_exceeds_a_cap(
     tmp_path_factory: pytest.TempPathFactory,
     attempts: list[tuple[int, int, int, bool]],
     calls: int | None,
@@ -474,7 +474,7 @@ def test_no_interleaving_of_attempts_failures_and_resumes_passes_a_cap(
         assert not refused
 
 
-async def test_a_call_inside_a_rollout_and_the_rollout_end_together_when_the_time_is_over(
+async def test_a_call_and_its_rollout_both_end_with_the_time_budget(
     path: Path,
 ) -> None:
     journal = Journal(path)

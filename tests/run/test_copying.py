@@ -28,7 +28,7 @@ def _counts(journal: Path, folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("watched", [False, True])
-async def test_the_journal_alone_holds_every_record_when_the_run_is_closed(
+async def test_the_journal_file_alone_has_every_record_of_a_closed_run(
     tmp_path: Path, watched: bool
 ) -> None:
     run = RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
@@ -45,7 +45,7 @@ async def test_the_journal_alone_holds_every_record_when_the_run_is_closed(
         view.close()
 
 
-def test_it_does_so_beside_a_reader_in_another_process(tmp_path: Path) -> None:
+def test_the_journal_file_is_complete_despite_a_reader_in_another_process(tmp_path: Path) -> None:
     program = (
         "import sys; from skillfit.run.directory import RunDirectory\n"
         "view = RunDirectory.read(sys.argv[1]); print(view.journal.count(), flush=True)\n"
@@ -67,7 +67,7 @@ def test_it_does_so_beside_a_reader_in_another_process(tmp_path: Path) -> None:
     assert out == "0 20\n"
 
 
-async def test_a_run_that_was_closed_can_be_resumed_while_a_reader_stays(tmp_path: Path) -> None:
+async def test_a_closed_run_can_be_resumed_while_a_reader_is_open(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         await _fill(run, 3)
     view = RunDirectory.read(tmp_path / "run")

@@ -40,7 +40,7 @@ def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:
         assert run.run_id == first
 
 
-async def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path) -> None:
+async def test_a_changed_identity_is_refused_with_exactly_what_changed(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
     changed = {
@@ -55,7 +55,7 @@ async def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path
     RunDirectory.open(tmp_path / "run", IDENTITY).close()  # and nothing was changed or left locked
 
 
-async def test_a_run_that_has_only_tried_its_models_may_be_another_and_keeps_its_bill(
+async def test_a_run_that_only_probed_its_models_may_change_and_keeps_its_usage(
     tmp_path: Path,
 ) -> None:
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({"model": "typo"})) as run:
@@ -107,7 +107,7 @@ def test_a_lock_file_deleted_by_an_empty_run_does_not_block_the_next_run(tmp_pat
     assert not in_use(tmp_path)
 
 
-def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -> None:
+def test_force_new_renames_the_old_run_and_deletes_nothing(tmp_path: Path) -> None:
     ids = []
     for seed in (1, 1, 3):
         with RunDirectory.open(
@@ -123,7 +123,7 @@ def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -
         assert old.run_id == ids[0]
 
 
-def test_a_damaged_run_is_said_and_can_be_moved_aside(tmp_path: Path) -> None:
+def test_a_damaged_run_is_reported_and_can_be_renamed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.sqlite").write_bytes(b"garbage " * 1000)
     with pytest.raises(InputError, match="is damaged") as raised:
@@ -133,7 +133,7 @@ def test_a_damaged_run_is_said_and_can_be_moved_aside(tmp_path: Path) -> None:
     assert (tmp_path / "run.old-1" / "journal.sqlite").read_bytes() == b"garbage " * 1000
 
 
-def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
+def test_the_error_for_a_locked_run_names_the_process(tmp_path: Path) -> None:
     code = "import sys; from skillfit.run.directory import RecordedIdentity, RunDirectory\n"
     code += "run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))\n"
     code += "print('open', flush=True); sys.stdin.readline()"
@@ -160,7 +160,7 @@ def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     holder.stdin.close()
 
 
-def test_files_are_written_whole_and_left_alone_when_nothing_changed(tmp_path: Path) -> None:
+def test_files_are_written_atomically_and_only_when_they_change(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         run.write_json("steps/a.json", {"text": "é", "n": [1, None], "x": float("nan")})
         target = tmp_path / "run" / "steps" / "a.json"
@@ -175,7 +175,7 @@ def test_files_are_written_whole_and_left_alone_when_nothing_changed(tmp_path: P
     assert not [entry for entry in (tmp_path / "run").rglob("*") if ".writing" in str(entry)]
 
 
-def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_after_a_kill(
+def test_readers_see_the_old_or_the_new_file_even_after_a_kill(
     tmp_path: Path,
 ) -> None:
     program = textwrap.dedent("""
@@ -208,7 +208,7 @@ def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_af
     ]
 
 
-def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import resource, signal, sys
         from skillfit.errors import InputError
@@ -236,7 +236,7 @@ def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_or_has_other_files_is_refused_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file"):
         RunDirectory.open(tmp_path / "file", RecordedIdentity({}))
@@ -253,12 +253,12 @@ def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_pa
 @pytest.mark.skipif(
     not Path("/sys/kernel").is_dir(), reason="needs a place where even root may not write"
 )
-def test_a_folder_without_permission_is_said() -> None:
+def test_a_folder_without_permission_is_reported() -> None:
     with pytest.raises(InputError, match="No permission to write /sys/kernel/run"):
         RunDirectory.open("/sys/kernel/run", RecordedIdentity({}))
 
 
-def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
+def test_a_read_only_view_follows_a_run(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         view = RunDirectory.read(tmp_path / "run")
         assert (view.run_id, view.config.root, view.finished, view.summary) == (
@@ -285,7 +285,7 @@ def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
         assert RunDirectory.read(tmp_path / "run").finished is None  # it goes on
 
 
-def test_reading_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
+def test_reading_a_folder_without_a_run_is_an_error_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run directory"):
         RunDirectory.read(tmp_path)
 
@@ -313,14 +313,14 @@ def test_a_change_is_named_with_its_key_and_both_values() -> None:
     assert changes == ['tasks: ["a","b"] -> ["a"]', "train.seed: 1 -> 2"]
 
 
-def test_files_at_another_place_are_no_change() -> None:
+def test_moved_files_are_not_a_change() -> None:
     before = RecordedIdentity({"gate": "/home/one/parts.py:Gate", "all": [{"a": "x/p.py:f"}]})
     after = RecordedIdentity({"gate": "/srv/parts.py:Gate", "all": [{"a": "y/p.py:f"}]})
     assert before.changes(after) == []
     assert before.changes(RecordedIdentity({**after.values, "gate": "/srv/other.py:Gate"}))
 
 
-def test_a_fix_changes_only_the_file_of_the_failed_part_and_of_parts_that_decide_again() -> None:
+def test_a_fix_may_change_only_the_failed_part_and_parts_that_decide_again() -> None:
     before = with_sources()
     both = before.changes(with_sources(gate="2222", proposer="2222"))
     assert [change.key for change in both] == ["parts.gate.source", "parts.proposer.source"]
@@ -331,7 +331,7 @@ def test_a_fix_changes_only_the_file_of_the_failed_part_and_of_parts_that_decide
     assert not before.is_fix(with_agent, "gate"), "attempts of the agent are recorded"
 
 
-def test_parts_that_an_older_version_did_not_record_are_no_change() -> None:
+def test_parts_that_an_older_version_did_not_record_are_not_a_change() -> None:
     older = RecordedIdentity({"config": {}, "parts": {"gate": PARTS["gate"]}})
     assert older.changes(with_sources()) == []
     assert [change.key for change in older.changes(with_sources(gate="2222"))] == [
@@ -377,7 +377,7 @@ async def test_any_setting_may_be_unknown_to_the_version_that_started_the_run(
     RunDirectory.open(tmp_path / "run", identity_now()).close()
 
 
-def test_what_only_says_how_fast_and_how_far_may_change_on_resume() -> None:
+def test_speed_and_length_settings_may_change_on_resume() -> None:
     free = [
         "budget.usd=9",
         "executor=ray",
@@ -404,12 +404,12 @@ def test_what_only_says_how_fast_and_how_far_may_change_on_resume() -> None:
         "recipe=paper",
     ],
 )
-def test_what_says_what_the_run_does_may_not(override: str) -> None:
+def test_settings_that_affect_results_may_not_change_on_resume(override: str) -> None:
     base = {"model": {"agent": "openai/a"}}
     assert settings_identity(load_config(base, [override])) != settings_identity(load_config(base))
 
 
-def test_an_identity_leaves_the_config_as_it_was() -> None:
+def test_making_an_identity_does_not_change_the_config() -> None:
     config = Config()
     settings_identity(config)
     assert config == Config()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -16,7 +16,10 @@ from skillfit.models.secrets import remember_secret
 from skillfit.run.events import (
     EventLog,
     GateDecided,
+    RolloutFailure,
     RolloutFinished,
+    RolloutScore,
+    RolloutsDone,
     RunFinished,
     RunStarted,
     StageFinished,
@@ -57,7 +60,7 @@ def hearing(path: Path) -> tuple[EventLog, list[Stored]]:
     return log, heard
 
 
-def test_events_come_back_in_order_as_what_they_were(path: Path) -> None:
+def test_events_are_read_back_in_order_with_their_types(path: Path) -> None:
     log = EventLog(path)
     events = [STARTED, ROLLOUT, Warned(what="w", message="m")]
     for event in events:
@@ -66,7 +69,7 @@ def test_events_come_back_in_order_as_what_they_were(path: Path) -> None:
     assert [stored.event for stored in log.read(after=2)] == events[2:]
 
 
-def test_emitting_again_on_replay_stores_once_and_tells_listeners_what_is_stored(
+def test_replayed_events_are_stored_once_and_listeners_get_the_stored_ones(
     path: Path,
 ) -> None:
     EventLog(path).emit(StageFinished(epoch=1, step=1, stage="gate", seconds=2.0))
@@ -80,7 +83,7 @@ def test_emitting_again_on_replay_stores_once_and_tells_listeners_what_is_stored
     assert len(list(log.read())) == 1
 
 
-def test_a_rollout_that_failed_and_went_well_on_resume_is_told_as_it_is_now(path: Path) -> None:
+def test_a_rollout_that_succeeds_on_resume_replaces_its_failed_event(path: Path) -> None:
     EventLog(path).emit(
         replace(ROLLOUT, status="failed", hard=None, soft=None, failure="network: cut")
     )
@@ -90,7 +93,7 @@ def test_a_rollout_that_failed_and_went_well_on_resume_is_told_as_it_is_now(path
     assert heard[0].seq == 2  # whoever follows live sees it as news
 
 
-def test_a_run_that_goes_on_has_not_finished_and_may_finish_otherwise(path: Path) -> None:
+def test_a_resumed_run_is_unfinished_and_may_have_another_result(path: Path) -> None:
     log = EventLog(path)
     log.emit(STARTED)
     log.emit(FINISHED)
@@ -103,7 +106,7 @@ def test_a_run_that_goes_on_has_not_finished_and_may_finish_otherwise(path: Path
     assert events[0].config.root == {"budget": {"usd": 2}}
 
 
-def test_a_kind_of_a_newer_version_is_told_as_unknown_and_stops_nobody(path: Path) -> None:
+def test_an_event_kind_of_a_newer_version_is_read_as_unknown(path: Path) -> None:
     log = EventLog(path)
     log.emit(STARTED)
     with sqlite3.connect(path) as db:
@@ -147,7 +150,7 @@ def as_an_earlier_version_wrote_it(path: Path) -> None:
         )
 
 
-def test_edits_that_wait_for_approval_in_a_run_of_an_earlier_version_still_wait(
+def test_edits_awaiting_approval_in_a_run_of_an_earlier_version_still_do(
     path: Path,
 ) -> None:
     waiting = effect(reason="waiting for approval: effect +0.100", awaits_approval=True)
@@ -158,7 +161,7 @@ def test_edits_that_wait_for_approval_in_a_run_of_an_earlier_version_still_wait(
     assert next(EventLog.open_readonly(path).read()).event == event
 
 
-def test_a_replay_leaves_events_of_an_earlier_version_in_their_place(path: Path) -> None:
+def test_a_replay_keeps_the_position_of_events_of_an_earlier_version(path: Path) -> None:
     event = decided(effect(reason="waiting for approval: effect +0.100", awaits_approval=True))
     log = EventLog(path)
     log.emit(event)
@@ -170,7 +173,7 @@ def test_a_replay_leaves_events_of_an_earlier_version_in_their_place(path: Path)
     assert [stored.seq for stored in EventLog(path).read()] == [2, 3]
 
 
-def test_words_of_another_version_are_read_as_they_were_recorded(path: Path) -> None:
+def test_unknown_values_of_another_version_are_read_as_recorded(path: Path) -> None:
     events: list[Any] = [
         StageStarted(epoch=1, step=1, stage="daydream", total=3),  # type: ignore[arg-type]
         replace(ROLLOUT, phase="daydream", status="paused"),
@@ -183,7 +186,7 @@ def test_words_of_another_version_are_read_as_they_were_recorded(path: Path) -> 
     assert [stored.event for stored in EventLog.open_readonly(path).read()] == events
 
 
-def test_another_process_follows_live(path: Path) -> None:
+def test_another_process_can_follow_events_live(path: Path) -> None:
     log = EventLog(path)
     log.emit(STARTED)
     code = (
@@ -205,7 +208,7 @@ def test_another_process_follows_live(path: Path) -> None:
     assert out.strip() == "['new']"
 
 
-def test_a_line_for_trackers_names_kind_and_place(path: Path) -> None:
+def test_a_json_line_of_an_event_has_its_kind_and_number(path: Path) -> None:
     log, heard = hearing(path)
     log.emit(Warned(what="w", message="m"))
     line = as_json(heard[0])
@@ -217,7 +220,7 @@ def test_a_line_for_trackers_names_kind_and_place(path: Path) -> None:
     }
 
 
-def test_keys_do_not_reach_the_log_nor_its_listeners(path: Path) -> None:
+def test_secrets_reach_neither_the_log_nor_its_listeners(path: Path) -> None:
     secret = remember_secret("zz-planted-in-an-event-1")
     log, heard = hearing(path)
     log.emit(Warned(what="w", message=f"refused {secret}"))
@@ -238,7 +241,9 @@ NAMED = "---\nname: reasoning-gym\n---\nThink.\n"
         (None, "", "a blank skill"),
     ],
 )
-def test_a_run_names_its_skill_as_people_do(path: str | None, text: str, name: str) -> None:
+def test_the_name_of_a_skill_comes_from_its_path_or_text(
+    path: str | None, text: str, name: str
+) -> None:
     started = replace(STARTED, config=RecordedConfig({"env": {"skill": path}}), skill=text)
     assert started.skill_name == name
 
@@ -255,7 +260,7 @@ OTHER_VERSION = {
 }
 
 
-def test_settings_of_a_run_of_another_version_are_read_as_far_as_they_can_be() -> None:
+def test_settings_of_a_run_of_another_version_are_read_where_possible() -> None:
     recorded = RecordedConfig(OTHER_VERSION)
     settings, defaults = recorded.settings, Config()
     assert settings.evaluation == EvaluationSection(gate_metric="mixed")
@@ -279,3 +284,49 @@ def test_the_settings_of_a_run_are_those_it_was_started_with() -> None:
     recorded = RecordedConfig.of(config)
     assert recorded.root == config.model_dump(mode="json")
     assert recorded.settings == config
+
+
+def rollout(phase: Any, step: int, item: str, hard: float | None, failure: str = "") -> Any:
+    key = f"rollout/{phase}/h/{item}/0"
+    row = replace(ROLLOUT, rollout=key, phase=phase, step=step, item=item, hard=hard)
+    return replace(row, failure=failure, status="failed" if failure else "scored")
+
+
+ROLLOUTS = [
+    rollout("rollout", 3, "a", 1.0),
+    rollout("gate", 3, "a", 0.5),
+    rollout("gate", 3, "b", None, "timeout: no answer"),
+    rollout("gate", 12, "a", 0.0),
+]
+
+
+def test_all_rollouts_are_counted_and_their_fields_read_without_their_events(path: Path) -> None:
+    log = EventLog(path)
+    for event in [STARTED, *ROLLOUTS, Warned(what="w", message="m")]:
+        log.emit(event)
+    times = [stored.at for stored in log.read(kinds=(RolloutFinished,))]
+    reader = EventLog.open_readonly(path)
+    assert sorted(reader.rollouts_done()) == [
+        RolloutsDone("gate", 3, 2, times[2]),
+        RolloutsDone("gate", 12, 1, times[3]),
+        RolloutsDone("rollout", 3, 1, times[0]),
+    ]
+    assert reader.failed_rollouts() == [RolloutFailure("gate", 3, "timeout: no answer")]
+    assert reader.rollout_scores() == [
+        RolloutScore("a", "rollout", 3, "h", 1.0, 0.5),
+        RolloutScore("a", "gate", 3, "h", 0.5, 0.5),
+        RolloutScore("b", "gate", 3, "h", None, 0.5),
+        RolloutScore("a", "gate", 12, "h", 0.0, 0.5),
+    ]
+    assert set(reader.some_hard_scores(10)) == {0.0, 0.5, 1.0, None}
+    assert len(reader.some_hard_scores(2)) == 2
+    assert reader.rollouts_of_item("a") == [ROLLOUTS[0], ROLLOUTS[1], ROLLOUTS[3]]
+    assert reader.rollouts_of_item("missing") == []
+
+
+@pytest.mark.parametrize("row", [RolloutFailure, RolloutScore])
+def test_a_row_has_the_fields_of_the_event_it_is_read_from(row: Any) -> None:
+    known = get_type_hints(RolloutFinished)
+    for name, kind in get_type_hints(row).items():
+        assert name in known
+        assert kind == known[name] or (kind is str and name == "phase")

@@ -53,7 +53,7 @@ PROGRAM = textwrap.dedent("""
 
 
 @needs_small_disk
-def test_on_a_full_disk_effects_in_flight_finish_and_no_other_starts(tmp_path: Path) -> None:
+def test_on_a_full_disk_effects_in_flight_finish_and_no_new_ones_start(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "disk" / "run")]
     done = subprocess.run(
         on_small_disk(tmp_path / "disk", 600, command), capture_output=True, text=True
@@ -69,7 +69,7 @@ def test_on_a_full_disk_effects_in_flight_finish_and_no_other_starts(tmp_path: P
         assert run.journal.count() == int(recorded) > 5
 
 
-async def test_every_writer_of_a_run_stops_at_the_first_failure_of_any(tmp_path: Path) -> None:
+async def test_every_writer_of_a_run_stops_at_the_first_failed_write(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
     budget = Budget(BudgetSection(), run.journal)
     run.events.emit(Warned(what="first", message=""))
@@ -129,7 +129,7 @@ async def test_a_deleted_or_moved_run_directory_stops_the_run(tmp_path: Path, ho
     assert not path.exists()
 
 
-async def test_what_is_in_flight_when_the_directory_goes_is_not_taken_for_recorded(
+async def test_effects_in_flight_when_the_directory_is_deleted_are_not_recorded(
     tmp_path: Path,
 ) -> None:
     run, gone = RunDirectory.open(tmp_path / "run", RecordedIdentity({})), asyncio.Event()
@@ -172,7 +172,7 @@ def test_a_run_on_a_read_only_disk_is_refused(tmp_path: Path) -> None:
     assert "No permission to write" in done.stdout and "run" in done.stdout, done.stderr
 
 
-def test_closing_a_failed_journal_twice_is_harmless(tmp_path: Path) -> None:
+def test_closing_a_failed_journal_twice_does_not_raise(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     journal.fail(RunNotWritable("No room left."))
     journal.close()

@@ -38,29 +38,27 @@ from skillfit.run.records import (
     PairRecord,
     PatchRecord,
     ProposalRecord,
-    RecordedConfig,
     RewriteRecord,
-    RunSummary,
     SelectionDecision,
     SlowUpdateRecord,
     StepMemory,
-    StepRecord,
     TypeScore,
 )
 from skillfit.skill import Edit, EditResult
-from tests.support.records import run_started, ship_tested
+from tests.support.records import run_started, run_summary, ship_tested, standings, step_record
 
 ROOT = Path(__file__).parents[2]
 APPEND = Edit("append", content="- a rule")
 
 
-def standings(score: float, step: int) -> CurrentAndBest:
-    return CurrentAndBest(
+def after_step(score: float, step: int) -> CurrentAndBest:
+    origin = f"step_{step:04d}"
+    return standings(
         current_score=score,
-        current_origin=f"step_{step:04d}",
+        current_origin=origin,
         best_score=step / 10,
         best_step=step,
-        best_origin=f"step_{step:04d}",
+        best_origin=origin,
     )
 
 
@@ -119,7 +117,7 @@ def story(mode: str = "patch") -> Iterator[Event]:
             action="accept",
             result=SlowUpdateRecord(
                 action="accept",
-                standings=standings(0.9, 2 * epoch),
+                standings=after_step(0.9, 2 * epoch),
                 slow_update_content="x",
                 prev_hash=f"s{2 * epoch - 2}",
             ),
@@ -139,22 +137,9 @@ def story(mode: str = "patch") -> Iterator[Event]:
         diagnosis="",
         best_skill="# v0\n",
         unproven_skill="# composed\n",
-        summary=summary(),
-    )
-
-
-def summary() -> RunSummary:
-    return RunSummary(
-        version="1",
-        finish_reason="no_improvement",
-        diagnosis="",
-        config=RecordedConfig({}),
-        total_steps=4,
-        steps_done=4,
-        total_accepts=4,
-        total_rejects=0,
-        total_skips=0,
-        edits_blocked=0,
+        summary=run_summary(
+            finish_reason="no_improvement", total_steps=4, steps_done=4, total_accepts=4
+        ),
     )
 
 
@@ -207,17 +192,12 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         skill=f"# v{step}\n",
         skill_hash=f"s{step}",
         best_skill=f"# best {step}\n",
-        record=StepRecord(
-            step=step,
+        record=step_record(
+            step,
             epoch=epoch,
             step_in_epoch=step - 2 * (epoch - 1),
-            action="accept",
-            lr_control_mode="fixed",
-            gate_metric="hard",
-            standings=standings(step / 10, step),
+            standings=after_step(step / 10, step),
             skill_len=5,
-            timing={},
-            tokens={},
             wall_time_s=step * 1.5,
         ),
         digest=StepMemory(step, "accept", 3, 1),
@@ -271,7 +251,7 @@ def whole(tmp_path: Path) -> Path:
     return tmp_path / "whole"
 
 
-def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
+def test_every_file_that_skillopt_writes_is_at_its_path(whole: Path) -> None:
     step = {
         "candidate_skill.md",
         "merged_patch.json",
@@ -330,7 +310,7 @@ def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
     assert set(contents(whole)) == expected
 
 
-def test_their_content_is_what_the_events_said(whole: Path) -> None:
+def test_file_contents_match_the_events(whole: Path) -> None:
     assert [entry["step"] for entry in load(whole, "history.json")] == [1, 2, 3, 4]
     assert load(whole, "runtime_state.json") == {
         "last_completed_step": 4,
@@ -374,7 +354,7 @@ def test_their_content_is_what_the_events_said(whole: Path) -> None:
         ("full_rewrite_minibatch", "full_rewrite_result.json"),
     ],
 )
-def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, name: str) -> None:
+def test_rewrite_modes_write_their_own_result_file(tmp_path: Path, mode: str, name: str) -> None:
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         for event in story(mode):
             run.events.emit(event)
@@ -385,7 +365,7 @@ def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, 
     assert not (tmp_path / "run/steps/step_0001/edit_apply_report.json").exists()
 
 
-def test_deleted_files_are_written_again_when_the_finished_run_is_replayed(whole: Path) -> None:
+def test_replaying_a_finished_run_writes_deleted_files_again(whole: Path) -> None:
     expected = contents(whole)
     for name in expected:
         (whole / name).unlink()
@@ -395,7 +375,7 @@ def test_deleted_files_are_written_again_when_the_finished_run_is_replayed(whole
     assert contents(whole) == expected
 
 
-def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(
+def test_a_run_stopped_after_any_event_and_replayed_has_identical_files(
     whole: Path, tmp_path: Path
 ) -> None:
     events = list(story())
@@ -413,7 +393,7 @@ def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
+def test_a_run_killed_between_an_event_and_its_files_has_identical_files(
     whole: Path, tmp_path: Path
 ) -> None:
     program = textwrap.dedent("""
@@ -455,7 +435,7 @@ def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
         assert contents(path) == contents(whole)
 
 
-def test_files_that_grow_never_go_back_while_a_resume_replays(tmp_path: Path) -> None:
+def test_growing_files_do_not_shrink_during_a_replay(tmp_path: Path) -> None:
     events = [event for event in story() if not isinstance(event, RunFinished)]
     path = tmp_path / "run"
     with RunDirectory.open(path, RecordedIdentity({})) as run:
@@ -468,7 +448,7 @@ def test_files_that_grow_never_go_back_while_a_resume_replays(tmp_path: Path) ->
             assert contents(path) == before
 
 
-def test_a_file_lost_between_event_and_write_is_there_after_the_resume(whole: Path) -> None:
+def test_a_file_lost_between_event_and_write_exists_after_the_resume(whole: Path) -> None:
     before = contents(whole)
     for name in (
         "history.json",
@@ -483,7 +463,9 @@ def test_a_file_lost_between_event_and_write_is_there_after_the_resume(whole: Pa
     assert contents(whole) == before
 
 
-def test_the_order_in_which_rollouts_finish_leaves_no_trace(whole: Path, tmp_path: Path) -> None:
+def test_files_do_not_depend_on_the_order_in_which_rollouts_finish(
+    whole: Path, tmp_path: Path
+) -> None:
     events, batch = [], []
     for event in story():
         if isinstance(event, RolloutFinished):

@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
-async def test_a_recorded_value_comes_back_from_a_new_process_as_the_type_it_was(
+async def test_a_recorded_value_keeps_its_type_in_a_new_process(
     path: Path,
 ) -> None:
     value = Answer("héllo", (1, 2), {"a": 0.5})
@@ -71,7 +71,7 @@ async def test_concurrent_callers_of_one_key_share_one_execution(path: Path) -> 
     assert effect.runs == 1
 
 
-async def test_the_effect_goes_on_when_its_first_caller_is_cancelled_while_others_wait(
+async def test_the_effect_continues_when_its_first_caller_is_cancelled_while_others_wait(
     path: Path,
 ) -> None:
     journal, effect = Journal(path), Effect(seconds=0.02)
@@ -84,7 +84,7 @@ async def test_the_effect_goes_on_when_its_first_caller_is_cancelled_while_other
     assert (effect.runs, effect.cancelled) == (1, 0)
 
 
-async def test_a_waiter_that_is_cancelled_does_not_disturb_the_first_caller(path: Path) -> None:
+async def test_cancelling_a_waiter_does_not_affect_the_first_caller(path: Path) -> None:
     journal, effect = Journal(path), Effect(seconds=0.02)
     first = asyncio.create_task(journal.once("k", effect, returns=int))
     second = asyncio.create_task(journal.once("k", effect, returns=int))
@@ -94,7 +94,7 @@ async def test_a_waiter_that_is_cancelled_does_not_disturb_the_first_caller(path
     assert effect.cancelled == 0
 
 
-async def test_the_effect_is_cancelled_with_its_last_waiter_and_runs_anew_for_the_next(
+async def test_the_effect_is_cancelled_with_its_last_waiter_and_runs_again_for_the_next(
     path: Path,
 ) -> None:
     journal, effect = Journal(path), Effect(seconds=10)
@@ -108,7 +108,7 @@ async def test_the_effect_is_cancelled_with_its_last_waiter_and_runs_anew_for_th
     assert await late == 8
 
 
-async def test_a_value_that_came_in_spite_of_a_cancellation_is_recorded(path: Path) -> None:
+async def test_a_value_returned_despite_a_cancellation_is_recorded(path: Path) -> None:
     async def stubborn() -> int:
         try:
             await asyncio.sleep(10)
@@ -125,7 +125,7 @@ async def test_a_value_that_came_in_spite_of_a_cancellation_is_recorded(path: Pa
     assert journal.get("k", int) == 5
 
 
-async def test_a_failure_is_not_a_value_reaches_every_caller_and_is_tried_again(path: Path) -> None:
+async def test_a_failure_is_not_recorded_reaches_every_caller_and_is_retried(path: Path) -> None:
     async def broken() -> int:
         await asyncio.sleep(0)
         raise NetworkFailed("cut", usage=Usage(calls=2, input=10, usd=0.5))
@@ -139,7 +139,7 @@ async def test_a_failure_is_not_a_value_reaches_every_caller_and_is_tried_again(
     assert await journal.once("k", Effect(), returns=int) == 7
 
 
-async def test_nested_effects_are_recorded_each_and_a_failure_inside_is_billed_once(
+async def test_nested_effects_are_recorded_separately_and_an_inner_failure_is_billed_once(
     path: Path,
 ) -> None:
     async def call() -> int:
@@ -155,7 +155,7 @@ async def test_nested_effects_are_recorded_each_and_a_failure_inside_is_billed_o
     assert [row.usage for row in journal.bill().rows] == [Usage(calls=1, input=10, usd=0.5)]
 
 
-async def test_an_entry_names_the_effect_that_it_is_part_of(path: Path) -> None:
+async def test_an_entry_names_its_parent_effect(path: Path) -> None:
     journal = Journal(path)
 
     async def rollout(name: str) -> int:
@@ -180,7 +180,7 @@ async def test_an_entry_names_the_effect_that_it_is_part_of(path: Path) -> None:
     assert last[-1] == "call/alone" and len(last) < 5
 
 
-async def test_a_journal_of_a_version_without_parents_is_read_and_resumed(path: Path) -> None:
+async def test_a_journal_without_parent_effects_is_read_and_resumed(path: Path) -> None:
     journal = Journal(path)
     await journal.once("old", Effect(1), returns=int)
     journal.close()
@@ -194,7 +194,7 @@ async def test_a_journal_of_a_version_without_parents_is_read_and_resumed(path: 
     assert [entry.value(int) for entry in journal.entries()] == [1, 2]
 
 
-async def test_the_bill_adds_up_over_resumes_with_failed_attempts_included(path: Path) -> None:
+async def test_usage_is_summed_over_resumes_and_includes_failed_attempts(path: Path) -> None:
     journal = Journal(path)
     used = Usage(calls=1, input=100, output=20, usd=0.25)
     await journal.once(
@@ -220,7 +220,7 @@ async def test_the_bill_adds_up_over_resumes_with_failed_attempts_included(path:
     assert bill.total == Usage(calls=2, input=200, output=40, usd=0.5)
 
 
-async def test_a_bill_that_was_read_in_parts_is_the_same(path: Path) -> None:
+async def test_usage_read_in_parts_equals_usage_read_at_once(path: Path) -> None:
     journal = Journal(path)
 
     async def spend(key: str, role: str, used: Usage) -> None:
@@ -247,7 +247,7 @@ async def test_a_bill_that_was_read_in_parts_is_the_same(path: Path) -> None:
     assert bill.failures == {NetworkFailed.kind: 1}
 
 
-def test_another_process_may_read_entries_while_the_run_is_alive(path: Path) -> None:
+def test_another_process_can_read_entries_while_the_run_is_running(path: Path) -> None:
     journal = Journal(path)
 
     async def record() -> None:
@@ -264,7 +264,7 @@ def test_another_process_may_read_entries_while_the_run_is_alive(path: Path) -> 
     assert read.stdout.strip() == "[('call/x', 's', 'é')]"
 
 
-async def test_recording_and_telling_events_go_on_while_entries_are_being_read(path: Path) -> None:
+async def test_recording_and_emitting_continue_while_entries_are_read(path: Path) -> None:
     journal, events = Journal(path), EventLog(path)
     for n in range(3):
         await journal.once(f"k{n}", Effect(n), returns=int)
@@ -320,7 +320,7 @@ def test_opening_and_reading_back_a_hundred_thousand_entries_takes_seconds(path:
     assert journal.bill().total.calls == 100_000
 
 
-def test_what_was_recorded_survives_kill_9_and_is_not_run_again(path: Path) -> None:
+def test_recorded_effects_survive_sigkill_and_are_not_run_again(path: Path) -> None:
     program = textwrap.dedent("""
         import asyncio, os, signal, sys
         from pathlib import Path
@@ -353,7 +353,7 @@ def test_what_was_recorded_survives_kill_9_and_is_not_run_again(path: Path) -> N
     ]  # only what was in flight ran twice
 
 
-async def test_a_key_in_a_value_is_hidden_and_the_run_goes_on_with_what_a_resume_would_read(
+async def test_a_secret_in_a_value_is_redacted_for_the_run_and_for_a_resume(
     path: Path,
 ) -> None:
     secret = remember_secret("zz-planted-in-a-reply-1")
@@ -362,7 +362,7 @@ async def test_a_key_in_a_value_is_hidden_and_the_run_goes_on_with_what_a_resume
     assert live == journal.get("k", str) == "your key is [secret]"
 
 
-async def test_a_full_disk_is_said_and_leaves_the_journal_whole(path: Path) -> None:
+async def test_a_full_disk_is_reported_and_leaves_the_journal_intact(path: Path) -> None:
     journal = Journal(path)
     await journal.once("small", Effect("x"), returns=str)
     (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
@@ -376,14 +376,14 @@ async def test_a_full_disk_is_said_and_leaves_the_journal_whole(path: Path) -> N
     assert journal._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_damaged_journal_is_an_error_in_words(path: Path) -> None:
+def test_a_damaged_journal_is_an_error_with_a_message(path: Path) -> None:
     path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     with pytest.raises(InputError, match="is damaged"):
         Journal(path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-async def test_a_finished_run_in_a_folder_nobody_may_write_can_be_read(path: Path) -> None:
+async def test_a_finished_run_in_a_read_only_folder_can_be_read(path: Path) -> None:
     journal = Journal(path)
     await journal.once("k", Effect(), returns=int)
     journal.close()

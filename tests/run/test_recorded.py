@@ -42,7 +42,7 @@ def _request(text: str = "hi", **more: str) -> Request:
     return Request((Message("user", text),), stage="merge", **more)
 
 
-async def test_a_request_is_sent_once_and_its_reply_comes_back_whole_after_a_resume(
+async def test_a_request_is_sent_once_and_its_reply_is_complete_after_a_resume(
     tmp_path: Path,
 ) -> None:
     path, model = tmp_path / "journal.sqlite", Echo()
@@ -54,7 +54,7 @@ async def test_a_request_is_sent_once_and_its_reply_comes_back_whole_after_a_res
     assert len(model.sent) == 1
 
 
-async def test_requests_that_differ_in_text_purpose_or_role_are_calls_of_their_own(
+async def test_requests_that_differ_in_text_purpose_or_role_are_separate_calls(
     tmp_path: Path,
 ) -> None:
     journal, model = Journal(tmp_path / "journal.sqlite"), Echo()
@@ -71,12 +71,12 @@ async def test_requests_that_differ_in_text_purpose_or_role_are_calls_of_their_o
     ]
 
 
-async def test_it_looks_like_the_model_inside(tmp_path: Path) -> None:
+async def test_a_recorded_model_has_the_attributes_of_its_model(tmp_path: Path) -> None:
     recorded = RecordedModel(Echo(), Journal(tmp_path / "journal.sqlite"), "agent")
     assert (recorded.id, recorded.context_window) == ("scripted/echo", 1000)
 
 
-async def test_a_failed_call_is_billed_and_sent_again_next_time(tmp_path: Path) -> None:
+async def test_a_failed_call_is_billed_and_sent_again_on_resume(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     model = Echo(error=AuthFailed("no", usage=Usage(calls=1)))
     recorded = RecordedModel(model, journal, "agent")
@@ -87,7 +87,7 @@ async def test_a_failed_call_is_billed_and_sent_again_next_time(tmp_path: Path) 
     assert journal.bill().total.calls == 2
 
 
-async def test_replies_a_run_went_on_without_stay_lost_so_that_it_decides_the_same_again(
+async def test_accepted_lost_replies_stay_lost_on_replay(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "journal.sqlite"
@@ -105,9 +105,7 @@ async def test_replies_a_run_went_on_without_stay_lost_so_that_it_decides_the_sa
 
 
 @pytest.mark.parametrize("spoilt", ['{"text": 5}', '{"text": "x", "usage": {"input": 1.5}}', "[]"])
-async def test_a_recorded_reply_that_cannot_be_read_is_a_failed_call_and_not_the_end(
-    tmp_path: Path, spoilt: str
-) -> None:
+async def test_an_unreadable_recorded_reply_is_a_failed_call(tmp_path: Path, spoilt: str) -> None:
     path, model = tmp_path / "journal.sqlite", Echo()
     journal = Journal(path)
     await RecordedModel(model, journal, "optimizer").complete(_request())
@@ -121,7 +119,7 @@ async def test_a_recorded_reply_that_cannot_be_read_is_a_failed_call_and_not_the
     assert (await recorded.complete(_request("another"))).text == "another"
 
 
-async def test_what_a_call_cost_before_the_budget_ended_it_is_on_the_bill(tmp_path: Path) -> None:
+async def test_the_cost_of_a_call_that_the_budget_ended_is_billed(tmp_path: Path) -> None:
     class Stopped(Echo):
         async def complete(self, request: Request) -> Reply:
             failure = Overloaded("busy", usage=Usage(calls=2, input=7))

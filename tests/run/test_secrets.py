@@ -45,7 +45,7 @@ class Blabbing:
         return Reply(text, usage=Usage(calls=1), model=text)
 
 
-async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(
+async def test_no_file_of_the_run_directory_contains_a_key_from_any_variable(
     tmp_path: Path,
 ) -> None:
     keys = [remember_secret(PLANTED[name]) for name in VARIABLES]
@@ -108,7 +108,7 @@ async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(
         {"id": "openai/x", "base_url": "https://host/v1?a=b&api%5Fkey=hunter2"},
     ],
 )
-def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(
+def test_a_key_in_a_config_is_refused_with_a_hint_and_not_repeated(
     model: dict[str, object],
 ) -> None:
     with pytest.raises(InputError) as raised:
@@ -121,13 +121,13 @@ def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(
     "setting",
     ["options.api_key=hunter2", "base_url=http://h/v1?key=hunter2", "base_url=http://hunter2@h/v1"],
 )
-def test_a_key_in_an_override_is_not_repeated_either(setting: str) -> None:
+def test_a_key_in_an_override_is_refused_and_not_repeated(setting: str) -> None:
     with pytest.raises(InputError, match=r"command-line override model\.agent\.") as raised:
         load_config({"model": {"agent": "openai/x"}}, [f"model.agent.{setting}"])
     assert "hunter2" not in str(raised.value) and "value error" not in str(raised.value)
 
 
-def test_a_key_that_is_a_number_is_a_key() -> None:
+def test_a_numeric_key_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"model\.agent: keys are read from the environment"
     ) as raised:
@@ -135,7 +135,7 @@ def test_a_key_that_is_a_number_is_a_key() -> None:
     assert "77123456" not in str(raised.value)
 
 
-def test_settings_that_only_sound_like_keys_are_fine() -> None:
+def test_settings_with_names_similar_to_keys_are_accepted() -> None:
     base = {"id": "openai/x", "base_url": "https://host/v1?api-version=2&keyspace=a"}
     config = load_config(
         {

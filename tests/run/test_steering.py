@@ -20,7 +20,7 @@ def test_requests_are_numbered_and_read_in_order(tmp_path: Path) -> None:
     assert [one.number for one in read_requests(tmp_path, after=1)] == [2]
 
 
-def test_a_request_knows_the_command_that_does_the_same(tmp_path: Path) -> None:
+def test_a_request_has_the_equivalent_command(tmp_path: Path) -> None:
     reworded = request_steering(tmp_path, "reword", "s0001e01", "- Use one word; no more.")
     assert reworded.command("runs/a") == (
         "skillfit steer runs/a reword s0001e01 '- Use one word; no more.'"
@@ -28,7 +28,7 @@ def test_a_request_knows_the_command_that_does_the_same(tmp_path: Path) -> None:
     assert request_steering(tmp_path, "undo").command("runs/a") == "skillfit apply runs/a --undo"
 
 
-def test_requests_of_many_processes_never_mix(tmp_path: Path) -> None:
+def test_requests_of_several_processes_are_not_interleaved(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from skillfit.run.control import request_steering\n"
         "for n in range(10): request_steering(Path(sys.argv[1]), 'reword', sys.argv[2], 'x' * 5000)"
@@ -42,7 +42,7 @@ def test_requests_of_many_processes_never_mix(tmp_path: Path) -> None:
     assert {len(one.text) for one in requests} == {5000}
 
 
-def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_read_later(tmp_path: Path) -> None:
     request_steering(tmp_path, "stop")
     with (tmp_path / STEERING).open("a") as file:
         file.write('{"number": 2, "acti')
@@ -62,7 +62,7 @@ def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) ->
         ("budget", "usd", "-1", "not a budget"),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(
+def test_invalid_requests_are_refused(
     tmp_path: Path, action: str, target: str, text: str, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
@@ -70,7 +70,7 @@ def test_requests_that_make_no_sense_are_refused(
     assert not (tmp_path / STEERING).exists()
 
 
-def test_a_line_that_is_no_request_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_request_is_reported(tmp_path: Path) -> None:
     (tmp_path / STEERING).write_text("{}\n")
     with pytest.raises(InputError, match=r"Line 1 of .*steering\.jsonl"):
         read_requests(tmp_path)

@@ -67,7 +67,7 @@ def test_threads_that_share_a_view_each_read_everything(run: Path) -> None:
     view.close()
 
 
-def test_closing_twice_and_reading_afterwards_are_ordinary_errors(run: Path) -> None:
+def test_reading_after_close_is_an_ordinary_error_and_closing_twice_is_allowed(run: Path) -> None:
     view = RunDirectory.read(run)
     view.close()
     view.close()
@@ -75,7 +75,7 @@ def test_closing_twice_and_reading_afterwards_are_ordinary_errors(run: Path) -> 
         list(view.events.read())
 
 
-async def test_a_cancelled_stream_leaves_its_thread_a_clean_end(run: Path) -> None:
+async def test_the_thread_of_a_cancelled_stream_ends_cleanly(run: Path) -> None:
     """As a server does it: the reader runs in a thread while its request is cancelled."""
     view, begun, ended = RunDirectory.read(run), threading.Event(), threading.Event()
     results: list[int | RunClosed] = []
@@ -95,7 +95,7 @@ async def test_a_cancelled_stream_leaves_its_thread_a_clean_end(run: Path) -> No
     assert isinstance(results[-1], RunClosed)
 
 
-def test_a_reader_in_another_thread_sees_the_bill_of_a_running_writer(tmp_path: Path) -> None:
+def test_a_reader_in_another_thread_sees_the_usage_of_a_running_writer(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as opened:
         view = RunDirectory.read(tmp_path / "run")
 

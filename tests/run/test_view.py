@@ -24,7 +24,7 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
-from skillfit.run.records import RecordedConfig, RunSummary, ScoreEstimate
+from skillfit.run.records import RecordedConfig, ScoreEstimate
 from skillfit.run.store import DamagedRun
 from skillfit.run.view import (
     ScorePair,
@@ -35,7 +35,7 @@ from skillfit.run.view import (
     list_runs,
     read_listed,
 )
-from tests.support.records import run_started, ship_tested
+from tests.support.records import run_started, run_summary, ship_tested
 
 IDENTITY = RecordedIdentity({"seed": 1})
 CONFIG: dict[str, Any] = {
@@ -63,7 +63,7 @@ async def make_run(path: Path, *, finish: bool = True) -> None:
         run.events.emit(measured("step_0001", 0.75))
         run.events.emit(measured("test_best", 0.9, split="test"))
         if finish:
-            run.events.emit(ship_test())
+            run.events.emit(ship_tested())
             run.events.emit(ending())
 
 
@@ -71,22 +71,11 @@ async def _one() -> int:
     return 1
 
 
-def ship_test() -> ShipTested:
-    return ship_tested()
-
-
 def ending() -> RunFinished:
-    summary = RunSummary(
-        version="1",
-        finish_reason="improved",
+    summary = run_summary(
         diagnosis="It is better.",
         config=RecordedConfig(CONFIG),
         total_steps=6,
-        steps_done=1,
-        total_accepts=1,
-        total_rejects=0,
-        total_skips=0,
-        edits_blocked=0,
         baseline_selection_score=0.5,
         best_selection_score=0.8,
         test_hard=0.9,
@@ -105,7 +94,7 @@ def without_card(path: Path) -> None:
 
 
 @pytest.mark.parametrize("card", ["kept", "missing"])
-async def test_a_listed_run_says_what_a_list_shows(tmp_path: Path, card: str) -> None:
+async def test_a_listed_run_has_the_columns_of_the_list(tmp_path: Path, card: str) -> None:
     await make_run(tmp_path / "run")
     if card == "missing":
         without_card(tmp_path / "run")
@@ -138,20 +127,20 @@ async def test_points_are_in_the_metric_of_the_gate(
     assert found.selection == ScorePair(score, None)
 
 
-async def test_a_run_that_is_resumed_has_not_finished_until_it_does_again(tmp_path: Path) -> None:
+async def test_a_resumed_run_is_unfinished_until_it_finishes_again(tmp_path: Path) -> None:
     await make_run(tmp_path / "run")
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         listed = read_listed(tmp_path / "run")
         assert (listed.state, listed.card.finish_reason, listed.card.ship) == ("running", "", None)
         assert listed.card.points[-1].name == "step_0001"  # and it has lost nothing
-        for event in (started(run.run_id), measured("baseline", 0.5), ship_test(), ending()):
+        for event in (started(run.run_id), measured("baseline", 0.5), ship_tested(), ending()):
             run.events.emit(event)
     listed = read_listed(tmp_path / "run")
     assert (listed.state, listed.card.finish_reason) == ("finished", "improved")
     assert len(listed.card.points) == 2
 
 
-async def test_a_replay_writes_the_card_only_where_something_changed(tmp_path: Path) -> None:
+async def test_a_replay_writes_the_card_only_when_it_changed(tmp_path: Path) -> None:
     await make_run(tmp_path / "run", finish=False)
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         before = run.journal.fact("card", str)
@@ -160,7 +149,7 @@ async def test_a_replay_writes_the_card_only_where_something_changed(tmp_path: P
         assert run.journal.fact("card", str) == before
 
 
-def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path) -> None:
+def test_a_killed_run_is_listed_as_stopped_with_all_its_data(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import asyncio, os, signal, sys
         from pathlib import Path
@@ -178,7 +167,7 @@ def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path
     assert listed.card.points == (ScorePoint("baseline", 0.5),)
 
 
-async def test_a_run_that_waits_for_answers_says_so(tmp_path: Path) -> None:
+async def test_a_run_that_waits_for_answers_is_listed_as_waiting(tmp_path: Path) -> None:
     await make_run(tmp_path / "run", finish=False)
     (tmp_path / "run" / "handoff").mkdir()
     (tmp_path / "run" / "handoff" / "reflect-01.prompt.md").write_text("?")
@@ -194,7 +183,7 @@ async def test_runs_are_found_in_subfolders_and_not_inside_other_runs(tmp_path: 
     assert list(find_runs(tmp_path / "none")) == []
 
 
-async def test_a_run_that_only_tried_its_models_is_not_listed(tmp_path: Path) -> None:
+async def test_a_run_that_only_probed_its_models_is_not_listed(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         run.events.emit(Warned(what="w", message="m"))
     listing = list_runs(tmp_path)
@@ -213,7 +202,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-async def test_a_damaged_run_is_named_and_hides_no_other(tmp_path: Path, how: str) -> None:
+async def test_a_damaged_run_is_named_and_other_runs_are_listed(tmp_path: Path, how: str) -> None:
     await make_run(tmp_path / "bad")
     await make_run(tmp_path / "good")
     journal = tmp_path / "bad" / "journal.sqlite"
@@ -225,9 +214,7 @@ async def test_a_damaged_run_is_named_and_hides_no_other(tmp_path: Path, how: st
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-async def test_a_damaged_run_is_not_resumed_and_can_be_moved_aside(
-    tmp_path: Path, how: str
-) -> None:
+async def test_a_damaged_run_is_not_resumed_and_can_be_renamed(tmp_path: Path, how: str) -> None:
     await make_run(tmp_path / "bad")
     journal = tmp_path / "bad" / "journal.sqlite"
     journal.write_bytes(DAMAGES[how](journal.read_bytes()))
@@ -257,7 +244,7 @@ CHANGED_RECORDS = (
 
 
 @pytest.mark.parametrize("change", CHANGED_RECORDS, ids=lambda change: change[:40])
-async def test_a_run_whose_records_somebody_changed_is_an_error_in_words(
+async def test_a_run_with_modified_records_is_an_error_with_a_message(
     tmp_path: Path, change: str
 ) -> None:
     for name in ("bad", "good"):
@@ -278,7 +265,7 @@ async def test_a_run_whose_records_somebody_changed_is_an_error_in_words(
         assert view.journal.bill().rows
 
 
-async def test_a_usage_beyond_every_float_does_not_break_the_bill(tmp_path: Path) -> None:
+async def test_usage_beyond_float_range_does_not_break_the_total(tmp_path: Path) -> None:
     await make_run(tmp_path / "run")
     with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as db:
         db.execute("UPDATE effects SET usage = ?", (f'{{"calls": 1, "input": 1{"0" * 400}}}',))
@@ -301,7 +288,7 @@ async def test_a_record_that_cannot_be_read_names_the_run(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "usage", [{"calls": 1, "input": 1.5}, {"calls": 1, "input": None}, {"calls": 1, "input": -9}]
 )
-async def test_usage_that_does_not_count_breaks_neither_bill_nor_list(
+async def test_invalid_usage_breaks_neither_the_total_nor_the_list(
     tmp_path: Path, usage: dict[str, Any]
 ) -> None:
     await make_run(tmp_path / "run")
@@ -330,7 +317,7 @@ async def test_reading_leaves_no_files_in_a_finished_run(tmp_path: Path) -> None
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
-def test_a_folder_with_an_empty_journal_file_is_a_problem_of_its_own(tmp_path: Path) -> None:
+def test_an_empty_journal_file_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.sqlite").touch()
     listing = list_runs(tmp_path)
@@ -347,7 +334,7 @@ def test_a_folder_with_an_empty_journal_file_is_a_problem_of_its_own(tmp_path: P
         (None, False, "not verified", 0.8),  # without a ship test the best skill is handed back
     ],
 )
-def test_a_card_says_whether_its_best_score_is_the_result(
+def test_a_card_states_whether_its_best_score_is_the_result(
     tmp_path: Path, ship: ShipTested | None, unproven: bool, doubt: str, score: float
 ) -> None:
     end = ending()
@@ -361,7 +348,7 @@ def test_a_card_says_whether_its_best_score_is_the_result(
     assert (card.doubt, card.score, card.selection.best) == (doubt, score, 0.8)
 
 
-def test_a_run_that_found_nothing_has_nothing_to_confirm(tmp_path: Path) -> None:
+def test_a_run_without_improvement_has_no_unconfirmed_score(tmp_path: Path) -> None:
     end = ending()
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         run.events.emit(started(run.run_id))

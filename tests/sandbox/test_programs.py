@@ -56,7 +56,7 @@ async def python(
 
 
 @each
-async def test_it_runs_in_its_folder_and_names_its_isolation(
+async def test_a_program_runs_in_its_folder_and_reports_its_isolation(
     tmp_path: Path, isolation: Isolation
 ) -> None:
     code = "import os, sys; open('out', 'w').write(sys.stdin.read()); print(os.getcwd())"
@@ -67,7 +67,7 @@ async def test_it_runs_in_its_folder_and_names_its_isolation(
 
 
 @each
-async def test_the_environment_of_skillfit_stays_out(
+async def test_the_environment_of_skillfit_is_not_passed_on(
     tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
@@ -79,7 +79,7 @@ async def test_the_environment_of_skillfit_stays_out(
 
 @each
 @pytest.mark.parametrize("network", [True, False], ids=["with network", "without"])
-async def test_the_network_is_cut_as_documented(
+async def test_the_network_is_blocked_as_documented(
     tmp_path: Path, isolation: Isolation, network: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -185,7 +185,7 @@ async def test_under_bubblewrap_an_entry_of_a_visible_folder_can_be_shown_empty(
 
 
 @with_bubblewrap
-async def test_a_bubblewrap_that_fails_at_run_time_is_no_result(
+async def test_a_bubblewrap_that_fails_at_run_time_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "bin" / "bwrap"
@@ -233,7 +233,7 @@ def test_a_python_environment_reached_through_a_symbolic_link_works(tmp_path: Pa
 
 
 @each
-async def test_a_program_that_is_not_visible_is_no_result(
+async def test_a_program_that_is_not_visible_is_an_error(
     tmp_path: Path, isolation: Isolation
 ) -> None:
     with pytest.raises(SandboxNotStarted, match="nothing-here"):
@@ -279,7 +279,7 @@ async def test_cancelling_ends_the_program(tmp_path: Path, isolation: Isolation)
 
 
 @each
-async def test_cancelling_while_it_starts_leaves_no_process(
+async def test_cancelling_during_the_start_leaves_no_process(
     tmp_path: Path, isolation: Isolation
 ) -> None:
     word = f"skillfit-early-{os.getpid()}-{isolation.name}"
@@ -335,7 +335,7 @@ def test_the_setting_off_means_no_isolation() -> None:
     assert choose_isolation("off").name == "none"
 
 
-def test_the_setting_require_is_refused_where_there_is_no_full_isolation(
+def test_the_setting_require_is_refused_without_full_isolation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weak = next(isolation for isolation in ISOLATIONS if not isolation.full)
@@ -399,7 +399,7 @@ async def test_no_process_outlives_a_supervisor_that_gets_many_signals(tmp_path:
         assert await is_gone(word)
 
 
-async def test_the_next_start_removes_folders_and_processes_of_a_killed_one(
+async def test_the_next_start_removes_folders_and_processes_of_a_killed_skillfit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     word = f"skillfit-abandoned-{os.getpid()}"
@@ -423,7 +423,7 @@ async def test_the_next_start_removes_folders_and_processes_of_a_killed_one(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_folders_of_a_living_process_are_left_alone(
+async def test_folders_of_a_running_process_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     word = f"skillfit-living-{os.getpid()}"
@@ -440,7 +440,7 @@ async def test_folders_of_a_living_process_are_left_alone(
     assert await is_gone(word)
 
 
-def test_nothing_is_left_when_the_last_folder_is_removed(
+def test_removing_the_last_folder_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -455,14 +455,14 @@ def test_nothing_is_left_when_the_last_folder_is_removed(
     assert tmp_path.is_dir() and list(tmp_path.iterdir()) == []
 
 
-async def test_a_program_that_is_not_there_is_an_error_of_the_infrastructure(
+async def test_a_missing_program_is_an_infrastructure_error(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SandboxNotStarted, match="/no/such/program"):
         await run_process(["/no/such/program"], cwd=tmp_path, timeout=20, env={})
 
 
-async def test_a_program_that_does_not_read_its_input_is_no_problem(tmp_path: Path) -> None:
+async def test_a_program_may_ignore_its_input(tmp_path: Path) -> None:
     done = await run_process(
         ["/bin/sh", "-c", "exit 3"], cwd=tmp_path, timeout=20, env={}, stdin=b"x" * 1_000_000
     )
@@ -470,7 +470,7 @@ async def test_a_program_that_does_not_read_its_input_is_no_problem(tmp_path: Pa
     assert done.code == 3
 
 
-async def test_a_closed_pipe_ends_a_program_as_usual(tmp_path: Path) -> None:
+async def test_a_closed_pipe_ends_a_program_with_sigpipe(tmp_path: Path) -> None:
     """Python ignores SIGPIPE; the programs it starts must not inherit that."""
     done = await run_process(
         ["/bin/sh", "-c", "yes | head -n 1"],
@@ -482,7 +482,7 @@ async def test_a_closed_pipe_ends_a_program_as_usual(tmp_path: Path) -> None:
     assert (done.code, done.stdout, done.stderr) == (0, "y\n", "")
 
 
-def test_a_link_in_the_temporary_folder_leads_the_clean_up_nowhere(
+def test_the_clean_up_does_not_follow_links_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody may write there. A link to a folder of ours is not a folder that we made."""

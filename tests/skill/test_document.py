@@ -51,7 +51,7 @@ def test_frontmatter_body_name_and_files_are_read(tmp_path: Path) -> None:
     assert set(skill.files) == {"scripts/run.sh", "references/long.md", "notes.md"}
 
 
-def test_a_skill_md_named_alone_brings_only_the_folders_of_the_format(tmp_path: Path) -> None:
+def test_loading_skill_md_includes_only_the_folders_of_the_format(tmp_path: Path) -> None:
     skill = Skill.load(make_folder(tmp_path) / "SKILL.md")
     assert set(skill.files) == {"scripts/run.sh", "references/long.md"}
 
@@ -95,12 +95,12 @@ def test_saving_over_a_folder_writes_only_what_changed(tmp_path: Path) -> None:
     assert not list(folder.glob(".SKILL*"))
 
 
-def test_a_new_body_takes_on_the_newlines_of_the_skill() -> None:
+def test_a_new_body_gets_the_newlines_of_the_skill() -> None:
     skill = Skill.from_text("---\r\nname: x\r\n---\r\nold\r\n")
     assert skill.with_body("a\nb\n").text == "---\r\nname: x\r\n---\r\na\r\nb\r\n"
 
 
-def test_a_new_body_cannot_pass_for_frontmatter() -> None:
+def test_a_new_body_is_never_read_as_frontmatter() -> None:
     forged = Skill.from_text("plain\n").with_body("---\nname: forged\n---\nbody\n")
     again = Skill.from_text(forged.text)
     assert (again.head, again.name, again.body) == ("", "skill", forged.body)
@@ -126,7 +126,7 @@ def test_the_hash_is_the_same_in_every_release() -> None:
     assert Skill.from_text("same\n").hash == "fb1a497c378d9bc8"
 
 
-def test_a_skill_travels_to_another_process(tmp_path: Path) -> None:
+def test_a_skill_can_be_pickled(tmp_path: Path) -> None:
     skill = Skill.load(make_folder(tmp_path))
     assert (skill.hash, skill.tokens) == (
         pickle.loads(pickle.dumps(skill)).hash,
@@ -146,7 +146,7 @@ def test_a_document_of_five_megabytes_is_refused(tmp_path: Path) -> None:
         Skill.load(tmp_path / "big.md")
 
 
-def test_a_package_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+def test_a_skill_folder_over_the_size_limit_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     with (folder / "huge.bin").open("wb") as file:
         file.truncate(33_000_000)
@@ -161,7 +161,7 @@ def test_a_path_without_a_skill_is_an_input_error(tmp_path: Path, name: str) -> 
         Skill.load(tmp_path / name)
 
 
-def test_links_out_of_the_skill_are_refused(tmp_path: Path) -> None:
+def test_links_to_files_outside_the_skill_are_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     (tmp_path / "secret").write_text("s")
     (folder / "inside.md").symlink_to(folder / "notes.md")
@@ -181,7 +181,7 @@ def test_a_linked_skill_folder_is_refused_for_reading_and_writing(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "", "c:\\out"])
-def test_file_names_that_lead_out_are_refused(name: str) -> None:
+def test_file_names_outside_the_folder_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="inside a skill folder"):
         Skill.from_text("x", files={name: b""})
 
@@ -220,7 +220,7 @@ def test_a_device_is_refused_instead_of_read() -> None:
         ("a" * 100, "a" * 64),
     ],
 )
-def test_a_folder_name_is_safe_whatever_the_skill_is_called(name: str, folder: str) -> None:
+def test_a_folder_name_is_safe_for_any_skill_name(name: str, folder: str) -> None:
     assert folder_name(name) == folder
 
 
@@ -239,7 +239,7 @@ def test_a_change_is_shown_with_the_lines_around_it() -> None:
     assert hunk.lines == (DiffLine("removed", "d", 4, None), DiffLine("added", "D", None, 4))
 
 
-def test_far_changes_are_hunks_of_their_own() -> None:
+def test_distant_changes_are_separate_hunks() -> None:
     assert len(diff_hunks("1\n2\n3\n4\n5\n6\n7\n8\n9\n", "x\n2\n3\n4\n5\n6\n7\n8\ny\n")) == 2
 
 
@@ -249,13 +249,13 @@ def test_a_missing_newline_at_the_end_is_marked_as_diff_tools_do() -> None:
     assert diff("", "a\n") == HEADER + "@@ -0,0 +1,1 @@\n+a\n"
 
 
-def test_changed_files_of_the_package_are_named() -> None:
+def test_the_diff_names_changed_files_of_the_skill_folder() -> None:
     old = Skill.from_text("a\n", files={"x": b"1", "y": b"1"})
     new = Skill.from_text("a\n", files={"x": b"2", "z": b"1"})
     assert diff(old, new) == "file changed: x\nfile removed: y\nfile added: z\n"
 
 
-def test_the_headers_name_the_document(tmp_path: Path) -> None:
+def test_the_diff_headers_name_the_document(tmp_path: Path) -> None:
     (tmp_path / "my notes.md").write_text("a\n")
     old = Skill.load(tmp_path / "my notes.md")
     assert diff(old, old.with_body("b\n")).startswith("--- a/my notes.md\t\n+++ b/my notes.md\t\n")

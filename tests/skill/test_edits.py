@@ -42,17 +42,17 @@ def run(text: str, *edits: Edit, max_tokens: int | None = None) -> tuple[str, li
     return applied.skill.text, [result.status for result in applied.results]
 
 
-def test_append_goes_to_the_end_as_a_block_of_its_own() -> None:
+def test_append_adds_a_separate_block_at_the_end() -> None:
     assert run(BODY, Edit("append", content="New.")) == (BODY + "\nNew.\n", ["applied_append"])
 
 
-def test_append_goes_before_the_regions_at_the_end() -> None:
+def test_append_inserts_before_the_regions_at_the_end() -> None:
     text, statuses = run(FENCED, Edit("append", content="New."))
     assert statuses == ["applied_append_before_protected_region"]
     assert text == FENCED.replace("After.\n", "After.\n\nNew.\n")
 
 
-def test_insert_after_goes_below_the_line_of_the_anchor() -> None:
+def test_insert_after_inserts_below_the_line_of_the_anchor() -> None:
     text, statuses = run(BODY, Edit("insert_after", "Intro", "More intro."))
     assert (text, statuses) == (
         BODY.replace("here.\n", "here.\n\nMore intro.\n"),
@@ -78,7 +78,7 @@ def test_replace_and_delete_change_the_target_only() -> None:
     )
 
 
-def test_an_anchor_with_other_white_space_is_found_when_unique() -> None:
+def test_an_anchor_with_different_white_space_is_found_if_unique() -> None:
     text, statuses = run(BODY, Edit("replace", "- first   rule\n\n- second rule", "- one"))
     assert (text, statuses) == (
         BODY.replace("- first rule\n- second  rule", "- one"),
@@ -86,7 +86,7 @@ def test_an_anchor_with_other_white_space_is_found_when_unique() -> None:
     )
 
 
-def test_an_anchor_that_is_one_whole_line_wins_over_parts_of_lines() -> None:
+def test_an_anchor_that_is_a_whole_line_takes_precedence_over_parts_of_lines() -> None:
     text, statuses = run(BODY, Edit("insert_after", "## Rules", "Read all."))
     assert (text, statuses) == (
         BODY.replace("## Rules\n", "## Rules\n\nRead all.\n"),
@@ -123,19 +123,21 @@ def test_an_anchor_that_is_one_whole_line_wins_over_parts_of_lines() -> None:
         (Edit("replace", "description: d", "description: e"), "skipped_frontmatter"),
     ],
 )
-def test_an_edit_that_cannot_be_made_changes_nothing_and_says_why(edit: Edit, status: str) -> None:
+def test_an_edit_that_cannot_be_applied_changes_nothing_and_has_a_reason(
+    edit: Edit, status: str
+) -> None:
     applied = apply_edits(Skill.from_text(HEAD + FENCED), [edit])
     assert applied.skill.text == HEAD + FENCED
     assert [result.status for result in applied.results] == [status]
     assert applied.results[0].reason and not applied.results[0].applied and applied.edits == ()
 
 
-def test_a_target_that_also_stands_in_a_region_means_the_free_one() -> None:
+def test_a_target_also_found_in_a_region_matches_outside_the_region() -> None:
     text, statuses = run("guidance\n\n" + SLOW, Edit("replace", "guidance", "advice"))
     assert (text, statuses) == ("advice\n\n" + SLOW, ["applied_replace"])
 
 
-def test_markers_in_content_are_taken_out() -> None:
+def test_markers_in_content_are_removed() -> None:
     text, _ = run(
         BODY,
         Edit(
@@ -146,7 +148,7 @@ def test_markers_in_content_are_taken_out() -> None:
     assert text == BODY + "\na  b  c\n"
 
 
-def test_characters_that_hide_text_from_a_reviewer_are_taken_out() -> None:
+def test_characters_that_hide_text_from_a_reviewer_are_removed() -> None:
     hiding = "- Run curl.\x1b[2K\x9b2J\x08\x00\x7f \u202eback\u202c\u2066\u2069\tGrüße مر"
     after, statuses = run("Be brief.\n", Edit("append", content=hiding))
     assert after == "Be brief.\n\n- Run curl.[2K2J back\tGrüße مر\n"
@@ -155,7 +157,7 @@ def test_characters_that_hide_text_from_a_reviewer_are_taken_out() -> None:
     assert "PROTECTED" not in fenced
 
 
-def test_a_marker_cannot_be_put_together_from_halves() -> None:
+def test_edits_cannot_assemble_a_marker_from_parts() -> None:
     text = "<!-- PROTECTED_\n\nmiddle\n"
     assert (
         run(text, Edit("replace", "\n\nmiddle", "START -->"))[0] == "<!-- PROTECTED_\n\nSTART -->\n"
@@ -202,7 +204,7 @@ def test_overlaps_are_still_seen_after_the_text_before_them_moved() -> None:
     ]
 
 
-def test_edits_that_would_pass_the_token_ceiling_are_skipped_and_shorter_ones_are_not() -> None:
+def test_edits_over_the_token_ceiling_are_skipped_and_shorter_ones_are_not() -> None:
     ceiling = Skill.from_text(BODY).tokens
     text, statuses = run(
         BODY,
@@ -229,18 +231,18 @@ def test_a_file_with_mixed_newlines_keeps_each_of_them() -> None:
     assert run("a\r\nb\nc\n", Edit("delete", "c"))[0] == "a\r\nb\n"
 
 
-def test_an_append_to_nothing_but_frontmatter_leaves_the_fence_whole() -> None:
+def test_an_append_to_frontmatter_without_a_body_keeps_the_frontmatter() -> None:
     assert (
         run("---\nname: x\n---", Edit("append", content="Body."))[0] == "---\nname: x\n---\nBody.\n"
     )
 
 
-def test_an_op_may_be_written_in_other_ways() -> None:
+def test_spelling_variants_of_an_op_are_accepted() -> None:
     assert Edit.from_reply(" Insert-After ", "a", "b") == Edit("insert_after", "a", "b")
     assert Edit.from_reply("DELETE", "a", "") == Edit("delete", "a")
 
 
-def test_a_result_has_a_plain_form() -> None:
+def test_a_result_converts_to_a_row() -> None:
     result = apply_edits(Skill.from_text(BODY), [Edit("delete", "nowhere", id="e1")]).results[0]
     assert result.as_row() == {
         "op": "delete",
@@ -280,7 +282,7 @@ def test_worked_examples_are_edits_that_add_replace_and_remove() -> None:
         (example_edit(Example("long " * 99, "a", "new")), "skipped_over_token_ceiling"),
     ],
 )
-def test_an_example_that_cannot_be_shown_is_skipped_and_said(edit: Edit, status: str) -> None:
+def test_an_example_that_cannot_be_shown_is_skipped_with_a_reason(edit: Edit, status: str) -> None:
     skill = apply_edits(Skill.from_text(BODY), [example_edit(Example("q", "a", "i1"))]).skill
     applied = apply_edits(skill, [edit], max_tokens=100)
     assert (applied.skill, [result.status for result in applied.results]) == (skill, [status])
@@ -337,7 +339,7 @@ def test_a_region_edit_that_changes_nothing_or_too_much_is_skipped(edit: Edit, s
     assert (applied.skill, [result.status for result in applied.results]) == (skill, [status])
 
 
-def test_removing_a_slow_update_that_is_not_there_changes_nothing() -> None:
+def test_removing_a_missing_slow_update_changes_nothing() -> None:
     assert run(BODY, Edit(SLOW_UPDATE_OP)) == (BODY, ["skipped_no_change"])
 
 
@@ -411,7 +413,7 @@ def test_paragraphs_lists_tables_and_code_blocks_are_units() -> None:
     assert found[0].tokens == 13
 
 
-def test_by_line_a_list_item_and_a_line_that_ends_a_sentence_are_units() -> None:
+def test_list_items_and_lines_that_end_a_sentence_are_units_by_line() -> None:
     assert texts(units(SKILL, "line")) == [
         "Read the order first.",
         "It is in the tool `orders`.",
@@ -425,7 +427,7 @@ def test_by_line_a_list_item_and_a_line_that_ends_a_sentence_are_units() -> None
     ]
 
 
-def test_a_heading_goes_with_the_text_that_is_its_whole_section() -> None:
+def test_a_heading_and_its_only_text_are_one_unit() -> None:
     skill = Skill.from_text(
         "# T\n\nIntro.\n\n## A\n\nOne.\n\n## B\n\nTwo.\n\nThree.\n\n### C\n\nx\n"
     )
@@ -452,7 +454,7 @@ def test_a_removal_is_an_edit_that_names_its_lines() -> None:
     assert apply_edits(SKILL, [unit.removal]).results[0].status == "applied_delete"
 
 
-def test_text_that_stands_in_two_places_is_no_unit() -> None:
+def test_text_that_occurs_twice_is_not_a_unit() -> None:
     skill = Skill.from_text("- same\n- other\n\ntext between\n\n- same\n- third\n")
     assert texts(units(skill, "line")) == ["- other", "text between", "- third"]
 
@@ -479,7 +481,7 @@ def test_a_comment_over_several_lines_stays_whole() -> None:
     assert texts(units(skill, "line")) == ["a <!-- one\n\n# two\n\n- three --> b", "c"]
 
 
-def test_rules_and_underlined_headings_are_no_units() -> None:
+def test_thematic_breaks_and_underlined_headings_are_not_units() -> None:
     skill = Skill.from_text("Title\n=====\n\none\n\n---\n\n* * *\n\nSub\n---\n\ntwo\n\nthree\n")
     assert texts(units(skill)) == ["one", "two", "three"]
 

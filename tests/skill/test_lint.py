@@ -55,7 +55,7 @@ FRONTMATTERS = [
 
 
 @pytest.mark.parametrize("document", FRONTMATTERS)
-def test_what_the_formats_own_validator_refuses_is_an_error_here(
+def test_skills_that_the_reference_validator_refuses_have_errors(
     tmp_path: Path, document: str
 ) -> None:
     folder = skill_folder(tmp_path, document)
@@ -73,7 +73,7 @@ def test_what_the_formats_own_validator_refuses_is_an_error_here(
         "# a comment\n",
     ],
 )
-def test_what_the_formats_own_validator_allows_has_no_errors_here(
+def test_skills_that_the_reference_validator_accepts_have_no_errors(
     tmp_path: Path, extra: str
 ) -> None:
     folder = skill_folder(tmp_path, GOOD.replace("---\n#", f"{extra}---\n#"))
@@ -125,7 +125,7 @@ def test_a_second_region_of_a_kind_is_reported(tmp_path: Path) -> None:
     assert found(tmp_path / "plain.md") == [(4, "warning", "marker")]
 
 
-def test_files_the_body_names_but_the_folder_lacks_are_reported(tmp_path: Path) -> None:
+def test_missing_files_named_in_the_body_are_reported(tmp_path: Path) -> None:
     body = (
         "see [this](references/here.md#top), [that](gone.md) or\n"
         "`scripts/run.py`; [web](https://x.y/z) [top](#top)\n"
@@ -148,7 +148,7 @@ def test_a_long_body_is_a_warning(tmp_path: Path) -> None:
     assert found(folder) == [(5, "warning", "body"), (5, "warning", "body")]
 
 
-def test_a_skill_that_cannot_be_read_is_a_problem_not_a_crash(tmp_path: Path) -> None:
+def test_an_unreadable_skill_is_reported_as_a_problem(tmp_path: Path) -> None:
     (tmp_path / "bad.md").write_bytes(b"\xff")
     assert found(tmp_path / "bad.md") == found(tmp_path / "none.md") == [(1, "error", "readable")]
     (tmp_path / "empty").mkdir()
@@ -164,7 +164,7 @@ def test_a_skill_that_cannot_be_read_is_a_problem_not_a_crash(tmp_path: Path) ->
         ("---\nname: &a [*a]\nb: *c\n---\nx\n", 3),
     ],
 )
-def test_frontmatter_that_cannot_be_read_is_an_error_in_any_markdown_file(
+def test_unreadable_frontmatter_is_an_error_in_any_markdown_file(
     tmp_path: Path, document: str, line: int
 ) -> None:
     (tmp_path / "plain.md").write_text(document)
@@ -178,7 +178,7 @@ def test_a_thematic_break_at_the_top_is_not_unclosed_frontmatter() -> None:
     assert document_problems(Skill.from_text("---\n\n# Title\n\nNote: text\n")) == []
 
 
-def test_frontmatter_that_cannot_be_read_is_refused_with_file_and_line() -> None:
+def test_unreadable_frontmatter_is_refused_with_file_and_line() -> None:
     refuse_unreadable(Skill.from_text(GOOD))
     refuse_unreadable(Skill.from_text(""))
     broken = Skill.from_text("---\nname: tables\ndescription: a: b\n---\nx\n")

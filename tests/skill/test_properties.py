@@ -208,7 +208,7 @@ def test_no_rewrite_changes_a_protected_region(skill: Skill, new_body: str) -> N
         max_size=4,
     ),
 )
-def test_each_owner_changes_its_own_region_only(
+def test_each_writer_changes_only_its_own_region(
     skill: Skill, moves: list[tuple[str, object]]
 ) -> None:
     for kind, value in moves:
@@ -254,7 +254,7 @@ replies = st.one_of(
 
 @settings(max_examples=1000, **thousands)
 @given(skills, st.one_of(st.none(), replies, st.lists(replies, max_size=4)))
-def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(
+def test_any_model_reply_gives_edits_that_apply_or_have_a_reason(
     skill: Skill, sent: object
 ) -> None:
     payloads = [entry.payload() for entry in EditsReply.model_validate({"edits": sent}).entries()]
@@ -265,7 +265,7 @@ def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(
 
 @settings(max_examples=500, **thousands)
 @given(skills, st.lists(text, max_size=5), st.lists(text, max_size=5))
-def test_notes_already_held_are_never_added_again(
+def test_existing_notes_are_never_added_again(
     skill: Skill, first: list[str], second: list[str]
 ) -> None:
     once = with_notes(skill, first)
@@ -301,7 +301,7 @@ _OVERRIDES = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 @settings(max_examples=500, **thousands)
 @given(st.text())
-def test_any_text_is_kept_as_it_is(document: str) -> None:
+def test_any_text_round_trips_unchanged(document: str) -> None:
     skill = Skill.from_text(document)
     assert "\ufeff" * skill.bom + skill.text == document
     assert skill.with_body(skill.body) == skill

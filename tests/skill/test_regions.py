@@ -97,7 +97,7 @@ def test_an_empty_slow_update_region_is_put_at_the_end_once() -> None:
     assert slow_update_text(skill) == slow_update_text(BASE) == ""
 
 
-def test_asking_for_the_region_keeps_guidance_already_there() -> None:
+def test_adding_a_slow_update_region_keeps_existing_guidance() -> None:
     skill = with_slow_update(BASE, "keep me")
     assert with_slow_update(skill) is skill
 
@@ -130,7 +130,7 @@ def test_an_empty_appendix_can_be_put_in() -> None:
     assert with_notes(skill) is skill and appendix_notes(skill) == ()
 
 
-def test_notes_are_appended_as_bullets_without_doubles() -> None:
+def test_notes_are_appended_as_bullets_without_duplicates() -> None:
     skill = with_notes(
         with_notes(BASE, ["Check units."]), ["check  UNITS!", "- New\nnote", "", "new note;"]
     )
@@ -141,7 +141,7 @@ def test_notes_are_appended_as_bullets_without_doubles() -> None:
     )
 
 
-def test_what_a_person_wrote_into_the_appendix_stays() -> None:
+def test_user_text_in_the_appendix_is_kept() -> None:
     inner = "## Execution Notes Appendix\n\nRead these.\n\n* one\n  goes on\n"
     skill = Skill.from_text(f"<!-- APPENDIX_START -->\n{inner}<!-- APPENDIX_END -->\n")
     assert appendix_notes(skill) == ("one goes on",)
@@ -149,12 +149,12 @@ def test_what_a_person_wrote_into_the_appendix_stays() -> None:
     assert appendix_notes(with_notes(skill, ["two"])) == ("one goes on", "two")
 
 
-def test_consolidated_notes_take_the_place_of_all() -> None:
+def test_consolidated_notes_replace_all_notes() -> None:
     skill = with_consolidated_notes(with_notes(BASE, ["a", "b"]), ["a and b", "A and B."])
     assert appendix_notes(skill) == ("a and b",)
 
 
-def test_new_regions_stand_before_the_slow_update() -> None:
+def test_new_regions_are_placed_before_the_slow_update() -> None:
     skill = with_examples(with_notes(with_slow_update(BASE, "s"), ["n"]), [Example("q", "a")])
     positions = [
         skill.text.index(f"<!-- {kind}_START") for kind in ("APPENDIX", "EXAMPLES", "SLOW_UPDATE")
@@ -175,7 +175,7 @@ def test_examples_are_written_read_back_and_removed() -> None:
     "inner",
     ["", "## Examples\n\nby hand", "### Example 1\n<!-- item %zz -->\n\nInput:\n\n```\na\n"],
 )
-def test_an_examples_region_of_another_form_holds_no_examples(inner: str) -> None:
+def test_an_examples_region_in_another_format_has_no_examples(inner: str) -> None:
     assert (
         examples(Skill.from_text(f"<!-- EXAMPLES_START -->\n{inner}\n<!-- EXAMPLES_END -->")) == ()
     )
@@ -207,25 +207,25 @@ HEAD = "---\nname: x\n---\n"
 SKILL = Skill.from_text(f"{HEAD}# Old\n\n{HAND}\n\nold text\n\n{SLOW}\n")
 
 
-def test_regions_the_rewrite_dropped_come_back_at_the_end() -> None:
+def test_regions_that_the_rewrite_dropped_are_restored_at_the_end() -> None:
     assert rewrite(SKILL, "# New\n").text == f"{HEAD}# New\n\n{HAND}\n\n{SLOW}\n"
 
 
-def test_regions_stay_where_the_rewrite_has_them() -> None:
+def test_regions_keep_their_position_in_the_rewrite() -> None:
     assert (
         rewrite(SKILL, f"# New\n\n{HAND}\n\nnew text\n\n{SLOW}\n").text
         == f"{HEAD}# New\n\n{HAND}\n\nnew text\n\n{SLOW}\n"
     )
 
 
-def test_a_changed_region_is_put_right() -> None:
+def test_a_changed_region_is_restored() -> None:
     new = (
         f"# New\n\n{HAND.replace('hand', 'model')}\n\nnew\n\n{SLOW.replace('guidance', 'nothing')}"
     )
     assert rewrite(SKILL, new).body == f"# New\n\n{HAND}\n\nnew\n\n{SLOW}\n"
 
 
-def test_regions_keep_their_order_and_are_not_doubled() -> None:
+def test_regions_keep_their_order_and_are_not_duplicated() -> None:
     assert (
         rewrite(SKILL, f"{SLOW}\n\nmiddle\n\n{HAND}\n\n{SLOW}").body
         == f"{HAND}\n\n{SLOW}\n\nmiddle\n"
@@ -237,7 +237,7 @@ def test_an_invented_region_becomes_plain_text() -> None:
     assert rewrite(plain, f"# New\n\n{HAND}").text == "# New\n\n\nby  hand\n"
 
 
-def test_frontmatter_in_the_rewrite_is_not_taken_over() -> None:
+def test_frontmatter_in_the_rewrite_is_ignored() -> None:
     assert (
         rewrite(SKILL, "---\nname: other\n---\n# New").text == f"{HEAD}# New\n\n{HAND}\n\n{SLOW}\n"
     )
@@ -248,7 +248,7 @@ def test_an_empty_rewrite_changes_nothing(nothing: str) -> None:
     assert rewrite(SKILL, nothing) is SKILL
 
 
-def test_an_unclosed_fence_protects_what_follows_it_through_a_rewrite() -> None:
+def test_text_after_an_unclosed_marker_is_protected_in_a_rewrite() -> None:
     skill = Skill.from_text("# T\n\n<!-- PROTECTED_START -->\nmine\n\nalso mine\n")
     new = rewrite(skill, "# New\n\n<!-- PROTECTED_START -->\nyours\n\nmore")
     assert new.text.startswith("# New") and new.text.endswith(

@@ -165,7 +165,7 @@ def train(folder: Path, name: str, *settings: str) -> None:
     subprocess.run([*command, "--run", f"runs/{name}", "--json"], cwd=folder, capture_output=True)
 
 
-def test_no_page_has_errors_or_runs_what_was_planted(
+def test_no_page_has_errors_or_runs_injected_scripts(
     chromium: Browser, site: RunningStudio
 ) -> None:
     with window(chromium, site) as opened:
@@ -208,7 +208,7 @@ TILE_ROWS = """[...document.querySelectorAll(".facts dl")].map((list) => {
 
 
 @pytest.mark.parametrize("width", [1440, 1200, 1024, 768, 390])
-def test_no_tile_stands_alone_in_a_row(chromium: Browser, site: RunningStudio, width: int) -> None:
+def test_no_tile_is_alone_in_a_row(chromium: Browser, site: RunningStudio, width: int) -> None:
     """Six tiles stand in equal rows; of five, the last one of a phone takes a row for itself."""
     with window(chromium, site, viewport={"width": width, "height": 800}) as opened:
         for path, tiles in (("/run/tested", 6), ("/report/tested", 6), ("/run/pool", 5)):
@@ -220,7 +220,7 @@ def test_no_tile_stands_alone_in_a_row(chromium: Browser, site: RunningStudio, w
                 assert 1 not in rows, (path, rows)
 
 
-def test_a_run_is_started_from_the_form_watched_understood_and_applied(
+def test_a_run_is_started_from_the_form_followed_and_applied(
     chromium: Browser, site: RunningStudio, folder: Path
 ) -> None:
     with window(chromium, site) as opened:
@@ -289,7 +289,7 @@ new MutationObserver((_, observer) => {
 """
 
 
-def test_a_choice_made_while_the_page_still_loads_is_heard(
+def test_a_choice_made_while_the_page_loads_takes_effect(
     chromium: Browser, site: RunningStudio
 ) -> None:
     with window(chromium, site) as opened:
@@ -385,7 +385,7 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
     assert [edit.in_best for edit in story.edits[:5]] == [False, True, True, False, False]
 
 
-def test_a_handoff_prompt_is_answered_and_the_run_goes_on(
+def test_a_handoff_prompt_is_answered_and_the_run_continues(
     chromium: Browser, site: RunningStudio, folder: Path
 ) -> None:
     train(folder, "asking", *ONE_STEP, "model.optimizer=handoff", "gradient.minibatch_size=20")
@@ -407,7 +407,7 @@ def test_a_handoff_prompt_is_answered_and_the_run_goes_on(
         expect(page.locator(".forest tbody")).to_contain_text("Mentions of refund mean billing.")
 
 
-def test_what_a_run_does_appears_on_open_pages(
+def test_progress_of_a_run_appears_on_open_pages(
     chromium: Browser, site: RunningStudio, folder: Path
 ) -> None:
     with window(chromium, site) as opened:
@@ -432,7 +432,7 @@ def test_what_a_run_does_appears_on_open_pages(
         assert page.evaluate("window.untouched"), "the page was not loaded again"
 
 
-def test_the_pool_of_an_open_page_grows_and_ends_with_the_run(
+def test_the_pool_on_an_open_page_grows_until_the_run_ends(
     chromium: Browser, site: RunningStudio, folder: Path
 ) -> None:
     """The slider over the steps is shown after the second one, and stays at the latest."""
@@ -454,7 +454,7 @@ def test_the_pool_of_an_open_page_grows_and_ends_with_the_run(
         assert page.evaluate("window.untouched"), "the page was not loaded again"
 
 
-def test_a_click_counts_while_its_part_of_the_page_is_sent_again(
+def test_a_click_works_while_its_part_of_the_page_is_replaced(
     chromium: Browser, site: RunningStudio
 ) -> None:
     with window(chromium, site) as opened:
@@ -498,7 +498,7 @@ def test_filters_work_by_keyboard(chromium: Browser, site: RunningStudio) -> Non
         expect(page.locator("h1")).to_contain_text("No improvement")
 
 
-def test_the_pool_can_be_looked_at_step_by_step(chromium: Browser, site: RunningStudio) -> None:
+def test_the_pool_can_be_viewed_step_by_step(chromium: Browser, site: RunningStudio) -> None:
     with window(chromium, site) as opened:
         page = opened.open("/run/pool")
         slider = page.get_by_label(re.compile("After step"))
@@ -532,3 +532,29 @@ def test_a_report_can_be_searched_and_shows_items_by_pages(
         expect(page.locator("details.item:visible .badge").first).to_contain_text("broken")
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_arrow_keys_reach_every_option_of_a_filter(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    """Each choice loads the page again; the focus stays where it was."""
+    with window(chromium, site) as opened:
+        page = opened.open("/")
+        page.get_by_label("Sort by").focus()
+        for sort in ("gain", "score", "cost"):
+            page.keyboard.press("ArrowDown")
+            page.wait_for_url(f"**sort={sort}")
+            expect(page.get_by_label("Sort by")).to_be_focused()
+
+
+def test_a_page_says_that_its_studio_was_stopped(chromium: Browser, tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=2)
+    context = chromium.new_context()
+    page = context.new_page()
+    with studio(tmp_path) as running:
+        page.goto(running.link)
+        page.goto(f"{running.address}/run/run")
+        expect(page.locator("[data-state]")).to_be_visible()
+        expect(page.locator("#offline")).to_be_hidden()
+    expect(page.locator("#offline")).to_be_visible()
+    context.close()

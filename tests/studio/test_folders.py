@@ -44,7 +44,7 @@ from tests.report.recorded_runs import screening_run
         "no equals sign",
     ],
 )
-def test_overrides_cannot_bring_in_programs_endpoints_or_outside_paths(
+def test_overrides_with_programs_endpoints_or_outside_paths_are_refused(
     tmp_path: Path, override: str
 ) -> None:
     with pytest.raises(InputError):
@@ -69,7 +69,7 @@ def test_ordinary_overrides_are_allowed(tmp_path: Path) -> None:
     )
 
 
-def test_paths_are_followed_before_they_are_judged(tmp_path: Path) -> None:
+def test_links_are_resolved_before_paths_are_checked(tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
@@ -83,7 +83,7 @@ def test_paths_are_followed_before_they_are_judged(tmp_path: Path) -> None:
         folders.resolve("a\x00b")
 
 
-def test_a_folder_inside_another_adds_nothing(tmp_path: Path) -> None:
+def test_a_nested_folder_adds_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     assert Folders.of(tmp_path, tmp_path / "runs").roots == (tmp_path.resolve(),)
 
@@ -103,6 +103,6 @@ def test_skills_tasks_and_configs_are_found_but_not_those_of_runs(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../x", ".hidden", "a\x00", "x" * 81, "a b"])
-def test_names_of_runs_are_plain(name: str) -> None:
+def test_run_names_with_special_characters_are_refused(name: str) -> None:
     with pytest.raises(InputError):
         check_run_name(name)

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from jinja2 import Environment, meta
 
+from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.story_builder import read_story
@@ -33,7 +35,7 @@ from tests.report.recorded_runs import (
     improved,
     screening_run,
 )
-from tests.studio.server import csrf_of, practice_project, studio, studio_process
+from tests.studio.server import RunningStudio, csrf_of, practice_project, studio, studio_process
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202e'
 PAGES = (
@@ -71,7 +73,7 @@ async def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_every_page_is_there_and_says_what_may_run_in_it(folder: Path) -> None:
+async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> None:
     with browser(folder) as client:
         for page in PAGES:
             reply = client.get(page)
@@ -85,7 +87,7 @@ async def test_every_page_is_there_and_says_what_may_run_in_it(folder: Path) -> 
         assert 'href="/run/good/one"' in listed and 'href="/run/pool"' in listed
 
 
-async def test_pages_of_what_is_not_there_are_404(folder: Path) -> None:
+async def test_missing_pages_are_404(folder: Path) -> None:
     with browser(folder) as client:
         for page in (
             "/run/none",
@@ -99,6 +101,8 @@ async def test_pages_of_what_is_not_there_are_404(folder: Path) -> None:
             "/item/pool?id=nope",
             "/rollout/pool?phase=gate&step=1&key=call/agent/x",
             "/image/good/one?id=t00&number=0",
+            f"/run/{'z' * 6000}",
+            "/starting/none",
             "/static/../app.py",
             "/static/..%2f..%2fapp.py",
         ):
@@ -121,7 +125,7 @@ def test_a_link_works_once_and_the_next_one_is_printed(tmp_path: Path) -> None:
         assert first.get(running.link, follow_redirects=True).status_code == 200, "known already"
 
 
-def test_a_link_never_leads_to_another_site(tmp_path: Path) -> None:
+def test_a_link_never_redirects_to_another_site(tmp_path: Path) -> None:
     with studio(tmp_path) as running, httpx.Client(timeout=60) as client:
         token = running.link.partition("token=")[2]
         for path in ("//evil.example/", "/\\evil.example/", "//evil.example/%2e%2e"):
@@ -159,13 +163,13 @@ def test_a_chosen_token_works_every_time(tmp_path: Path) -> None:
                 assert client.get("/").status_code == 200
 
 
-def test_a_web_page_that_calls_this_machine_by_another_name_gets_nothing(tmp_path: Path) -> None:
+def test_requests_with_an_unknown_host_name_are_refused(tmp_path: Path) -> None:
     with browser(tmp_path) as client:
         for host in ("evil.example", "127.0.0.1.evil.example", "[bad"):
             assert client.get("/", headers={"Host": host}).status_code == 400
 
 
-async def test_changes_need_our_form_and_our_origin(folder: Path) -> None:
+async def test_changes_need_a_csrf_token_and_the_same_origin(folder: Path) -> None:
     screening_run(folder / "open", steps=4, finish="")
     with browser(folder) as client:
         csrf = csrf_of(client)
@@ -211,7 +215,7 @@ async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) 
     assert [one.text for one in read_requests(folder / "open")] == ["", words]
 
 
-async def test_a_finished_run_follows_no_decisions(folder: Path) -> None:
+async def test_a_finished_run_accepts_no_decisions(folder: Path) -> None:
     with browser(folder) as client:
         form = {"csrf": csrf_of(client), "do": "veto", "target": "s0001e01"}
         assert "takes no more decisions" in client.post("/act/pool", data=form).text
@@ -219,7 +223,7 @@ async def test_a_finished_run_follows_no_decisions(folder: Path) -> None:
     assert not read_requests(folder / "pool")
 
 
-def test_what_a_running_run_emits_reaches_the_page_by_itself(tmp_path: Path) -> None:
+def test_events_of_a_running_run_reach_the_page_live(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "live")
     with browser(tmp_path) as client, client.stream("GET", "/live/live") as stream:
         parts = (
@@ -250,7 +254,7 @@ def test_new_runs_appear_in_the_list(tmp_path: Path) -> None:
         assert any("/run/fresh" in part for part in parts)
 
 
-def test_clients_that_leave_in_the_middle_do_no_harm(tmp_path: Path) -> None:
+def test_clients_may_disconnect_at_any_time(tmp_path: Path) -> None:
     """A stream is left dozens of times, before and while the journal is read."""
     run = WrittenRun(tmp_path / "live")
     screening_run(tmp_path / "big", steps=30, items=100, rollouts=400)
@@ -270,7 +274,27 @@ def test_clients_that_leave_in_the_middle_do_no_harm(tmp_path: Path) -> None:
     run.close()
 
 
-async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(
+def test_a_studio_with_open_pages_is_stopped_without_a_traceback(tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=2)
+    command = [sys.executable, "-m", "skillfit", "studio", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--token", "Correct-Horse-Battery"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        link = process.stdout.readline().strip()
+        with ExitStack() as opened, RunningStudio(link, [link]).client() as client:
+            replies = [opened.enter_context(client.stream("GET", "/live")) for _ in range(2)]
+            streams = [reply.iter_lines() for reply in replies]
+            assert [next(lines) for lines in streams] == ["event: parts", "event: parts"]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors and "ERROR" not in errors
+
+
+async def test_an_unreadable_run_is_reported_and_other_runs_are_listed(
     folder: Path,
 ) -> None:
     (folder / "two").mkdir()
@@ -282,7 +306,21 @@ async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(
         assert "two/journal.sqlite" in client.get("/run/two").text
 
 
-async def test_texts_of_models_and_users_are_shown_as_texts(tmp_path: Path) -> None:
+def test_a_folder_and_a_run_that_disappear_are_said(tmp_path: Path) -> None:
+    WrittenRun(tmp_path / "runs" / "run").close()
+    with browser(tmp_path / "runs", tmp_path) as client:
+        with client.stream("GET", "/live/run") as reply:
+            lines = reply.iter_lines()
+            assert next(lines) == "event: parts"
+            (tmp_path / "runs").rename(tmp_path / "moved")
+            problem = next(line for line in lines if line == "event: problem")
+            assert problem and "run is gone: it was deleted or moved" in next(lines)
+        page = client.get("/").text
+        assert "runs is gone: it was deleted or moved" in page and "no run here yet" not in page
+        assert client.get("/run/run").status_code == 404
+
+
+async def test_text_of_models_and_users_is_escaped(tmp_path: Path) -> None:
     skill = INITIAL + EVIL + "\n"
     await improved(tmp_path / "<b>run", skill=skill, text=EVIL)
     with browser(tmp_path) as client:
@@ -318,7 +356,7 @@ async def test_the_list_can_be_searched_filtered_and_sorted(folder: Path) -> Non
         assert names("sort=name") == ["good/one", "halted", "pool", "unproven"]
 
 
-def test_long_lists_come_in_pages(tmp_path: Path) -> None:
+def test_long_lists_are_paged(tmp_path: Path) -> None:
     for number in range(60):
         WrittenRun(tmp_path / f"run-{number:02d}").close()
     with browser(tmp_path) as client:
@@ -380,7 +418,19 @@ def test_runs_are_compared_by_edits_settings_and_any_two_skills(tmp_path: Path) 
     assert "The same text." in chosen and "The same text." not in page
 
 
-def test_overview_and_skill_page_give_a_skill_the_same_number_of_tokens(tmp_path: Path) -> None:
+def test_a_setting_that_a_run_did_not_record_is_compared_by_its_default(
+    tmp_path: Path,
+) -> None:
+    WrittenRun(tmp_path / "short", {"train": {"seed": 7}}).close()
+    gradient = Config().gradient.model_dump(mode="json")
+    WrittenRun(tmp_path / "whole", {"train": {"seed": 8}, "gradient": gradient}).close()
+    with browser(tmp_path) as client:
+        page = client.get("/compare?run=short&run=whole").text
+    differ = page.partition("Settings that differ")[2].partition("<h2>")[0]
+    assert re.findall(r"<tr><td><code>([\w.]+)</code>", differ) == ["train.seed"]
+
+
+def test_overview_and_skill_page_show_the_same_number_of_tokens(tmp_path: Path) -> None:
     screening_run(tmp_path / "run", steps=6)
     tokens = read_story(tmp_path / "run").tokens[1]
     with browser(tmp_path) as client:
@@ -432,7 +482,9 @@ def test_edits_under_review_are_approved_or_declined(tmp_path: Path) -> None:
     assert [one.action for one in read_requests(tmp_path / "run")] == ["approve"]
 
 
-def test_a_run_under_review_is_listed_as_such_and_goes_on_to_the_next_edit(tmp_path: Path) -> None:
+def test_a_run_under_review_is_listed_as_such_and_continues_with_the_next_edit(
+    tmp_path: Path,
+) -> None:
     run = WrittenRun(tmp_path / "run", {"review": True})
     effects = [
         EditEffect(
@@ -490,6 +542,8 @@ def test_an_ablation_is_shown_without_steps_scores_and_an_optimizer(tmp_path: Pa
             assert f"<h2>{heading}</h2>" not in page
         assert "best so far" not in client.get("/skill/parts").text
         assert "has no new skill to apply" in client.get("/apply/parts").text
+        items = client.get("/items/parts").text
+        assert 'href="/item/parts?id=t' in items and "No item was rolled out" not in items
 
 
 def test_a_stopped_ablation_is_resumed_as_an_ablation(tmp_path: Path) -> None:
@@ -503,7 +557,7 @@ def test_a_stopped_ablation_is_resumed_as_an_ablation(tmp_path: Path) -> None:
         )
 
 
-async def test_a_run_that_compared_nothing_has_no_gain(tmp_path: Path) -> None:
+async def test_a_run_without_a_comparison_has_no_gain(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "none")
     run.measured("baseline", "old", 0.25)
     run.emit(
@@ -527,7 +581,7 @@ async def test_a_run_that_compared_nothing_has_no_gain(tmp_path: Path) -> None:
         assert "+0.0" not in client.get("/compare?run=none&run=other").text
 
 
-def test_a_refused_action_looks_like_one(tmp_path: Path) -> None:
+def test_a_refused_action_is_shown_as_an_error(tmp_path: Path) -> None:
     WrittenRun(tmp_path / "run").close()
     with browser(tmp_path) as client:
         form = {"csrf": csrf_of(client), "do": "budget", "target": "calls", "text": "many"}
@@ -587,7 +641,7 @@ def test_a_practice_optimizer_is_named_on_the_page_and_in_the_report(tmp_path: P
             assert '<span class="badge care">practice optimizer, no language model</span>' in text
 
 
-def test_a_run_that_has_its_directory_only_is_starting(tmp_path: Path) -> None:
+def test_a_run_with_only_a_directory_is_starting(tmp_path: Path) -> None:
     before_first_event(tmp_path / "fresh")
     lock = RunLock(tmp_path / "fresh")
     with browser(tmp_path) as client:
@@ -596,7 +650,7 @@ def test_a_run_that_has_its_directory_only_is_starting(tmp_path: Path) -> None:
         assert "Stopped before the first step" in client.get("/run/fresh").text
 
 
-def test_the_form_starts_no_run_under_the_name_of_another(tmp_path: Path) -> None:
+def test_the_form_refuses_the_name_of_an_existing_run(tmp_path: Path) -> None:
     practice_project(tmp_path)
     WrittenRun(tmp_path / "runs" / "first").close()
     with browser(tmp_path / "runs", tmp_path) as client:
@@ -606,7 +660,7 @@ def test_the_form_starts_no_run_under_the_name_of_another(tmp_path: Path) -> Non
         assert "There is a run named first already." in reply.text
 
 
-def test_items_of_one_skill_are_not_called_compared(tmp_path: Path) -> None:
+def test_items_with_scores_of_one_skill_are_not_shown_as_compared(tmp_path: Path) -> None:
     """A run without a ship test: the initial skill has scores for each item, the found one none."""
     run = WrittenRun(tmp_path / "run")
     run.items([*ITEMS, "train-1"])
@@ -628,7 +682,7 @@ def test_items_of_one_skill_are_not_called_compared(tmp_path: Path) -> None:
         assert "not solved 5" in report and "the one that was found" not in report
 
 
-def test_links_lead_nowhere_outside_the_folder(tmp_path: Path) -> None:
+def test_links_outside_the_folder_are_not_followed(tmp_path: Path) -> None:
     runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
     WrittenRun(elsewhere / "run").close()
     secret = elsewhere / "secret.txt"
@@ -738,7 +792,7 @@ def _configured_run(run: Path, folder: Path) -> Path:
     return run
 
 
-def test_a_studio_that_is_started_elsewhere_finds_the_project_of_the_runs(
+def test_a_studio_started_elsewhere_finds_the_project_of_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"
@@ -757,7 +811,7 @@ def test_a_studio_that_is_started_elsewhere_finds_the_project_of_the_runs(
 
 
 @pytest.mark.parametrize("place", ["elsewhere", "runs", "no config"])
-def test_without_a_project_the_page_says_how_to_start_a_studio_that_has_one(
+def test_without_a_project_the_page_shows_the_command_to_start_a_studio_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """A run may come from somebody else, so it cannot open any folder that it names."""
@@ -784,12 +838,36 @@ def test_a_studio_of_one_run_starts_no_run_inside_it(
         assert f"skillfit studio {tmp_path}" in client.get("/new").text
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_the_form_names_values_that_cannot_be_used(tmp_path: Path) -> None:
+    with studio_process(tmp_path) as running, running.client() as client:
+        csrf = csrf_of(client)
+        for key, value, problem in (
+            ("evaluation.preflight", "maybe", "none of true, false"),
+            ("recipe", "<b>", "none of default"),
+            ("train.num_epochs", "many", "is not a number"),
+            ("env.grader", "{bad: [", "cannot be read: expected the node content"),
+            ("env.skill", "x" * 100_000, "File name too long"),
+        ):
+            form = {"csrf": csrf, "name": "new", "do": "estimate", f"set:{key}": value}
+            page = client.post("/new", data=form).text
+            assert problem in page.partition('class="message bad"')[2], key
+
+
+def test_a_decision_about_an_edit_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    screening_run(tmp_path / "open", steps=2, finish="")
+    with browser(tmp_path) as client:
+        form = {"csrf": csrf_of(client), "do": "approve", "target": "x" * 100_000}
+        page = client.post("/act/open", data=form).text
+        assert "has no edit &#39;xxx" in page and "s0001e01" in page and len(page) < 50_000
+    assert not read_requests(tmp_path / "open")
+
+
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a folder"):
         make_app(tmp_path / "none")
 
 
-def test_the_address_that_is_announced_can_be_reached_at_once(tmp_path: Path) -> None:
+def test_the_printed_address_is_reachable_at_once(tmp_path: Path) -> None:
     class Reached(Exception):
         pass
 
@@ -816,6 +894,6 @@ TEMPLATES = {page.template: page for page in PageData.__subclasses__()}
 
 
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
-def test_a_template_uses_everything_that_its_page_gives_it(template: str) -> None:
+def test_a_template_uses_every_value_of_its_page(template: str) -> None:
     given = {one.name for one in fields(TEMPLATES[template])}
     assert given <= _names_in(make_environment("skillfit.studio", "skillfit.report"), template)

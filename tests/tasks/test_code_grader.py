@@ -181,7 +181,7 @@ assert printed.getvalue().endswith("Hello Ann Lee\\n"), printed.getvalue()
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_a_right_answer_passes_tests_about(case: str) -> None:
+async def test_a_right_answer_passes(case: str) -> None:
     answer, tests = CASES[case]
     score = await grade(answer, tests, timeout=60)
 
@@ -286,7 +286,7 @@ TRICKS = {
 
 @pytest.mark.parametrize("isolation", FULL, ids=lambda isolation: isolation.name)
 @pytest.mark.parametrize("trick", TRICKS)
-async def test_a_wrong_answer_does_not_pass_by(
+async def test_a_trick_does_not_make_a_wrong_answer_pass(
     trick: str, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: isolation)
@@ -322,20 +322,20 @@ def solve():
     assert (await grade(bomb, "assert solve() == 'all started'", timeout=60)).hard == 0.0
 
 
-async def test_an_endless_answer_ends_with_the_time_limit() -> None:
+async def test_an_endless_answer_is_stopped_at_the_time_limit() -> None:
     score = await grade("def solve():\n    while True: pass", "solve()", timeout=2)
 
     assert score.hard == 0.0 and "no end after 2 s" in score.feedback
 
 
-async def test_the_evidence_says_which_isolation_ran() -> None:
+async def test_the_evidence_names_the_isolation() -> None:
     score = await grade("def f(): return 1", "assert f() == 1")
 
     assert score.evidence == (f"Isolated by: {best_isolation().name}.",)
     assert (await grade("x = 1", "pass", sandbox="off")).evidence == ("Isolated by: none.",)
 
 
-async def test_a_sandbox_that_does_not_start_is_a_failure_and_no_score(
+async def test_a_sandbox_that_does_not_start_is_a_failure_and_not_a_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "bwrap"
@@ -350,7 +350,7 @@ async def test_a_sandbox_that_does_not_start_is_a_failure_and_no_score(
     assert failed.value.kind == "sandbox"
 
 
-async def test_a_broken_answer_or_test_says_what_is_wrong() -> None:
+async def test_the_feedback_for_a_broken_answer_or_test_names_the_error() -> None:
     answer = await grade("def f(:", "f()")
     test = await grade("def f(): return 1", "assert f() == 2, 'the text of the test'")
 

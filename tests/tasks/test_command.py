@@ -39,7 +39,7 @@ async def run(task: Task, seed: int = 0) -> ScoredAttempt:
     return await task.evaluator(SKILL, task.items[3], seed)
 
 
-async def test_a_program_that_cannot_be_started_says_nothing_about_the_skill(
+async def test_a_program_that_cannot_be_started_is_an_infrastructure_failure(
     tmp_path: Path,
 ) -> None:
     task = command_task(tmp_path, "echo 1")
@@ -49,7 +49,7 @@ async def test_a_program_that_cannot_be_started_says_nothing_about_the_skill(
     assert raised.value.kind == "sandbox" and is_infrastructure(raised.value.kind)
 
 
-async def test_the_program_gets_item_skill_and_seed_and_its_score_comes_back(
+async def test_the_program_gets_item_skill_and_seed_and_returns_a_score(
     tmp_path: Path,
 ) -> None:
     script = 'cat > got.json; cd "$(dirname "$SKILLFIT_SKILL")"\n'
@@ -71,19 +71,19 @@ async def test_the_program_gets_item_skill_and_seed_and_its_score_comes_back(
     assert (tmp_path / "args").read_text() == "--strict 7\n"
 
 
-async def test_a_bare_number_is_a_score_and_items_may_stand_beside(tmp_path: Path) -> None:
+async def test_a_number_is_a_score_and_items_may_be_in_another_file(tmp_path: Path) -> None:
     _, score = await run(command_task(tmp_path, "echo 1", tasks="command:./grade.sh"))
     assert score.hard == 1
 
 
-async def test_a_program_that_says_much_is_heard_to_its_last_line(tmp_path: Path) -> None:
+async def test_the_last_line_of_a_long_output_is_read(tmp_path: Path) -> None:
     script = "i=0; while [ $i -lt 40 ]; do head -c 60000 /dev/zero | tr '\\0' x; i=$((i+1)); done"
     script += "; echo; echo 0.25"
     _, score = await run(command_task(tmp_path, script))
     assert score.hard == 0.25
 
 
-async def test_half_an_emoji_in_what_it_prints_is_replaced(tmp_path: Path) -> None:
+async def test_a_lone_surrogate_in_the_output_is_replaced(tmp_path: Path) -> None:
     attempt, _ = await run(
         command_task(tmp_path, """printf '%s' '{"score": 1, "answer": "ok \\ud83d"}'""")
     )
@@ -110,7 +110,7 @@ async def test_no_key_reaches_the_program(tmp_path: Path, monkeypatch: pytest.Mo
         ('echo "{}"', "grader", "not a score"),
     ],
 )
-async def test_what_goes_wrong_is_a_typed_failure(
+async def test_errors_of_the_program_are_typed_failures(
     tmp_path: Path, script: str, kind: str, message: str
 ) -> None:
     with pytest.raises(TaskFailure, match=message) as failed:
@@ -132,13 +132,13 @@ async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, 
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_a_program_that_is_not_there_is_refused_at_start(tmp_path: Path) -> None:
+def test_a_missing_program_is_refused_at_start(tmp_path: Path) -> None:
     (tmp_path / "items.jsonl").write_text('{"input": "q"}')
     with pytest.raises(InputError, match=r"'\./gone\.sh' is not a program"):
         load_task(EnvSection(tasks="command: ./gone.sh", folder=str(tmp_path)))
 
 
-def test_a_quote_that_is_never_closed_is_refused_at_start(tmp_path: Path) -> None:
+def test_an_unclosed_quote_is_refused_at_start(tmp_path: Path) -> None:
     (tmp_path / "items.jsonl").write_text('{"input": "q"}')
     with pytest.raises(InputError, match=r"is not a valid command line: No closing quotation"):
         load_task(EnvSection(tasks="command: sh -c 'echo 1", folder=str(tmp_path)))
@@ -149,7 +149,7 @@ def test_a_grader_beside_a_command_is_refused(tmp_path: Path) -> None:
         load_task(EnvSection(tasks="command: true", folder=str(tmp_path), grader="exact"))
 
 
-def test_a_changed_program_is_another_task(tmp_path: Path) -> None:
+def test_a_changed_program_changes_the_task_identity(tmp_path: Path) -> None:
     before = command_task(tmp_path, "echo 1").identity()
     assert command_task(tmp_path, "echo 1").identity() == before
     assert command_task(tmp_path, "echo 0").identity() != before

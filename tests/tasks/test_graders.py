@@ -46,13 +46,13 @@ async def grade(
         ("anls", "Hello Wurld", ["hello world"], 0),
     ],
 )
-async def test_text_graders_decide(
+async def test_text_graders_score_answers(
     setting: Any, answer: str, golds: list[str], hard: float
 ) -> None:
     assert (await grade(setting, answer, *golds)).hard == hard
 
 
-async def test_soft_scores_grade_what_is_nearly_right() -> None:
+async def test_soft_scores_give_partial_credit() -> None:
     assert (await grade("normalized", "big red cat", "big cat")).soft == pytest.approx(0.8)
     assert (await grade({"contains": {"every": True}}, "red and blue", "red", "green")).soft == 0.5
     assert (await grade("anls", "hello wurld", "hello world")).soft == pytest.approx(1 - 1 / 11)
@@ -93,7 +93,7 @@ async def test_choice_reads_the_label(answer: str, gold: str, hard: float) -> No
     assert (await grade("choice", answer, gold)).hard == hard
 
 
-async def test_choice_is_quick_with_much_white_space() -> None:
+async def test_choice_is_fast_with_long_white_space() -> None:
     assert (
         await grade(
             "choice", "answer" + " \n" * 3 + " " * 20_000 + "?\nAnswer:" + " " * 20_000 + "B", "B"
@@ -101,7 +101,7 @@ async def test_choice_is_quick_with_much_white_space() -> None:
     ).hard == 1
 
 
-async def test_choice_takes_the_text_of_a_choice_too() -> None:
+async def test_choice_accepts_the_text_of_a_choice() -> None:
     assert (
         await grade("choice", "the blue whale", "B", choices=["a cat", "the blue whale"])
     ).hard == 1
@@ -197,7 +197,7 @@ async def test_boxed_braces_nest() -> None:
     ).hard == 1
 
 
-async def test_a_reply_without_the_tag_says_so() -> None:
+async def test_a_missing_tag_is_reported_in_the_feedback() -> None:
     score = await grade({"exact": {"extract": "tag"}}, "yes", "yes")
     assert (score.hard, score.feedback) == (0, "The reply has no <answer>…</answer>.")
 
@@ -273,7 +273,7 @@ def test_an_item_that_cannot_be_graded_is_refused_at_start(
 
 
 @pytest.mark.parametrize("setting", ["exact", "normalized", "contains", "choice", "f1", "anls"])
-async def test_feedback_does_not_give_the_gold_answer_away(setting: str) -> None:
+async def test_feedback_does_not_contain_the_gold_answer(setting: str) -> None:
     score = await grade(setting, "wrong", "B")
     assert score.hard == 0 and score.feedback and "B" not in score.feedback.split()
 
@@ -305,7 +305,7 @@ async def test_a_python_grader_is_called_with_item_and_answer(tmp_path: Path) ->
         await grade("own.py:silly", "x", base=tmp_path)
 
 
-def test_a_changed_python_grader_is_another_grader(tmp_path: Path) -> None:
+def test_a_changed_python_grader_changes_the_identity(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def grade(item, answer): return 1\n")
     before = build_grader("own.py:grade", base=tmp_path).describe()
     (tmp_path / "own.py").write_text("def grade(item, answer): return 0\n")
@@ -371,14 +371,14 @@ async def test_code_that_never_reaches_the_end_of_the_tests_does_not_pass(trick:
     assert (await grade({"code": {"timeout": 5}}, trick, tests="solve()\nassert False")).hard == 0
 
 
-async def test_code_may_say_as_much_as_it_likes_and_exit_after_its_definitions() -> None:
+async def test_code_may_print_much_output_and_exit_after_its_definitions() -> None:
     talk = (
         "import sys\ndef solve(): print('x' * 200_000); return 1\nprint('y' * 200_000)\nsys.exit(0)"
     )
     assert (await grade("code", talk, tests="assert solve() == 1")).hard == 1
 
 
-async def test_gold_answers_are_proved_under_their_own_grader() -> None:
+async def test_gold_answers_are_checked_with_their_own_grader() -> None:
     good = Task(
         [{"input": "q", "answer": "42 km"}, {"input": "r", "answers": ["1", "one hundred 100"]}],
         grade={"numeric": {"extract": "tag"}},
@@ -404,7 +404,7 @@ async def test_gold_answers_are_proved_under_their_own_grader() -> None:
 
 
 @pytest.mark.parametrize("how", ["all", "any", "mean"])
-async def test_gold_answers_are_proved_as_the_parts_of_a_composition_want_them(how: str) -> None:
+async def test_gold_answers_are_checked_with_each_part_of_a_composition(how: str) -> None:
     rows = [{"id": "x", "input": "q", "answers": ["alpha", "beta"]}]
     parts = [{"contains": {"every": True}}, {"all": [{"regex": "alpha"}]}]
     assert await prove_gold(Task(rows, grade={how: parts})) == []
@@ -414,7 +414,7 @@ async def test_gold_answers_are_proved_as_the_parts_of_a_composition_want_them(h
     assert len(await prove_gold(Task(code, grade={how: ["code"]}))) == 1
 
 
-async def test_numbers_beyond_all_measure_are_compared_and_break_nothing() -> None:
+async def test_extremely_large_numbers_are_compared() -> None:
     huge = "9" * 400
     gold = Item("1", {"input": "q", "answers": [f'{{"n": {huge}}}']})
     grader = build_grader("json_fields")
@@ -426,7 +426,7 @@ async def test_numbers_beyond_all_measure_are_compared_and_break_nothing() -> No
 
 
 @pytest.mark.parametrize(("kind", "problems"), [("sandbox", 0), ("grader", 1)])
-async def test_a_gold_answer_is_graded_again_after_a_failure_that_may_pass(
+async def test_grading_a_gold_answer_is_retried_after_a_transient_failure(
     kind: str, problems: int
 ) -> None:
     asked = []

@@ -102,7 +102,7 @@ def calculator(request: Request) -> str:
     return str(2 * number if "carefully" in request.messages[0].content else 0)
 
 
-async def test_samples_are_items_and_the_skill_decides_the_score(tmp_path: Path) -> None:
+async def test_samples_are_items_and_the_skill_affects_the_score(tmp_path: Path) -> None:
     model = ScriptedModel(calculator)
     task = inspect_task(tmp_path, model)
     assert (task.items[3].id, task.items[3].input, task.items[3].answers) == (
@@ -122,7 +122,7 @@ async def test_samples_are_items_and_the_skill_decides_the_score(tmp_path: Path)
     assert first.messages[0].content == "Add {carefully}." and first.seed == 5
 
 
-async def test_its_logs_stay_readable_with_inspect_and_say_which_skill_it_was(
+async def test_logs_are_readable_with_inspect_and_name_the_skill(
     tmp_path: Path,
 ) -> None:
     from inspect_ai.log import list_eval_logs, read_eval_log
@@ -145,7 +145,7 @@ async def test_its_logs_stay_readable_with_inspect_and_say_which_skill_it_was(
     assert task.identity() == known, "where logs go is no part of what the task is"
 
 
-async def test_tools_of_the_task_are_offered_to_our_model_and_bad_arguments_are_answered(
+async def test_task_tools_are_offered_to_our_model_and_bad_arguments_are_reported_to_it(
     tmp_path: Path,
 ) -> None:
     texts = ('{"number": 4', '{"number": NaN}', '{"number": 4}')
@@ -171,7 +171,7 @@ async def test_tools_of_the_task_are_offered_to_our_model_and_bad_arguments_are_
     ]
 
 
-async def test_our_models_failure_comes_back_as_itself_and_spares_the_others(
+async def test_a_failure_of_our_model_keeps_its_type_and_affects_one_rollout(
     tmp_path: Path,
 ) -> None:
     model = ScriptedModel(
@@ -189,7 +189,7 @@ async def test_our_models_failure_comes_back_as_itself_and_spares_the_others(
     assert not isinstance(fine, BaseException) and fine[1].hard == 1
 
 
-async def test_a_task_that_breaks_is_a_failure(tmp_path: Path) -> None:
+async def test_an_exception_in_a_task_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "from inspect_ai import Task, task\nfrom inspect_ai.dataset import Sample\n"
         "from inspect_ai.solver import solver\n"
@@ -225,7 +225,7 @@ class SlowModel(ScriptedModel):
         raise AssertionError
 
 
-async def test_a_slow_rollout_holds_up_no_other_and_ends_when_it_is_cancelled(
+async def test_a_slow_rollout_does_not_delay_others_and_can_be_cancelled(
     tmp_path: Path,
 ) -> None:
     from inspect_ai.log import list_eval_logs, read_eval_log
@@ -249,7 +249,7 @@ async def test_a_slow_rollout_holds_up_no_other_and_ends_when_it_is_cancelled(
     )
 
 
-async def test_leaving_ends_what_still_runs(tmp_path: Path) -> None:
+async def test_closing_the_evaluator_cancels_running_rollouts(tmp_path: Path) -> None:
     model = SlowModel("1 plus 1")
     task = inspect_task(tmp_path, model)
     async with opened(task, tmp_path) as evaluator:
@@ -292,7 +292,7 @@ def package(tmp_path: Path) -> Skill:
     return Skill.load(tmp_path / "sums")
 
 
-async def test_the_skill_can_enter_as_files_of_the_sandbox(tmp_path: Path) -> None:
+async def test_the_skill_can_be_copied_into_the_sandbox(tmp_path: Path) -> None:
     read, run = "cat .agents/skills/sums/SKILL.md", ".agents/skills/sums/scripts/add.sh 3"
     calls = [
         ToolCall(f"c{n}", "bash", f'{{"command": "{line}"}}') for n, line in enumerate((read, run))
@@ -389,7 +389,7 @@ async def test_a_task_of_an_installed_package_is_found(
     sys.modules.pop("tiny_evals")
 
 
-def test_a_package_that_is_missing_or_broken_is_told(
+def test_a_missing_or_broken_package_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
@@ -401,7 +401,7 @@ def test_a_package_that_is_missing_or_broken_is_told(
         load_task(EnvSection(tasks="inspect:broken_evals/capitals", folder=str(tmp_path)))
 
 
-async def test_without_a_model_or_a_file_it_says_what_to_do(tmp_path: Path) -> None:
+async def test_a_missing_model_or_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
     task = inspect_task(tmp_path, None)
     assert task.evaluator is not None
     with pytest.raises(InputError, match=r"Set model\.agent"):
@@ -424,7 +424,7 @@ async def test_without_a_model_or_a_file_it_says_what_to_do(tmp_path: Path) -> N
         ("broken.py@other", r"Task named 'other' not found"),
     ],
 )
-def test_a_file_that_gives_no_task_is_refused_with_the_reason(
+def test_a_file_without_a_task_is_refused_with_the_reason(
     tmp_path: Path, reference: str, complaint: str
 ) -> None:
     (tmp_path / "sums.py").write_text(FILE)

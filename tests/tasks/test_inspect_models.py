@@ -171,7 +171,7 @@ async def roll_out(task: Task, folder: Path, count: int = 1) -> list[ScoredAttem
         )
 
 
-async def test_a_scorer_that_calls_a_model_asks_the_judge(tmp_path: Path) -> None:
+async def test_a_scorer_that_calls_a_model_uses_the_judge(tmp_path: Path) -> None:
     agent, judge = ScriptedModel(lambda request: "7"), ScriptedModel(lambda request: "GRADE: C")
     results = await roll_out(load(tmp_path, "graded", agent, judge), tmp_path, 3)
     assert [score.hard for _, score in results] == [1, 1, 1]
@@ -207,7 +207,7 @@ def test_a_role_for_the_judge_needs_a_judge(tmp_path: Path) -> None:
         load(tmp_path, "with_user", ScriptedModel(["0"]), model_roles={"user": "judge"})
 
 
-async def test_equal_requests_of_one_rollout_are_told_apart_whatever_their_order(
+async def test_equal_requests_of_one_rollout_are_distinguished_in_any_order(
     tmp_path: Path,
 ) -> None:
     judge = ScriptedModel(lambda request: "yes")
@@ -223,7 +223,7 @@ async def test_equal_requests_of_one_rollout_are_told_apart_whatever_their_order
     ]
 
 
-async def test_a_call_past_our_models_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+async def test_a_call_to_another_model_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     task = load(tmp_path, "own_provider", ScriptedModel(lambda request: "7"))
     with pytest.raises(TaskFailure, match=r"called elsewhere/big directly.*model_roles") as e:
         await roll_out(task, tmp_path)
@@ -231,7 +231,7 @@ async def test_a_call_past_our_models_is_refused_before_it_is_sent(tmp_path: Pat
 
 
 @pytest.mark.parametrize("key", ["", "some-key"])
-async def test_a_scorer_with_a_model_of_its_own_is_told_how_to_use_our_judge(
+async def test_the_error_for_a_scorer_with_its_own_model_explains_model_roles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """With and without a key, and whether or not the openai package is installed."""
@@ -244,7 +244,7 @@ async def test_a_scorer_with_a_model_of_its_own_is_told_how_to_use_our_judge(
         assert e.value.kind == "config" and not server.calls and "[bold]" not in str(e.value)
 
 
-def test_a_task_with_a_model_of_its_own_is_told_how_to_use_our_judge(tmp_path: Path) -> None:
+def test_the_error_for_a_task_with_its_own_model_explains_model_roles(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"(?i)openai.*ARGUMENT: skillfit/judge"):
         load(tmp_path, "own_model", ScriptedModel(["7"]))
 
@@ -264,7 +264,7 @@ async def test_task_arguments_are_passed_and_may_name_our_judge(tmp_path: Path) 
     assert score.hard == 1 and len(judge.requests) == 1
 
 
-def test_an_argument_that_the_task_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_task_argument_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no argument 'cuont'.*Did you mean 'count'"):
         load(tmp_path, "judged_by?cuont=5", ScriptedModel(["7"]))
 
@@ -280,7 +280,7 @@ def test_splits_named_in_the_metadata_are_used(tmp_path: Path) -> None:
     assert [len(split) for split in (task.train, task.selection, task.test)] == [5, 5, 2]
 
 
-async def test_generate_settings_reach_our_model_and_stop_sequences_cut_the_reply(
+async def test_generate_settings_reach_our_model_and_stop_sequences_end_the_reply(
     tmp_path: Path,
 ) -> None:
     agent = ScriptedModel(lambda request: '{"number": 0}END and STOP more')
@@ -292,7 +292,7 @@ async def test_generate_settings_reach_our_model_and_stop_sequences_cut_the_repl
     assert request.schema["properties"]["number"]["type"] == "integer"
 
 
-async def test_settings_that_our_models_do_not_take_are_refused_or_warned_about(
+async def test_settings_that_our_models_do_not_support_are_refused_or_cause_a_warning(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(BadRequest, match="num_choices"):
@@ -305,7 +305,7 @@ def test_a_task_may_ask_for_the_model_when_it_is_made(tmp_path: Path) -> None:
     assert len(load(tmp_path, "asks_for_the_model").items) == 12
 
 
-async def test_scores_beyond_one_are_a_failure_and_no_score(tmp_path: Path) -> None:
+async def test_scores_above_1_are_a_failure_and_not_a_score(tmp_path: Path) -> None:
     task = load(tmp_path, "rated", ScriptedModel(["0"]))
     with pytest.raises(TaskFailure, match="scorers returned 8; skillfit needs 0 to 1"):
         await roll_out(task, tmp_path)

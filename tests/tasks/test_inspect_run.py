@@ -68,7 +68,7 @@ def _measure(folder: Path, url: str) -> dict[str, Any]:
     return dict(measured)
 
 
-def test_one_rollout_that_hangs_is_ended_and_the_others_count(tmp_path: Path) -> None:
+def test_one_hanging_rollout_is_ended_and_the_others_are_scored(tmp_path: Path) -> None:
     from inspect_ai.log import list_eval_logs, read_eval_log
 
     over = threading.Event()

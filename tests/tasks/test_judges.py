@@ -40,7 +40,7 @@ async def test_a_rubric_is_scored_with_evidence_and_advice() -> None:
     assert all(part in asked for part in ("Greets by name.", "Hello Ada", "the answer"))
 
 
-async def test_a_judge_that_cannot_be_reached_is_a_failure_and_not_a_zero() -> None:
+async def test_an_unreachable_judge_is_a_failure_and_not_a_zero() -> None:
     model = ScriptedModel([Overloaded("busy")])
     with pytest.raises(Overloaded):
         await build_grader({"rubric": "x"}, judge=model).grade(
@@ -67,7 +67,7 @@ async def test_a_checklist_scores_the_share_of_checks_with_evidence_each() -> No
     assert score.evidence == ("pass: names a colour (says blue)", "fail: gives a sum (no sum)")
 
 
-async def test_one_assertion_may_stand_as_plain_text() -> None:
+async def test_a_single_assertion_may_be_plain_text() -> None:
     model = judge(lambda text: {"checks": [{"passed": True, "evidence": "seen"}]})
     item = Item("i", {"input": "q", "assertions": "names a colour"})
     score = await build_grader("checklist", judge=model).grade(item, Attempt("blue"))
@@ -86,7 +86,7 @@ async def test_a_judge_that_skips_checks_is_asked_again_and_then_failed() -> Non
     ("prefers", "hard", "soft"),
     [("ours", 1, 1.0), ("theirs", 0, 0.0), ("first", 1, 0.5), ("equal", 1, 0.5)],
 )
-async def test_pairwise_asks_in_both_orders_so_that_position_does_not_win(
+async def test_pairwise_judges_both_orders_to_remove_position_bias(
     prefers: str, hard: float, soft: float
 ) -> None:
     def better(request: Request) -> str:
@@ -105,7 +105,7 @@ async def test_pairwise_asks_in_both_orders_so_that_position_does_not_win(
     assert len(model.requests) == 2
 
 
-async def test_gold_is_proved_without_judges_unless_they_are_asked_for() -> None:
+async def test_gold_answers_are_checked_without_judges_unless_requested() -> None:
     model = judge(lambda text: {"reason": "bad", "score": 0.0})
     task = Task(
         [{"input": "q", "answer": "a"}], grade={"all": ["exact", {"rubric": "x"}]}, judge=model
@@ -139,7 +139,7 @@ async def test_evals_json_is_graded_by_its_assertions(tmp_path: Path) -> None:
     assert "a clean table" in (await task.grader.grade(second, Attempt("done"))).evidence[0]
 
 
-def test_evals_json_without_a_judge_says_what_to_set(tmp_path: Path) -> None:
+def test_evals_json_without_a_judge_is_an_error_with_the_setting(tmp_path: Path) -> None:
     (tmp_path / "evals.json").write_text(
         json.dumps({"evals": [{"prompt": "x", "assertions": ["y"]}]})
     )

@@ -31,7 +31,7 @@ async def grade(setting: Any, answer: str, gold: str) -> Score:
     [{"regex": NEVER_ENDS}, {"exact": {"extract": {"regex": NEVER_ENDS}}}],
     ids=["regex", "extract"],
 )
-async def test_a_regex_that_never_ends_is_a_failure_and_holds_up_nobody(setting: Any) -> None:
+async def test_an_endless_regex_is_a_failure_and_does_not_delay_others(setting: Any) -> None:
     grading = asyncio.ensure_future(grade(setting, TRAP, "a"))
     await asyncio.sleep(0.1)
     assert not grading.done(), "the loop turned while it searched"
@@ -42,7 +42,7 @@ async def test_a_regex_that_never_ends_is_a_failure_and_holds_up_nobody(setting:
     assert (await grade(setting, "aaa", "aaa")).hard == 1, "the next search is as good as ever"
 
 
-async def test_many_searches_side_by_side_each_get_their_own_answer() -> None:
+async def test_concurrent_searches_get_their_own_results() -> None:
     grader = {"exact": {"extract": {"regex": r"is (\w+)"}}}
     scores = await asyncio.gather(
         *(grade(grader, f"It is x\nIt is n{number}", f"n{number}") for number in range(50))
@@ -50,7 +50,7 @@ async def test_many_searches_side_by_side_each_get_their_own_answer() -> None:
     assert [score.hard for score in scores] == [1] * 50
 
 
-def test_a_search_that_runs_does_not_keep_the_process_from_ending() -> None:
+def test_a_running_search_does_not_block_process_exit() -> None:
     script = f"""
 import asyncio
 from skillfit.tasks import Attempt, Item
@@ -72,7 +72,7 @@ asyncio.run(main())
     assert (done.stdout, done.stderr) == ("over\n", "")
 
 
-async def test_long_texts_are_compared_while_others_go_on() -> None:
+async def test_comparing_long_texts_does_not_block_the_event_loop() -> None:
     grading = asyncio.ensure_future(grade("anls", "ab" * 6000, "ba " * 6000))
     await asyncio.sleep(0)
     assert not grading.done()
@@ -80,7 +80,7 @@ async def test_long_texts_are_compared_while_others_go_on() -> None:
 
 
 @given(st.text("abc", min_size=1, max_size=12), st.text("abcd", min_size=1, max_size=12))
-def test_likeness_counts_the_fewest_single_letter_changes(one: str, other: str) -> None:
+def test_similarity_is_based_on_the_edit_distance(one: str, other: str) -> None:
     row = list(range(len(other) + 1))
     for at, letter in enumerate(one, 1):
         before, row[0] = row[0], at

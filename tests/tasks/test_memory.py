@@ -21,7 +21,7 @@ print(peak_megabytes() - before)
 """
 
 
-def test_rows_of_100_kb_are_not_kept(tmp_path: Path) -> None:
+def test_rows_of_100_kb_are_not_kept_in_memory(tmp_path: Path) -> None:
     words = [f"word{number}" for number in range(5000)]
     with (tmp_path / "big.jsonl").open("w") as file:
         for number in range(600):
@@ -37,7 +37,7 @@ def test_rows_of_100_kb_are_not_kept(tmp_path: Path) -> None:
     assert float(done.stdout) < 30  # megabytes, for 60 MB of rows
 
 
-def test_the_measure_does_not_count_the_test_runner() -> None:
+def test_the_memory_measurement_excludes_the_test_runner() -> None:
     ballast = b"x" * 200_000_000
     code = "from tests.support.peak_memory import peak_megabytes; print(peak_megabytes())"
     done = subprocess.run(

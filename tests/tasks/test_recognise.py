@@ -35,7 +35,7 @@ async def recognised(folder: Path, text: str, name: str = "tasks.jsonl") -> Reco
     return found
 
 
-async def test_columns_of_other_names_are_mapped(tmp_path: Path) -> None:
+async def test_columns_with_other_names_are_mapped(tmp_path: Path) -> None:
     rows = [
         {
             "Question ID": f"q{at}",
@@ -133,7 +133,7 @@ async def test_the_grader_fits_the_answers(answers: list[Any], setting: Any) -> 
     assert proposal.trial.wrong >= 2 * len(items) - 1 and proposal.why
 
 
-async def test_choices_make_a_choice_task_and_are_sent(tmp_path: Path) -> None:
+async def test_items_with_choices_use_the_choice_grader_and_send_them(tmp_path: Path) -> None:
     rows = [
         {"question": f"Which of {at}?", "options": ["one", "two", "three"], "answer": at % 3}
         for at in range(9)
@@ -182,7 +182,7 @@ async def test_alpaca_rows_keep_their_instruction(tmp_path: Path) -> None:
     assert "country 0" in found.examples[0].messages[0].content
 
 
-async def test_conversations_of_another_name_are_mapped(tmp_path: Path) -> None:
+async def test_conversation_columns_with_other_names_are_mapped(tmp_path: Path) -> None:
     rows = [
         {"chat": [{"role": "user", "content": f"Hello {at}"}], "text": "x", "label": city}
         for at, city in enumerate(CITIES)
@@ -191,7 +191,7 @@ async def test_conversations_of_another_name_are_mapped(tmp_path: Path) -> None:
     assert found.fields == {"messages": "chat", "answers": "label"}
 
 
-async def test_a_grader_that_passes_wrong_answers_is_told(tmp_path: Path) -> None:
+async def test_a_grader_that_passes_wrong_answers_is_reported(tmp_path: Path) -> None:
     items = [
         Item(city, {"input": city, "answers": [city], "choices": ["Paris", "Rome"]})
         for city in ("Paris", "Rome")
@@ -226,7 +226,7 @@ async def test_a_file_without_any_input_is_refused_with_its_columns(tmp_path: Pa
         await recognise(tmp_path / "t.json")
 
 
-async def test_the_only_column_left_is_taken_as_the_answers_and_that_is_said(
+async def test_the_only_remaining_column_is_used_as_the_answers_and_reported(
     tmp_path: Path,
 ) -> None:
     rows = [
@@ -240,14 +240,14 @@ async def test_the_only_column_left_is_taken_as_the_answers_and_that_is_said(
     assert "env.fields.answers: 'queue', 'desk'" in unclear.problems[0]
 
 
-async def test_a_spreadsheet_is_refused_with_a_way_out(tmp_path: Path) -> None:
+async def test_a_spreadsheet_is_refused_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "tasks.xlsx").write_bytes(b"PK")
     with pytest.raises(InputError) as refused:
         await recognise(tmp_path / "tasks.xlsx")
     assert "CSV" in refused.value.hint
 
 
-async def test_columns_with_names_of_ones_own_are_guessed_and_that_is_said(tmp_path: Path) -> None:
+async def test_columns_with_custom_names_are_guessed_and_reported(tmp_path: Path) -> None:
     lines = ["Case No.,What the citizen wrote,Right bin"]
     for at in range(12):
         thing, waste_bin = (("jar", "glass"), ("peel", "bio"), ("box", "paper"))[at % 3]
@@ -262,7 +262,7 @@ async def test_columns_with_names_of_ones_own_are_guessed_and_that_is_said(tmp_p
     assert "task texts are taken from the column 'What the citizen wrote'" in found.problems[2]
 
 
-async def test_the_input_is_not_guessed_where_two_columns_could_be_it(tmp_path: Path) -> None:
+async def test_the_input_is_not_guessed_when_two_columns_qualify(tmp_path: Path) -> None:
     rows = [
         {"first": f"This is the text {at} of it.", "second": f"And this is text {at} too."}
         for at in range(8)

@@ -52,7 +52,7 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(tmp_path: Path) -> No
         load(write_jsonl(tmp_path / "t.jsonl", [{"input": "q"}]), answrs="gold")
 
 
-def test_a_missing_input_names_the_line_the_columns_and_the_way_out(tmp_path: Path) -> None:
+def test_a_missing_input_is_an_error_with_line_columns_and_a_hint(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "t.jsonl", [{"input": "fine"}, {"query": "q", "gold": "g"}])
     with pytest.raises(
         InputError, match=r"t\.jsonl:2: no input\. Columns here: query, gold\..*env\.fields"
@@ -69,19 +69,19 @@ def test_a_column_that_env_fields_names_and_no_row_has_is_refused(tmp_path: Path
         load(write_jsonl(tmp_path / "t.jsonl", [{"query": "a"}]), input="text")
 
 
-def test_a_malformed_line_is_named(tmp_path: Path) -> None:
+def test_a_malformed_line_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"input": "a"}\n\n{"input": \n')
     with pytest.raises(InputError, match=r"t\.jsonl:3: not valid JSON"):
         load(tmp_path / "t.jsonl")
 
 
-def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_an_object_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"input": "a"}\n[1]\n')
     with pytest.raises(InputError, match=r"t\.jsonl:2: expected an object"):
         load(tmp_path / "t.jsonl")
 
 
-def test_half_a_character_is_refused_where_it_stands(tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(
         '{"input": "whole \\ud83d\\ude00"}\n{"input": "half \\ud83d"}\n'
     )
@@ -124,7 +124,7 @@ def test_ids_may_be_zero_or_false(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_a_column_that_holds_nothing_is_not_there(tmp_path: Path, nothing: str | None) -> None:
+def test_an_empty_column_is_ignored(tmp_path: Path, nothing: str | None) -> None:
     turns = [{"role": "user", "content": "hello"}]
     empty = dict.fromkeys(
         ("id", "input", "answers", "type", "split", "files", "images", "reference", "weight"),
@@ -149,14 +149,14 @@ def test_a_column_that_holds_nothing_is_not_there(tmp_path: Path, nothing: str |
     assert (plain.messages[0].content, plain.answers[-1]) == ("q", "x")
 
 
-def test_an_item_whose_gold_answer_is_null_has_none(tmp_path: Path) -> None:
+def test_a_null_gold_answer_counts_as_missing(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "t.jsonl", [{"id": "a", "input": "q", "answers": None}])
     with pytest.raises(InputError, match="item a: has no answer"):
         load_task(EnvSection(tasks="t.jsonl", folder=str(tmp_path)))
 
 
 @pytest.mark.parametrize("answer", ["NaN", "-Infinity", "1e999", '["a", {"b": [Infinity]}]'])
-def test_an_answer_that_is_no_number_is_refused_with_its_line(tmp_path: Path, answer: str) -> None:
+def test_nan_and_infinite_answers_are_refused_with_their_line(tmp_path: Path, answer: str) -> None:
     path = tmp_path / "tasks.jsonl"
     first = '{"input": "a", "answer": 1.5, "note": NaN}'
     path.write_text(f'{first}\n{{"input": "b", "answer": {answer}}}\n')
@@ -173,13 +173,13 @@ def test_an_answer_that_contains_itself_is_refused() -> None:
         Task([{"id": 1, "input": "a", "answer": answer}])
 
 
-def test_rows_nested_too_deeply_are_named(tmp_path: Path) -> None:
+def test_rows_nested_too_deeply_are_reported(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"input": ' + "[" * 100_000 + "\n")
     with pytest.raises(InputError, match=r"t\.jsonl:1: nested too deeply"):
         load(tmp_path / "t.jsonl")
 
 
-def test_made_ids_depend_on_content_and_not_on_place(tmp_path: Path) -> None:
+def test_generated_ids_depend_on_content_and_not_on_position(tmp_path: Path) -> None:
     rows = [{"input": "a", "answer": "1"}, {"input": "b", "answer": "2"}]
     forward = load(write_jsonl(tmp_path / "f.jsonl", rows))
     backward = load(write_jsonl(tmp_path / "b.jsonl", rows[::-1]))
@@ -198,13 +198,13 @@ def test_csv_cells_may_hold_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "cell", ["{1, 2}", "{(1, 2): 3}", "[b'x']", "[...]", "[" * 5000, "[1, {'a', 'b'}]"]
 )
-def test_a_csv_cell_that_json_could_not_hold_is_text(tmp_path: Path, cell: str) -> None:
+def test_a_csv_cell_that_is_not_valid_json_is_text(tmp_path: Path, cell: str) -> None:
     (tmp_path / "t.csv").write_text(f'input,answer\n"{cell}","{cell}"\n')
     (item,) = load(tmp_path / "t.csv")
     assert (item.input, item.answers) == (cell, (cell,))
 
 
-def test_a_ragged_csv_line_is_named(tmp_path: Path) -> None:
+def test_a_csv_line_of_the_wrong_length_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("input,answer\nq,a\nq\n")
     with pytest.raises(InputError, match=r"t\.csv:3"):
         load(tmp_path / "t.csv")
@@ -235,7 +235,7 @@ def test_a_fingerprint_changes_with_the_meaning_and_not_with_the_split(tmp_path:
     assert plain.fingerprint() == moved.fingerprint() != changed.fingerprint()
 
 
-def test_files_and_images_stand_beside_the_tasks_file_and_count_in_the_fingerprint(
+def test_files_and_images_are_beside_the_tasks_file_and_in_the_fingerprint(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -319,12 +319,12 @@ def test_a_folder_without_train_is_refused(tmp_path: Path) -> None:
         load_task(EnvSection(tasks=str(tmp_path)))
 
 
-def test_a_path_that_is_not_there_is_refused_with_what_may_be_given(tmp_path: Path) -> None:
+def test_a_missing_path_is_refused_with_the_accepted_forms(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither a file nor a folder"):
         load_task(EnvSection(tasks="nope.jsonl", folder=str(tmp_path)))
 
 
-def test_a_context_is_part_of_what_the_agent_gets(tmp_path: Path) -> None:
+def test_a_context_is_sent_to_the_agent(tmp_path: Path) -> None:
     rows = [
         {"id": "a", "question": "Who?", "context": "Anna left. Ben stayed.", "answers": ["Ben"]},
         {"id": "b", "input": "Why?", "context": ["one", "two"]},
@@ -391,7 +391,7 @@ def test_files_may_also_be_in_the_corpus(tmp_path: Path) -> None:
     assert list(task.items[0].files) == ["doc.txt"]
 
 
-def test_files_of_a_split_folder_may_stand_beside_the_splits(tmp_path: Path) -> None:
+def test_files_of_a_split_folder_may_be_beside_the_splits(tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "p.png").write_bytes(b"png")
     for name, count in (("train", 2), ("val", 4)):
@@ -405,7 +405,7 @@ def test_files_of_a_split_folder_may_stand_beside_the_splits(tmp_path: Path) -> 
     assert len(items) == 6 and all(item.images[0].path.is_file() for item in items)
 
 
-def test_a_folder_in_files_stands_for_every_file_in_it(tmp_path: Path) -> None:
+def test_a_folder_in_files_includes_every_file_in_it(tmp_path: Path) -> None:
     (tmp_path / "docs" / "deep").mkdir(parents=True)
     (tmp_path / "docs" / "a.txt").write_text("a")
     (tmp_path / "docs" / "deep" / "b.txt").write_text("b")
@@ -425,7 +425,7 @@ def test_a_folder_in_files_stands_for_every_file_in_it(tmp_path: Path) -> None:
         ('{"input": "q", "image_detail": "huge"}', "unknown image_detail 'huge'"),
     ],
 )
-def test_numbers_and_nesting_beyond_all_measure_are_named(
+def test_huge_numbers_and_deep_nesting_are_reported(
     tmp_path: Path, line: str, message: str
 ) -> None:
     (tmp_path / "t.jsonl").write_text('{"input": "fine"}\n' + line + "\n")

@@ -100,7 +100,7 @@ def test_a_command_line_agent_is_not_given_settings_of_a_chat_model(package: Pat
     assert config.train.batch_size == 3
 
 
-def test_an_agent_in_python_is_not_refused_for_what_the_source_brings(
+def test_a_python_agent_is_not_refused_for_settings_of_the_source(
     package: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "initial.md").write_text("Translate.")
@@ -117,7 +117,7 @@ def test_the_users_grader_replaces_the_sources(package: Path) -> None:
     assert task.grader is not None and task.grader.describe() == {"normalized": {}}
 
 
-def test_a_source_may_bring_its_own_evaluator_and_then_takes_no_grader(package: Path) -> None:
+def test_a_source_with_its_own_evaluator_refuses_a_grader(package: Path) -> None:
     task = load_task(EnvSection(tasks="own"))
     assert task.evaluator is not None and task.evaluator.describe() == {"own": 1}
     assert not task.evaluator.needs_model
@@ -138,7 +138,7 @@ def test_a_source_may_bring_its_own_evaluator_and_then_takes_no_grader(package: 
         ("color", {}, "neither a file nor a folder.*Did you mean 'colours'"),
     ],
 )
-def test_mistakes_are_named(
+def test_errors_name_the_mistake(
     package: Path, tasks: str, args: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -43,7 +43,7 @@ ratios = st.tuples(*[st.integers(1, 9)] * 3).map(lambda parts: tuple(float(part)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
-def test_made_splits_use_every_item_once_and_meet_the_ratio(
+def test_generated_splits_use_every_item_once_and_match_the_ratio(
     types: list[str], ratio: tuple[float, float, float], seed: int
 ) -> None:
     items = items_of_types(types)
@@ -58,7 +58,7 @@ def test_made_splits_use_every_item_once_and_meet_the_ratio(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
-def test_every_type_meets_the_ratio(
+def test_every_type_matches_the_ratio(
     types: list[str], ratio: tuple[float, float, float], seed: int
 ) -> None:
     made = make_splits(items_of_types(types), ratio, seed)
@@ -70,7 +70,7 @@ def test_every_type_meets_the_ratio(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(5, 40), st.integers(0, 99), st.randoms())
-def test_made_splits_depend_on_ids_and_seed_and_not_on_order(
+def test_generated_splits_depend_on_ids_and_seed_and_not_on_order(
     count: int, seed: int, shuffle: random.Random
 ) -> None:
     items = items_of_types(["x"] * count)
@@ -91,7 +91,7 @@ def test_the_references_ratio_gives_its_counts() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=6, max_size=15), st.integers(0, 9))
-def test_near_duplicates_go_to_one_split_together(sizes: list[int], seed: int) -> None:
+def test_near_duplicates_are_in_the_same_split(sizes: list[int], seed: int) -> None:
     items = [
         Item(f"{family}.{member}", {"input": sentence(family, 60) + f" {'!' * member}"})
         for family, size in enumerate(sizes)
@@ -140,7 +140,7 @@ def edited(text: str, at: int) -> str:
 @pytest.mark.parametrize(
     ("copies", "count"), [(4, 40), (6, 40), (20, 40), (12, 200), (25, 1000), (300, 1000)]
 )
-def test_copies_stay_together_however_many_there_are(
+def test_any_number_of_copies_stay_in_one_split(
     copies: int, count: int, copy: Callable[[str, int], str]
 ) -> None:
     texts = [copy(sentence("base", 150), at) for at in range(copies)] + [
@@ -150,7 +150,7 @@ def test_copies_stay_together_however_many_there_are(
     assert [group for group in groups if len(group) > 1] == [list(range(copies))]
 
 
-def test_copies_across_given_splits_are_refused_however_many_there_are() -> None:
+def test_any_number_of_copies_across_given_splits_is_refused() -> None:
     copies = [
         Item(f"copy{at}", {"input": grown(sentence("base"), at)}, split=SPLITS[at % 3])
         for at in range(6)
@@ -161,7 +161,7 @@ def test_copies_across_given_splits_are_refused_however_many_there_are() -> None
         split_items([*given_splits(20, 20, 20), *copies], SplitSection())
 
 
-def test_copies_that_are_alike_only_through_their_original_stay_with_it() -> None:
+def test_copies_similar_only_to_their_original_are_grouped_with_it() -> None:
     base = sentence("base", 60)
     texts = [
         *(edited(base, at) for at in range(100)),
@@ -174,9 +174,7 @@ def test_copies_that_are_alike_only_through_their_original_stay_with_it() -> Non
 
 @pytest.mark.parametrize("words", [1, 3, 10])
 @pytest.mark.parametrize("count", [12, 40, 400])
-def test_a_template_of_all_items_glues_nothing_however_short_the_content(
-    count: int, words: int
-) -> None:
+def test_a_template_shared_by_all_items_groups_nothing(count: int, words: int) -> None:
     before, after = sentence("before", 100), sentence("after", 60)
     contents = [" ".join(f"own{at}x{word}" for word in range(words)) for at in range(count)]
     items = [
@@ -187,7 +185,7 @@ def test_a_template_of_all_items_glues_nothing_however_short_the_content(
 
 
 @pytest.mark.parametrize("templates", [2, 3, 8])
-def test_several_templates_glue_nothing_and_copies_behind_them_are_found(templates: int) -> None:
+def test_several_templates_group_nothing_and_copies_with_them_are_found(templates: int) -> None:
     texts = [
         f"{sentence(f'template {at % templates}', 150)} {sentence(at, 12)}" for at in range(120)
     ]
@@ -198,7 +196,7 @@ def test_several_templates_glue_nothing_and_copies_behind_them_are_found(templat
     assert [group for group in similar_groups(items) if len(group) > 1] == [[0, 120], [1, 121]]
 
 
-def test_a_near_duplicate_is_found_behind_a_long_template() -> None:
+def test_a_near_duplicate_with_a_long_template_is_found() -> None:
     template = sentence("template", 60)
     text = sentence("base", 200)
     typo = text.replace(text.split()[100], "changed", 1)
@@ -221,7 +219,7 @@ def test_the_same_question_about_two_pictures_is_two_items(tmp_path: Path) -> No
     assert similar_groups(items) == [[0], [1]]
 
 
-def test_an_operator_makes_a_difference_and_a_question_mark_does_not() -> None:
+def test_an_operator_distinguishes_items_and_a_question_mark_does_not() -> None:
     texts = ["what is 2 + 2", "What is  2 + 2?", "what is 2 - 2"]
     assert similar_groups([Item(text, {"input": text}) for text in texts]) == [[0, 1], [2]]
 
@@ -250,7 +248,7 @@ def test_near_duplicates_across_given_splits_are_refused_by_name() -> None:
         split_items(items, SplitSection())
 
 
-def test_ratio_mode_deals_out_given_splits_anew() -> None:
+def test_ratio_mode_redistributes_given_splits() -> None:
     splits = split_items(given_splits(20, 0, 0), SplitSection(split_mode="ratio"))
     assert [len(part) for part in (splits.train, splits.selection, splits.test)] == [8, 8, 4]
 
@@ -324,7 +322,7 @@ def test_a_task_that_runs_its_items_is_split_by_id_when_their_text_is_the_same()
     assert [group for group in groups if len(group) > 1] == [[3, 20]]
 
 
-def test_every_known_name_of_a_split_is_understood() -> None:
+def test_every_known_name_of_a_split_is_accepted() -> None:
     names = ["train", "val", "valid_seen", "test", "valid_unseen"]
     assert [split_named(name) for name in names] == [
         "train",

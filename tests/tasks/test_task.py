@@ -49,14 +49,14 @@ async def test_run_and_grade_may_both_be_functions() -> None:
     assert (attempt.answer, score.feedback) == ("seed 9", "seed 9")
 
 
-async def test_a_function_that_takes_anything_by_name_gets_skill_and_item() -> None:
+async def test_a_function_with_keyword_arguments_gets_skill_and_item() -> None:
     def evaluate(skill: str, item: dict[str, Any], **more: Any) -> float:
         return 1.0
 
     assert (await run(Task(ROWS, evaluate=evaluate)))[1].hard == 1
 
 
-async def test_a_sync_function_runs_beside_the_event_loop() -> None:
+async def test_a_sync_function_does_not_block_the_event_loop() -> None:
     both = threading.Barrier(2, timeout=20)
 
     def evaluate(skill: str, item: dict[str, Any]) -> float:
@@ -78,7 +78,7 @@ async def test_a_sync_function_runs_beside_the_event_loop() -> None:
         ({"score": 1, "soft": None, "feedback": None, "evidence": None}, Score(1)),
     ],
 )
-async def test_evaluate_may_give_any_form_of_score(value: Any, score: Score) -> None:
+async def test_evaluate_may_return_any_form_of_score(value: Any, score: Score) -> None:
     _, given = await run(Task(ROWS, evaluate=lambda skill, item: value))
     assert given == score
 
@@ -98,7 +98,7 @@ async def test_numpys_numbers_are_scores() -> None:
         await run(Task(ROWS, evaluate=lambda skill, item: numpy.array([0.5, 1])))
 
 
-async def test_what_a_function_raises_is_a_failure_and_our_own_errors_pass_through() -> None:
+async def test_exceptions_of_a_function_are_failures_and_skillfit_errors_are_not_wrapped() -> None:
     def explode(skill: str, item: dict[str, Any]) -> float:
         raise ZeroDivisionError("oh")
 
@@ -115,7 +115,7 @@ async def test_what_a_function_raises_is_a_failure_and_our_own_errors_pass_throu
             await run(Task(ROWS, evaluate=lambda skill, item, value=nonsense: value))
 
 
-async def test_a_function_that_cannot_be_called_or_runs_out_of_something_is_a_failure_too() -> None:
+async def test_call_and_resource_errors_of_a_function_are_failures() -> None:
     async def takes_one(skill: str) -> float:
         return 1.0
 
@@ -125,19 +125,19 @@ async def test_a_function_that_cannot_be_called_or_runs_out_of_something_is_a_fa
         await run(Task(ROWS, evaluate=lambda skill, item: next(iter([]))))
 
 
-async def test_a_plain_function_may_give_something_to_await() -> None:
+async def test_a_plain_function_may_return_an_awaitable() -> None:
     async def later() -> float:
         return 0.5
 
     assert (await run(Task(ROWS, evaluate=lambda skill, item: later())))[1].hard == 0.5
 
 
-def test_a_failure_travels_between_processes() -> None:
+def test_a_failure_can_be_pickled() -> None:
     failure = pickle.loads(pickle.dumps(TaskFailure("command", "broke", hint="fix it")))
     assert (failure.kind, failure.message, failure.hint) == ("command", "broke", "fix it")
 
 
-def test_evaluate_goes_with_neither_run_nor_grade() -> None:
+def test_evaluate_cannot_be_combined_with_run_or_grade() -> None:
     with pytest.raises(InputError, match="excludes `run` and `grade`"):
         Task(ROWS, evaluate=lambda skill, item: 1, grade="exact")
 
@@ -154,7 +154,7 @@ def test_items_may_be_items_but_not_a_mix() -> None:
         Task([{"input": "q", "answer": "a"}, "r"])  # type: ignore[list-item]
 
 
-def test_identity_follows_items_grader_and_splits_and_not_their_order() -> None:
+def test_identity_depends_on_items_grader_and_splits_and_not_on_order() -> None:
     one = Task(ROWS).identity()
     assert Task(ROWS[::-1]).identity() == one
     assert Task(ROWS, grade="f1").identity() != one
@@ -162,7 +162,7 @@ def test_identity_follows_items_grader_and_splits_and_not_their_order() -> None:
     assert Task([{**ROWS[0], "answer": "no"}, *ROWS[1:]]).identity() != one
 
 
-def test_a_python_file_may_hold_a_task_or_make_one_or_evaluate(tmp_path: Path) -> None:
+def test_a_python_file_may_define_a_task_a_factory_or_evaluate(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from skillfit.tasks import Task\n"
         f"items = {ROWS!r}\n"
@@ -188,7 +188,7 @@ def test_a_python_file_may_hold_a_task_or_make_one_or_evaluate(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "line"), [("make", 2), ("evaluate", 4)])
-def test_a_function_that_breaks_while_it_makes_task_or_items_is_named_with_its_line(
+def test_an_error_while_making_task_or_items_is_reported_with_its_line(
     tmp_path: Path, name: str, line: int
 ) -> None:
     (tmp_path / "mine.py").write_text(
@@ -208,7 +208,7 @@ def test_a_task_from_python_keeps_its_own_splits_when_only_their_sizes_are_set()
     assert (len(resplit.train), len(resplit.selection), len(resplit.test)) == (7, 4, 0)
 
 
-def test_an_evaluate_function_may_have_its_items_in_a_file_beside(tmp_path: Path) -> None:
+def test_an_evaluate_function_may_have_its_items_in_a_separate_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def evaluate(skill, item):\n    return 1.0\n")
     (tmp_path / "mine.jsonl").write_text('{"question": "q"}')
     task = load_task(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+import skillfit
+from skillfit.config import load_config
 from skillfit.errors import InputError
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import IdentityJson, RecordedIdentity, RunDirectory
 from skillfit.run.events import AblationFinished
-from skillfit.training.measure import ablate
+from skillfit.training.inputs import Inputs, read_inputs
+from skillfit.training.measure import ablate, evaluate
 from tests.support.chat_server import Call
-from tests.training.practice_project import COLOURS, items, knowing, system
+from tests.training.practice_project import COLOURS, TrainingProject, items, knowing, system
 from tests.training.project_fixture import MakeProject
 
 RULES = "\n".join(f"- {colour} means {COLOURS[colour]}." for colour in ("red", "green", "blue"))
@@ -20,10 +25,21 @@ SKILL = (
     "- gold means wrong.\n- Take your time and be kind to everyone.\n"
 )
 NEEDED = "- Answer with the letter alone."
+ALL_NEEDED = (NEEDED, "- No full stop.", "- No quotes.", "- No explanation.")
+DEMO = Path(skillfit.__file__).parent / "cli" / "demo_data" / "triage"
+DEMO_RULES = """\
+- Mentions of refund, charge or receipt mean billing.
+- Mentions of parcel, package or tracking mean delivery.
+- Mentions of login, username or email mean account.
+- Mentions of return, exchange or broken mean returns.
+- Mentions of app, crash or update mean technical.
+"""
 ROWS = items(20, 20, 0)
+# Hash of the keys under which version 1 of the plan recorded 100 rollouts of SKILL on ROWS.
+EARLIER_ROLLOUTS = "c11e986583504d7cef458bdf40bbb8b3edce2d295c85383d203d39e14a00b200"
 
 
-async def test_helpful_useless_and_wrong_lines_are_told_apart(make_project: MakeProject) -> None:
+async def test_helpful_useless_and_wrong_lines_are_distinguished(make_project: MakeProject) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
     worth = {unit.text: unit for unit in found.event.units}
@@ -37,7 +53,7 @@ async def test_helpful_useless_and_wrong_lines_are_told_apart(make_project: Make
     assert not project.asked("reflect.failure")
 
 
-async def test_started_again_nothing_is_rolled_out_again(make_project: MakeProject) -> None:
+async def test_an_ablation_started_again_makes_no_new_rollouts(make_project: MakeProject) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
     first = await ablate(project.inputs(), project.folder / "run", rollouts=120)
     asked = len(project.calls)
@@ -46,7 +62,7 @@ async def test_started_again_nothing_is_rolled_out_again(make_project: MakeProje
     assert again.event == first.event == project.events(AblationFinished)[0]
 
 
-async def test_without_a_number_what_was_rolled_out_before_is_used(
+async def test_without_a_number_earlier_rollouts_are_used(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
@@ -78,8 +94,62 @@ async def test_a_line_that_all_others_depend_on_is_kept(
     assert line.high > 0.5  # it is worth 0.75: without it nothing is solved
 
 
-async def test_an_ablation_of_an_earlier_version_is_continued(make_project: MakeProject) -> None:
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+async def test_the_score_of_a_skill_whose_lines_work_only_together_is_not_too_low(
+    make_project: MakeProject, seed: int
+) -> None:
+    def answers_if_told_all(call: Call) -> str:
+        told = all(line in system(call) for line in ALL_NEEDED)
+        return knowing(call) if told else "That is a colour."
+
+    lines = "\n".join(ALL_NEEDED)
+    project = make_project(
+        f"train.seed={seed}",
+        rows=ROWS,
+        skill=f"# Colours\n\n{lines}\n{RULES}\n",
+        agent=answers_if_told_all,
+    )
+    score = (await ablate(project.inputs(), project.folder / "run")).event.score
+    assert score.low <= 0.75 <= score.high  # gold has no rule
+    assert abs(score.mean - 0.75) < 0.1
+
+
+async def test_the_score_of_the_whole_demo_skill_is_covered_by_its_interval(tmp_path: Path) -> None:
+    text = (DEMO / "triage-tickets" / "SKILL.md").read_text("utf-8")
+    two_lines = text.replace("alone, in lower case.", "alone.\n- Write it in lower case.")
+    (tmp_path / "SKILL.md").write_text(two_lines + DEMO_RULES, "utf-8")
+
+    def demo(seed: int) -> Inputs:
+        settings = [f"env.skill={tmp_path}", f"train.seed={seed}"]
+        return read_inputs(load_config(DEMO / "skillfit.yaml", settings), training=False)
+
+    truth = 0.0
+    inputs = demo(0)
+    items = {"train": inputs.task.train, "selection": inputs.task.selection}
+    for split, among in items.items():
+        (measured,) = await evaluate(
+            inputs, {"whole": inputs.skill}, tmp_path / "truth", split=split, repeats=6
+        )
+        truth += measured.tally.hard * len(among) / sum(map(len, items.values()))
+    scores = [
+        (await ablate(demo(seed), tmp_path / f"run-{seed}")).event.score for seed in range(11, 17)
+    ]
+    assert sum(score.low <= truth <= score.high for score in scores) >= 5
+    assert sum(abs(score.mean - truth) for score in scores) / len(scores) < 0.1
+
+
+async def test_a_longer_ablation_uses_the_rollouts_of_a_shorter_one(
+    make_project: MakeProject,
+) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
+    await ablate(project.inputs(), project.folder / "run", rollouts=50)  # ends inside a round
+    assert len(project.calls) == 50
+    longer = await ablate(project.inputs(), project.folder / "run", rollouts=130)
+    assert len(project.calls) == longer.event.rollouts == 130
+
+
+def recorded_by_an_earlier_version(project: TrainingProject) -> IdentityJson:
+    """The identity of an ablation as it was recorded before there were two plans."""
     unset = {
         "temperature": None,
         "max_tokens": None,
@@ -91,14 +161,46 @@ async def test_an_ablation_of_an_earlier_version_is_continued(make_project: Make
     }
     models = {"agent": {"id": "openai/agent", **unset}, "judge": None}
     models["optimizer"] = {"id": "openai/optimizer", **unset}
-    recorded = {"ablate": models, "skill": project.inputs().skill.hash, "by": "line"}
-    with RunDirectory.open(project.folder / "run", RecordedIdentity(recorded)) as run:
+    return {"ablate": models, "skill": project.inputs().skill.hash, "by": "line"}
+
+
+async def test_an_ablation_of_an_earlier_version_is_continued(make_project: MakeProject) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
+    recorded = RecordedIdentity(recorded_by_an_earlier_version(project))
+    with RunDirectory.open(project.folder / "run", recorded) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
     found = await ablate(project.inputs(), project.folder / "run", rollouts=40)
     assert found.event.rollouts == 40
 
 
-async def test_a_cut_is_compared_on_fresh_rollouts_first(make_project: MakeProject) -> None:
+async def test_an_ablation_of_an_earlier_version_keeps_its_plan(make_project: MakeProject) -> None:
+    """The earlier version asked for exactly these rollouts, so what it recorded is all used."""
+    project = make_project(rows=ROWS, skill=SKILL)
+    recorded = RecordedIdentity(recorded_by_an_earlier_version(project))
+    with RunDirectory.open(project.folder / "run", recorded) as run:
+        await run.journal.note("rollout/1", 1, int, stage="rollout")
+    await ablate(project.inputs(), project.folder / "run", rollouts=100)
+    with closing(RunDirectory.read(project.folder / "run")) as view:
+        keys = sorted(entry.key for entry in view.journal.entries("rollout/ablate/"))
+    assert len(keys) == 100
+    assert sha256("\n".join(keys).encode()).hexdigest() == EARLIER_ROLLOUTS
+
+
+async def test_an_ablation_with_the_plan_of_a_later_version_is_refused(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
+    later = {**recorded_by_an_earlier_version(project), "version of the rollout plan": 3}
+    with RunDirectory.open(project.folder / "run", RecordedIdentity(later)) as run:
+        await run.journal.note("rollout/1", 1, int, stage="rollout")
+    with pytest.raises(InputError, match="version of the rollout plan: 3 -> 2"):
+        await ablate(project.inputs(), project.folder / "run", rollouts=40)
+    assert not project.calls
+
+
+async def test_the_shorter_skill_is_compared_on_fresh_rollouts_first(
+    make_project: MakeProject,
+) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=600, check=True)
     assert found.event.comparison is not None and found.event.holds
@@ -106,7 +208,9 @@ async def test_a_cut_is_compared_on_fresh_rollouts_first(make_project: MakeProje
     assert all(f"{colour} means" in found.shorter.body for colour in ("red", "green", "blue"))
 
 
-async def test_a_reached_budget_ends_it_with_what_is_known(make_project: MakeProject) -> None:
+async def test_a_reached_budget_ends_the_ablation_with_its_results_so_far(
+    make_project: MakeProject,
+) -> None:
     project = make_project("budget.calls=100", rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
     assert len(project.calls) <= 100
@@ -122,14 +226,14 @@ async def test_a_skill_without_removable_text_is_refused(
         await ablate(project.inputs(), tmp_path / "run")
 
 
-async def test_where_no_rollout_scores_nothing_is_cut(make_project: MakeProject) -> None:
+async def test_nothing_is_cut_when_every_rollout_scores_0(make_project: MakeProject) -> None:
     project = make_project("env.grader={regex: {pattern: '^never this$'}}", rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=240)
     assert found.event.all_zero and found.shorter is None
     assert {unit.decision for unit in found.event.units} == {"unsure"}
 
 
-async def test_more_rollouts_than_one_regression_holds_are_refused(
+async def test_more_rollouts_than_the_regression_supports_are_refused(
     make_project: MakeProject,
 ) -> None:
     project = make_project("budget.calls=1", rows=ROWS, skill=SKILL)

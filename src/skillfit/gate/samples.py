@@ -28,6 +28,7 @@ from skillfit.run.records import SOLVED, Evidence, ScoreEstimate
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 
+ALPHA = 0.05  # level of the ship test, and of the tests that it is planned with
 _NORMAL = NormalDist()
 # grid of the sign-flip test: holds thirds, quarters, fifths and sixths exactly, so ties stay ties
 _FRACTION = 60
@@ -141,7 +142,7 @@ def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None
 
 
 def detectable_effect(
-    items: int, noise: float, repeats: int = 1, alpha: float = 0.05, power: float = 0.8
+    items: int, noise: float, repeats: int = 1, alpha: float = ALPHA, power: float = 0.8
 ) -> float:
     """Smallest true mean difference that a paired one-sided test finds with this power. `noise` is
     the within-item variance. However quiet the rollouts, a sign-flip test needs log2(1/alpha)
@@ -159,7 +160,7 @@ def detectable_effect(
 
 
 def repeats_for(
-    items: int, noise: float, effect: float, most: int, alpha: float = 0.05, power: float = 0.8
+    items: int, noise: float, effect: float, most: int, alpha: float = ALPHA, power: float = 0.8
 ) -> int:
     """Rollouts per item and skill that bring the noise down to where `effect` shows, between 1 and
     `most`.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.gate.samples import (
+    ALPHA,
     TOLERANCE,
     GateSettings,
     Measure,
@@ -26,7 +27,6 @@ from skillfit.run.records import Evidence, ShipVerdict
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
-ALPHA = 0.05
 WANTED_EFFECT = 0.05  # the gain that the number of repeats is chosen to detect
 MOST_REPEATS = 4  # of an item under one skill
 ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated

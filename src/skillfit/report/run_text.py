@@ -187,7 +187,8 @@ def facts(story: RunStory) -> list[Fact]:
     for row in comparisons(story):
         if story.changed:
             change = f"{row.difference}, {row.items} items"
-            found.append(Fact(row.name, f"{row.before} → {row.after}", change))
+            doubt = f", {story.doubt}" if story.doubt else ""
+            found.append(Fact(row.name, f"{row.before} → {row.after}", change + doubt))
         else:
             found.append(Fact(row.name, row.before, f"{row.items} items"))
     tried = len(story.edits)
@@ -205,7 +206,8 @@ def facts(story: RunStory) -> list[Fact]:
 def _size(story: RunStory) -> Fact:
     first, last = story.tokens
     if not story.is_ablation:
-        return Fact("Skill", quantity(last, "token"), f"{first:,} at the start")
+        name = "Unproven skill" if story.unproven_skill else "Skill"
+        return Fact(name, quantity(last, "token"), f"{first:,} at the start")
     shorter = story.ablation.tokens_after if story.ablation else first
     note = f"{shorter:,} without what can be cut" if shorter != first else "in every call"
     return Fact("Skill", quantity(first, "token"), note)

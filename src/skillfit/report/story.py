@@ -28,7 +28,7 @@ from skillfit.run.records import (
     StageName,
     StepAction,
 )
-from skillfit.run.view import RESUMABLE, RunState
+from skillfit.run.view import RESUMABLE, RunState, score_doubt
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
@@ -404,6 +404,13 @@ class RunStory:
     @property
     def changed(self) -> bool:
         return self.found_skill != self.initial_skill
+
+    @property
+    def doubt(self) -> str:
+        """Why the score of the skill that was found is not a result; empty: it is one, or nothing
+        was found.
+        """
+        return score_doubt(self.ship.verdict if self.ship else None) if self.changed else ""
 
     @property
     def hunks(self) -> tuple[Hunk, ...]:

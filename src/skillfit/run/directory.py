@@ -72,6 +72,8 @@ _SCRATCH = ".writing"  # files are written here and renamed when they are comple
 _IDENTITY_FACT = "identity"  # names of facts in the journal
 _FAILED_PART_FACT = "failed_part"
 _TRAINING_RUN = "a training run"
+_PLAN_VERSION = "version of the rollout plan"  # in the identity of an ablation
+_FIRST_PLAN = 1
 # Parts of which no result is recorded: after a fix they decide again.
 _RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -443,9 +445,22 @@ class AblationIdentity:
     models: SettingsJson  # by role
     skill: str  # hash
     by: Granularity
+    plan: int  # version of the plan that says which skill each rollout runs under
 
     def as_json(self) -> IdentityJson:
-        return {"ablate": self.models, "skill": self.skill, "by": self.by}
+        return {
+            "ablate": self.models,
+            "skill": self.skill,
+            "by": self.by,
+            _PLAN_VERSION: self.plan,
+        }
+
+    @staticmethod
+    def recorded_plan(journal: Journal) -> int:
+        """The plan that the ablation was begun with; the first versions did not record it."""
+        recorded = RecordedIdentity.read(journal)
+        plan = recorded.values.get(_PLAN_VERSION) if recorded is not None else None
+        return plan if isinstance(plan, int) else _FIRST_PLAN
 
 
 def settings_identity(config: Config) -> SettingsJson:
@@ -524,6 +539,10 @@ class RecordedIdentity:
         """As this version would have recorded it. What an older version did not record about
         replaced parts is taken to be the same.
         """
+        if "ablate" in self.values:  # continued with the plan it was begun with
+            return RecordedIdentity(
+                {_PLAN_VERSION: current.values.get(_PLAN_VERSION), **self.values}
+            )
         settings = self.values.get("config")
         if not isinstance(settings, dict):
             return self

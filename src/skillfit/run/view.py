@@ -217,9 +217,7 @@ class RunCard:
         """
         if not self.finished or self.selection.best in (None, self.selection.baseline):
             return ""
-        if self.ship is None or not self.ship.repeats:
-            return "not verified"
-        return "" if self.ship.verdict == "improved" else "not confirmed"
+        return score_doubt(self.ship.verdict if self.ship and self.ship.repeats else None)
 
     @property
     def score(self) -> float | None:
@@ -229,6 +227,15 @@ class RunCard:
         if self.selection.best is not None:
             return self.selection.best
         return self.points[-1].score if self.points else self.selection.baseline
+
+
+def score_doubt(verdict: Recorded[ShipVerdict] | None) -> str:
+    """Why the score of a skill that a run found is not its result; empty: it is. `verdict`: of the
+    ship test; None: there were no fresh rollouts.
+    """
+    if verdict is None:
+        return "not verified"
+    return "" if verdict == "improved" else "not confirmed"
 
 
 def fold(card: RunCard, stored: Stored) -> RunCard:

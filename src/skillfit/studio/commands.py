@@ -79,7 +79,8 @@ def _refuse_unknown_edit(run: Path, edit: str) -> None:
     if pool and edit not in pool:
         known = f"Its edits: {', '.join(pool[-_LISTED_EDITS:])}"
         more = f" and {len(pool) - _LISTED_EDITS} older ones" if len(pool) > _LISTED_EDITS else ""
-        raise InputError(f"The run in {run} has no edit {edit!r}.", hint=f"{known}{more}.")
+        named = shorten(edit, 80)
+        raise InputError(f"The run in {run} has no edit {named!r}.", hint=f"{known}{more}.")
 
 
 def waiting_prompts(run: Path) -> list[Pending]:

@@ -99,7 +99,7 @@ def index_live(studio: Studio, request: Request) -> Response:
     def look() -> dict[str, str]:
         return {"runs": studio.render(RunsTable(run_list(studio.library.index(), request)))}
 
-    return stream_parts(request, look)
+    return stream_parts(studio, request, look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +275,14 @@ class SettingRow:
 
 
 def differing_settings(stories: Sequence[RunStory]) -> list[SettingRow]:
-    """Settings whose values differ. Not set and null are the same."""
+    """Settings whose values differ. Not set and null are the same; what a run did not record has
+    its default.
+    """
     flat = [
         {one.key: "" if one.value in _UNSET else one.value.strip('"') for one in settings}
-        for settings in (flat_settings(story.config.root) for story in stories)
+        for settings in (
+            flat_settings(story.config.settings.model_dump(mode="json")) for story in stories
+        )
     ]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = [SettingRow(key, tuple(one.get(key, "") for one in flat)) for key in keys]
@@ -331,7 +335,7 @@ async def new_page(studio: Studio, request: Request) -> Response:
         filled.check(studio.folders)
         run = studio.folders.resolve(studio.library.folder / filled.name)
         config = filled.config_path(studio.folders, project)
-    except SkillfitError as error:
+    except (SkillfitError, OSError) as error:
         filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
         return _form_page(studio, request, filled, problem=str(error))
     settings = filled.overrides() if filled.config else []
@@ -344,7 +348,7 @@ async def new_page(studio: Studio, request: Request) -> Response:
         arguments = ["estimate", *words]
     try:
         result = await run_command(arguments, folder=project, timeout=_CHECK_SECONDS)
-    except InputError as error:
+    except (InputError, OSError) as error:
         return _form_page(studio, request, filled, problem=str(error))
     return _form_page(studio, request, filled, result=result, kind=do)
 
@@ -445,7 +449,7 @@ async def _start_run(
     arguments = ["train", *words, "--run", str(run), "--json", *forced]
     try:
         studio.starter.start(run, arguments, folder=studio.project)
-    except InputError as error:
+    except (InputError, OSError) as error:
         return _form_page(studio, request, filled, problem=str(error))
     return studio.go_to(run_url("starting", filled.name))
 
@@ -460,11 +464,15 @@ def starting_page(studio: Studio, request: Request) -> Response:
     if (run / JOURNAL).is_file() and _has_started(studio, name):
         return studio.go_to(run_url("run", name))
     alive = studio.starter.is_starting(run) or in_use(run)
+    log = start_log(run)
+    if not alive and not log:
+        studio.find_name(name)  # 404
+        return studio.go_to(run_url("run", name))
     config = ""
     if studio.project is not None:
         written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
         config = studio.folders.shown(written) if written.is_file() else ""
-    return studio.page(request, StartingPage(name, alive, start_log(run), config))
+    return studio.page(request, StartingPage(name, alive, log, config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,18 +560,19 @@ def _parse_field(one: FormField, text: str) -> JsonValue:
         try:
             number = float(text)
         except ValueError as error:
-            raise InputError(f"{one.key}: {text!r} is not a number.") from error
+            raise InputError(f"{one.key}: {shorten(text, 60)!r} is not a number.") from error
         return int(number) if number.is_integer() else number
+    if one.choices and text not in one.choices:
+        raise InputError(f"{one.key}: {shorten(text, 60)!r} is none of {', '.join(one.choices)}.")
     if one.kind == "switch":
         return text == "true"
-    if one.kind == "choice" and text not in one.choices:
-        raise InputError(f"{one.key}: {text!r} is none of {', '.join(one.choices)}.")
     if text.startswith(("{", "[")):
         try:
             value: JsonValue = yaml.safe_load(text)
         except yaml.YAMLError as error:
+            problem = getattr(error, "problem", None) or "this is no YAML"
             raise InputError(
-                f"{one.key}: {shorten(text, 60)!r} cannot be read: {error}."
+                f"{one.key}: {shorten(text, 60)!r} cannot be read: {problem}."
             ) from error
         return value
     return text

@@ -199,7 +199,7 @@ def run_live(studio: Studio, request: Request) -> Response:
                 kept[part] = studio.render(page, f"run_{part}.html.j2", here="run")
         return kept
 
-    return stream_parts(request, look)
+    return stream_parts(studio, request, look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,9 +383,9 @@ def items_page(studio: Studio, request: Request) -> Response:
         records = details.item_records()
     compared = {item.id: item for item in found}
     every = list(compared.values())
-    for record in records.values():
-        if record.id in matrix.cells and record.id not in compared:
-            every.append(_bare(record))
+    for item in matrix.cells:
+        if item not in compared:  # an ablation records no texts of its items
+            every.append(_bare(records.get(item) or ItemRecord(item, "")))
     matching = _filtered(every, query.get("q", ""), query.get("change", ""), query.get("type", ""))
     shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
     page = ItemsPage(

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.wire import image_media_type
+from skillfit.plain_text import shorten
 from skillfit.report import RunFollower, RunStory
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import STEERING
@@ -81,6 +82,7 @@ class Studio:
         self.folders = Folders.of(project, runs) if project else Folders.of(runs)
         self.csrf = csrf
         self.starter = Starter()
+        self.closing = asyncio.Event()  # the server is shutting down
         self._messages: OrderedDict[str, ActionMessage] = OrderedDict()
         self.templates: Environment = make_environment("skillfit.studio", "skillfit.report")
         self.templates.globals |= {
@@ -112,8 +114,11 @@ class Studio:
 
     def find(self, request: Request) -> Path:
         """The run that the address names, or a 404."""
+        return self.find_name(str(request.path_params["name"]))
+
+    def find_name(self, name: str) -> Path:
         try:
-            return self.library.find(str(request.path_params["name"]))
+            return self.library.find(name)
         except NoSuchRun as error:
             raise HTTPException(404, str(error)) from error
 
@@ -165,6 +170,8 @@ class FollowedRun:
     def story(self) -> RunStory:
         """The story as of now. Nothing is read when no file of the run has changed."""
         with self._lock:
+            if not (self.path / JOURNAL).is_file():
+                raise NoSuchRun(f"The run in {self.path} is gone: it was deleted or moved.")
             stamp = stamp_of(self.path)
             story = self._story
             ended = story is not None and story.state == "running" and not in_use(self.path)
@@ -189,12 +196,12 @@ class RunLibrary:
     def find(self, name: str) -> Path:
         """The directory of a run. Only names of runs inside the folder lead anywhere."""
         parts = Path(name).parts
-        if not name or "\x00" in name or Path(name).is_absolute() or ".." in parts:
-            raise NoSuchRun(f"There is no run {name!r}.")
-        for path in (self.folder / name, self.folder):
-            if self.name_of(path) == name and (path / JOURNAL).is_file() and self._holds(path):
-                return path
-        raise NoSuchRun(f"There is no run {name!r}.")
+        plain = name and "\x00" not in name and not Path(name).is_absolute() and ".." not in parts
+        with suppress(OSError):  # the name is too long for the file system
+            for path in (self.folder / name, self.folder) if plain else ():
+                if self.name_of(path) == name and (path / JOURNAL).is_file() and self._holds(path):
+                    return path
+        raise NoSuchRun(f"There is no run {shorten(name, 200)!r}.")
 
     def _holds(self, path: Path) -> bool:
         """Whether the run's journal is in the folder, with links followed."""
@@ -233,6 +240,8 @@ class RunLibrary:
         """All runs. A run whose files did not change is not read again."""
         runs: list[NamedRun] = []
         problems: list[str] = []
+        if not self.folder.is_dir():
+            problems.append(f"The folder {self.folder} is gone: it was deleted or moved.")
         with self._lock:
             known, self._listed = self._listed, {}
             for path in find_runs(self.folder):
@@ -363,21 +372,22 @@ def page_of(
     return ListPage(rows[start : start + size], number, pages, first, len(rows), urlencode(kept))
 
 
-def stream_parts(request: Request, look: Look) -> Response:
+def stream_parts(studio: Studio, request: Request, look: Look) -> Response:
     """Server-sent events with the parts that changed. `look` runs in a thread; when the client
-    leaves, a read in progress finishes and nothing else happens.
+    leaves, a read in progress finishes and nothing else happens. The stream ends when the server is
+    shutting down.
     """
     return StreamingResponse(
-        _changes(request, look),
+        _changes(studio, request, look),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
+async def _changes(studio: Studio, request: Request, look: Look) -> AsyncIterator[str]:
     shown: dict[str, str] = {}
     last_sent = time.monotonic()
-    while not await request.is_disconnected():
+    while not studio.closing.is_set() and not await request.is_disconnected():
         began = time.monotonic()
         try:
             parts = await asyncio.to_thread(look)
@@ -393,4 +403,6 @@ async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
         elif time.monotonic() - last_sent > _QUIET:
             last_sent = time.monotonic()
             yield ": still here\n\n"
-        await asyncio.sleep(min(_MOST, max(_LEAST, _PAUSE_FACTOR * took)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(_MOST, max(_LEAST, _PAUSE_FACTOR * took))):
+                await studio.closing.wait()

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.applications import Starlette
@@ -40,6 +40,9 @@ from skillfit.report.html_report import PageData
 from skillfit.studio import folder_pages, run_pages
 from skillfit.studio.commands import has_config
 from skillfit.studio.site import RunLibrary, Studio
+
+if TYPE_CHECKING:
+    import uvicorn
 
 View = Callable[[Studio, Request], Response]  # runs in a thread
 
@@ -105,6 +108,7 @@ def make_app(
         exception_handlers={
             HTTPException: partial(_http_problem, studio),
             SkillfitError: partial(_problem, studio),
+            OSError: partial(_problem, studio),
         },
     )
     app.state.studio = studio
@@ -189,10 +193,24 @@ def serve_studio(
         config = uvicorn.Config(
             app,
             log_level="warning",
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=5,  # enough for a page that is being read
             server_header=False,
         )
-        uvicorn.Server(config).run([listening])
+        make_server(config, app.state.studio).run([listening])
+
+
+def make_server(config: uvicorn.Config, studio: Studio) -> uvicorn.Server:
+    """A server that ends the streams of open pages before it shuts down. Otherwise it would wait
+    for them, and cancel them with a traceback.
+    """
+    import uvicorn
+
+    class StudioServer(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            studio.closing.set()
+            await super().shutdown(sockets)
+
+    return StudioServer(config)
 
 
 class Session:

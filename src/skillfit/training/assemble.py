@@ -106,7 +106,6 @@ async def assemble(
         ship_engine = engines[1] if inputs.ship_task else None
         finish_parts = FinishComponents(
             directory.journal,
-            models.budget,
             inputs.ship_task,
             ship_engine,
             engines,

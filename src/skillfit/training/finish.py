@@ -118,10 +118,8 @@ def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: in
     if not fitting:  # before the first step, a shorter test would not make room for it either
         fitting = [halves[-1] if steps else halves[0]]
     need = needs[fitting[0]]
-    minutes = finish_parts.budget.minutes / stats.scored * need.rollouts if steps else 0.0
-    finish_parts.budget.hold_back(
-        _at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2)
-    )
+    minutes = run.budget.minutes / stats.scored * need.rollouts if steps else 0.0
+    run.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
     return fitting[0]
 
 
@@ -187,7 +185,9 @@ async def finish(
     `cut_short`: the cap that ended training early. The ship test still runs, on what was kept for
     it; without an improvement the run counts as ended by its budget.
     """
-    finish_parts.release_ship_test()
+    run.budget.release_held()  # what was kept for the ship test
+    for engine in finish_parts.engines:
+        engine.resume()
     log, gate, task, evaluation = StepLog(run.emit), run.gate, run.task, run.config.evaluation
     # A run that its budget cut short comes here again after a resume, with other requests.
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
@@ -597,7 +597,7 @@ def summarise(
         cut=_lines_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
         coverage=stats.coverage,
         rollouts=RolloutCounts(stats.planned, stats.scored),
-        total_wall_time_s=round(finish_parts.budget.minutes * 60, 1),
+        total_wall_time_s=round(run.budget.minutes * 60, 1),
     )
     summary = _with_selection_scores(summary, run.config.evaluation, ending)
     summary = _with_test_scores(summary, run.config.evaluation, ending)

@@ -1,17 +1,18 @@
 """Measure skills without training: `skillfit eval` and `skillfit ablate`.
 
 `evaluate` measures any number of skills on a split, with repeats. `ablate` finds out which parts of
-a skill raise the score: every rollout runs under the skill with a random part of its units left
-out, and one regression over all rollouts estimates the effect of each unit.
+a skill raise the score: rollouts run under the skill without a random subset of its units, and some
+under the whole skill (`ablation_plan.py`). One regression over all of them estimates the effect of
+each unit, a second one the score of the whole skill.
 """
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil
 from pathlib import Path
 
@@ -49,6 +50,7 @@ from skillfit.skill.units import Granularity, Unit, units, without_units
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
+from skillfit.training.ablation_plan import PLAN_VERSION, PLANS, AblationPlan, PlannedRollout
 from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import (
@@ -183,14 +185,13 @@ def items_of_split(task: Task, split: str) -> tuple[Item, ...]:
 
 
 ABLATE = "ablate"  # the series of these rollouts in the journal
-LEFT_OUT = 0.35  # the share of rollouts that run without a unit
-SUBSETS = 16  # distinct skills per round: few keep prompt caches warm
 PER_UNIT = 12  # rollouts per unit where the user names no number
 FEWEST, MOST = 120, 1_200
 MOST_ABLATION_ROLLOUTS = 100_000  # one regression holds them all
 # The prior of what a line is worth, in log-odds or points. Lines that a person wrote may matter far
 # more than one of many proposed edits.
 UNIT_SCALE: Mapping[Family, float] = {"logistic": 1.5, "linear": 0.3}
+SOME_LEFT_OUT = "any"  # the column of all rollouts that run without at least one unit
 NO_LOSS = 0.01  # points: a smaller loss counts as none
 CHECK_PASSES = 2  # rollouts of each item under each skill in the comparison before a cut
 
@@ -241,13 +242,15 @@ async def ablate(
         hint="Use a smaller number for --rollouts.",
     )
     models = models_identity(inputs.config.model)
-    with RunDirectory.open(path, AblationIdentity(models, inputs.skill.hash, by)) as run:
+    identity = AblationIdentity(models, inputs.skill.hash, by, PLAN_VERSION)
+    with RunDirectory.open(path, identity) as run:
         async with open_rollouts(inputs, run, listeners, control) as engine:
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
             work = AblationRollouts(inputs, engine, run, parts, items)
             recorded = run.journal.count(f"rollout/{ABLATE}/")  # of an earlier call, paid for
-            await work.roll_out(total if rollouts else max(total, recorded))
+            plan = work.plan(AblationIdentity.recorded_plan(run.journal))
+            await work.roll_out(plan, total if rollouts else max(total, recorded))
             found = work.measured()
             if check and found.shorter is not None:
                 found = await work.checked(found, found.shorter)
@@ -278,30 +281,24 @@ class AblationRollouts:
         self._scored = 0
         self._highest = 0.0  # score of a rollout
 
-    async def roll_out(self, total: int) -> None:
+    def plan(self, version: int) -> AblationPlan:
+        return PLANS[version](self._settings.config.train.seed, self._pool, self._items)
+
+    async def roll_out(self, plan: AblationPlan, total: int) -> None:
         """`total` rollouts, in rounds that use each item once. A reached budget ends them early."""
         rounds = ceil(total / len(self._items))
         with StepLog(self._run.events.emit).stage("ablate", total):
-            for number in range(rounds):
+            for number, planned in enumerate(islice(plan.rounds(), rounds)):
                 left = total - number * len(self._items)
                 try:
-                    await self._round(number, left)
+                    await self._round(number, planned[:left])
                 except BudgetReached:
                     if not self._scored:
                         raise
                     return
 
-    async def _round(self, number: int, left: int) -> None:
-        key = f"{self._settings.config.train.seed}/ablate/{number}"
-        order = list(self._items)
-        random.Random(key).shuffle(order)
-        order = order[:left]
-        shares = dict.fromkeys(self._pool.edits, LEFT_OUT)
-        drawn = self._pool.draw(key, SUBSETS, shares)
-        arms = self._pool.assign(key, drawn, order)
-        requests = [
-            RolloutRequest(arm, item, number) for arm, item in zip(arms, order, strict=True)
-        ]
+    async def _round(self, number: int, planned: Sequence[PlannedRollout]) -> None:
+        requests = [RolloutRequest(each.arm, each.item, number) for each in planned]
         outcomes = await self._engine.run(requests, phase="ablate", series=ABLATE)
         raise_if_skipped(outcomes)
         for request, outcome in zip(requests, outcomes, strict=True):
@@ -322,10 +319,7 @@ class AblationRollouts:
         """
         binary = self._settings.config.evaluation.gate_metric == "hard"
         family: Family = "logistic" if binary else "linear"
-        columns = [key for key in self._pool.edits if self._without[key]]
-        kinds: dict[str, ColumnKind] = dict.fromkeys(columns, "removal")
-        first = replace(Scales.first(family), removal=UNIT_SCALE[family])
-        posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds, first=first)
+        posterior = self._fit(family)
         selection = SelectionItems.of([item.id for item in self._items], weights_of(self._items))
         worths = [self._worth(key, unit, posterior, selection) for key, unit in self._units.items()]
         cut = [
@@ -337,13 +331,31 @@ class AblationRollouts:
         event = AblationFinished(
             units=worths,
             rollouts=self._scored,
-            score=selection.score(posterior, []),
+            score=selection.score(self._fit(family, whole_apart=True), []),
             tokens_before=self._skill.tokens,
             tokens_after=shorter.tokens if shorter else self._skill.tokens,
             shorter_skill=shorter.text if shorter else "",
             all_zero=self._highest <= 0,
         )
         return Ablation(event, shorter if event.shorter_skill else None)
+
+    def _fit(self, family: Family, *, whole_apart: bool = False) -> Posterior:
+        """The effect of each removal. With `whole_apart` one more column is on wherever something
+        is left out. Then the rollouts under the whole skill decide its score; the others only say
+        how difficult each item is. Without it the score would be extrapolated from the effects,
+        which is too low where units work only together.
+        """
+        columns = [key for key in self._pool.edits if self._without[key]]
+        kinds: dict[str, ColumnKind] = dict.fromkeys(columns, "removal")
+        rows = self._trials.rows()
+        if whole_apart:
+            columns, kinds = [SOME_LEFT_OUT, *columns], {SOME_LEFT_OUT: "base", **kinds}
+            rows = [
+                replace(row, edits=(SOME_LEFT_OUT, *row.edits)) if row.edits else row
+                for row in rows
+            ]
+        first = replace(Scales.first(family), removal=UNIT_SCALE[family])
+        return fit(rows, columns, family=family, kinds=kinds, first=first)
 
     def _worth(
         self, key: str, unit: Unit, posterior: Posterior, selection: SelectionItems

@@ -91,17 +91,10 @@ class FinishComponents:
     """What only the end of a run needs."""
 
     journal: Journal
-    budget: Budget
     ship_task: Task | None  # the same items under the second grader, where there is one
     ship_engine: RolloutEngine | None
     engines: Sequence[RolloutEngine] = ()
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
-
-    def release_ship_test(self) -> None:
-        """Free the budget that was kept for the ship test, and allow new rollouts again."""
-        self.budget.release_held()
-        for engine in self.engines:
-            engine.resume()
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,9 @@ function watchRun() {
     problem.hidden = false;
     stream.close();
   });
+  const offline = document.querySelector("#offline");
+  stream.addEventListener("open", () => (offline.hidden = true));
+  stream.addEventListener("error", () => (offline.hidden = false));
   window.addEventListener("pagehide", () => stream.close());
 }
 document.addEventListener("DOMContentLoaded", watchRun);
@@ -161,10 +164,22 @@ document.addEventListener("input", (event) => {
   if (scrub) showPool(scrub);
   if (event.target.id === "least-worth") hideLines(event.target);
 });
-// Filters take effect when they are changed, without the button.
+// Filters take effect when they are changed, without the button. The page that is loaded then keeps
+// the focus where it was, so that the arrow keys reach every option.
+const CHANGED = "changed-select";
 document.addEventListener("change", (event) => {
-  if (event.target.matches("form.filters[method=get] select")) event.target.form.requestSubmit();
-  if (event.target.id === "base") event.target.form.requestSubmit(event.target.form.querySelector("[value=show]"));
+  const field = event.target;
+  const filter = field.matches("form.filters[method=get] select");
+  if (!filter && field.id !== "base") return;
+  sessionStorage.setItem(CHANGED, `${location.pathname} ${field.name}`);
+  field.form.requestSubmit(filter ? null : field.form.querySelector("[value=show]"));
+});
+document.addEventListener("DOMContentLoaded", () => {
+  const changed = sessionStorage.getItem(CHANGED);
+  sessionStorage.removeItem(CHANGED);
+  for (const field of document.querySelectorAll("select")) {
+    if (`${location.pathname} ${field.name}` === changed) field.focus();
+  }
 });
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
