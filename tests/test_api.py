@@ -132,7 +132,7 @@ def test_evaluate_compares_skills_by_name_and_pays_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["../../escaped", '"/tmp/x"', '"a\\0b"', "."])
-def test_the_name_of_a_skill_cannot_choose_a_place_outside_runs(tmp_path: Path, name: str) -> None:
+def test_the_name_of_a_skill_cannot_choose_a_folder_outside_runs(tmp_path: Path, name: str) -> None:
     skill = f"---\nname: {name}\ndescription: d\n---\n{SKILL}"
     skillfit.evaluate({"one": skill}, ITEMS, agent=obedient)
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
@@ -146,7 +146,7 @@ def test_the_config_may_name_the_run_directory(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["first-evaluate"]
 
 
-def test_a_config_file_and_settings_go_together(tmp_path: Path) -> None:
+def test_a_config_file_and_settings_are_combined(tmp_path: Path) -> None:
     run = skillfit.train(
         config=project(tmp_path / "triage"),
         budget="12 calls",
@@ -157,7 +157,7 @@ def test_a_config_file_and_settings_go_together(tmp_path: Path) -> None:
     assert run.config.train.batch_size == 20
 
 
-def test_wrong_settings_are_told_by_name() -> None:
+def test_wrong_settings_are_reported_by_name() -> None:
     with pytest.raises(
         InputError, match=r"unknown key train\.num_epoch.*Did you mean train\.num_epochs"
     ):
@@ -188,11 +188,11 @@ def test_wrong_settings_are_told_by_name() -> None:
         ({"calls": 7}, {"calls": 7}),
     ],
 )
-def test_budgets_are_read_as_people_write_them(text: Any, caps: dict[str, float]) -> None:
+def test_budgets_are_read_in_common_spellings(text: Any, caps: dict[str, float]) -> None:
     assert parse_budget(text) == caps
 
 
-def test_a_budget_nobody_understands_is_refused() -> None:
+def test_an_unreadable_budget_is_refused() -> None:
     with pytest.raises(InputError, match="five bucks"):
         parse_budget("five bucks")
 
@@ -206,7 +206,7 @@ def test_a_budget_of_another_type_is_refused(budget: Any) -> None:
 
 
 @pytest.mark.parametrize("skill", [None, 5, [SKILL], {"a": None}])
-def test_evaluate_refuses_what_is_no_skill(skill: Any) -> None:
+def test_evaluate_refuses_a_value_that_is_not_a_skill(skill: Any) -> None:
     with pytest.raises(InputError, match=r"is not a skill.*Give a path, a text"):
         skillfit.evaluate(skill, ITEMS, agent=obedient)
 
@@ -225,14 +225,14 @@ def test_evaluate_refuses_an_empty_mapping_of_skills() -> None:
 
 
 @pytest.mark.parametrize("answer", [{1, 2}, ["a", {"b"}], {"a": b"b"}, [date(2026, 1, 1)]])
-def test_an_answer_that_json_does_not_have_is_refused(answer: Any) -> None:
+def test_an_answer_that_json_cannot_represent_is_refused(answer: Any) -> None:
     rows = [*ITEMS, {"id": "odd", "input": "?", "answer": answer}]
     with pytest.raises(InputError, match=r"the answer .* a value that JSON does not have"):
         skillfit.evaluate(SKILL, rows, agent=obedient)
 
 
 @pytest.mark.parametrize("run", [5, ["r"], b"r"])
-def test_what_is_no_path_is_no_run_directory(run: Any) -> None:
+def test_a_value_that_is_not_a_path_is_refused_as_run_directory(run: Any) -> None:
     for work in (
         lambda: skillfit.Run.open(run),
         lambda: skillfit.evaluate(SKILL, ITEMS, agent=obedient, run=run),
@@ -249,7 +249,7 @@ def test_what_is_no_path_is_no_run_directory(run: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["Answer the question.", "Answer. " * 100])
-def test_a_text_of_one_line_is_said_to_be_read_as_a_path(text: str) -> None:
+def test_the_error_for_a_skill_of_one_line_says_that_it_is_read_as_a_path(text: str) -> None:
     with pytest.raises(InputError, match="A text of one line is read as a path") as raised:
         skillfit.evaluate(text, ITEMS, agent=obedient)
     assert "Cannot read the skill Answer" in raised.value.message
@@ -269,28 +269,26 @@ def test_one_listener_and_one_tracker_need_no_list(tmp_path: Path) -> None:
         skillfit.evaluate(SKILL, ITEMS, agent=obedient, listeners=5)  # type: ignore[arg-type]
 
 
-def test_plot_names_the_package_that_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plot_names_the_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished = skillfit.Run(tmp_path)  # the package is asked for before the run is read
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(InputError, match=r"plot\(\) needs .*skillfit\[notebook\]"):
         finished.plot()
 
 
-def test_repeats_that_are_no_number_are_said_to_be_none() -> None:
+def test_repeats_that_are_not_a_number_are_refused() -> None:
     with pytest.raises(InputError, match="repeats is '2', which is not a whole number"):
         skillfit.evaluate(SKILL, ITEMS, agent=obedient, repeats="2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("repeats", [0, -1, "2", 1.5])
-def test_evaluate_refuses_to_measure_without_rollouts(repeats: Any, tmp_path: Path) -> None:
+def test_evaluate_refuses_zero_repeats(repeats: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one rollout"):
         skillfit.evaluate(SKILL, ITEMS, agent=obedient, repeats=repeats)
     assert not (tmp_path / "runs").exists()
 
 
-def test_evaluate_needs_no_items_but_those_of_its_split() -> None:
+def test_evaluate_needs_only_the_items_of_its_split() -> None:
     tested = [{**item, "split": "test"} for item in ITEMS]
     (found,) = skillfit.evaluate(SKILL, tested, agent=obedient, split="test")
     assert len(found.outcomes) == len(ITEMS) and found.tally.hard == pytest.approx(1 / 6)
@@ -303,7 +301,7 @@ def test_evaluate_needs_no_items_but_those_of_its_split() -> None:
         skillfit.train(skill=SKILL, task=tested, agent=obedient, optimizer="practice/optimizer")
 
 
-def test_evaluate_refuses_an_unknown_split_and_what_is_no_task() -> None:
+def test_evaluate_refuses_an_unknown_split_and_a_value_that_is_not_a_task() -> None:
     with pytest.raises(InputError, match=r"no split 'foo'.*valid_unseen, all\."):
         skillfit.evaluate(SKILL, ITEMS, agent=obedient, split="foo")
     task: Any = 5
@@ -311,7 +309,7 @@ def test_evaluate_refuses_an_unknown_split_and_what_is_no_task() -> None:
         skillfit.evaluate(SKILL, task, agent=obedient)
 
 
-def test_importing_skillfit_costs_nothing_and_train_stays_a_function() -> None:
+def test_importing_skillfit_is_lazy_and_train_is_a_function() -> None:
     code = """
 import sys, skillfit
 heavy = {"pydantic", "openai", "rich", "typer", "asyncio", "yaml"} & set(sys.modules)
@@ -324,7 +322,7 @@ assert skillfit.Task([{"input": "a", "answer": "b"}]).items[0].answers == ("b",)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_run_says_on_stderr_how_far_it_is(
+def test_a_run_prints_its_progress_on_stderr(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive = threading.Event()

@@ -33,13 +33,13 @@ class Gate:
         ("import sys\nsys.exit(0)\n", r"mine\.py:2: SystemExit: 0"),
     ],
 )
-def test_a_file_of_the_persons_own_that_breaks_is_named_with_its_line(tmp_path, text, said):
+def test_an_error_in_a_user_file_is_reported_with_its_line(tmp_path, text, said):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(InputError, match=said):
         load_object("mine.py:evaluate", tmp_path)
 
 
-def test_a_file_that_was_mended_loads(tmp_path):
+def test_a_file_loads_after_it_was_fixed(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("1 / 0\n")
     with pytest.raises(InputError):
@@ -48,20 +48,20 @@ def test_a_file_that_was_mended_loads(tmp_path):
     assert load_object("mine.py:answer", tmp_path) == 42
 
 
-def test_a_gate_in_a_file_may_be_a_dataclass_and_import_what_is_beside_it(tmp_path):
+def test_a_gate_in_a_file_may_be_a_dataclass_and_import_modules_beside_it(tmp_path):
     (tmp_path / "gate.py").write_text(GATE)
     (tmp_path / "beside.py").write_text("LIMIT = 3\n")
     gate = find_extension("gate", "gate.py:Gate", {}, tmp_path)
     assert (gate.name, gate().limit) == ("mine", 3)
 
 
-def test_an_error_in_the_file_of_a_gate_is_named_with_its_line(tmp_path):
+def test_an_error_in_the_file_of_a_gate_is_reported_with_its_line(tmp_path):
     (tmp_path / "broken_gate.py").write_text("x = 1\ny = 1 / 0\n")
     with pytest.raises(InputError, match=r"broken_gate\.py:2: ZeroDivisionError"):
         find_extension("gate", "broken_gate.py:Gate", {}, tmp_path)
 
 
-def test_a_missing_file_or_name_says_what_is_there(tmp_path):
+def test_the_error_for_a_missing_file_or_name_lists_what_exists(tmp_path):
     (tmp_path / "other.py").write_text("class Gate: ...\n")
     with pytest.raises(InputError, match=r"no_such\.py does not exist"):
         find_extension("gate", "no_such.py:Gate", {}, tmp_path)
@@ -84,7 +84,7 @@ def test_an_unknown_name_gets_a_suggestion():
         GeneratorExit(),
     ],
 )
-async def test_what_would_end_the_process_is_a_failure_like_any_other(error):
+async def test_exceptions_that_would_end_the_process_are_failures(error):
     def evaluate():
         raise error
 
@@ -95,7 +95,7 @@ async def test_what_would_end_the_process_is_a_failure_like_any_other(error):
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), asyncio.CancelledError("x")])
-async def test_the_same_holds_for_async_functions(error):
+async def test_exceptions_of_async_functions_that_would_end_the_process_are_failures(error):
     async def evaluate():
         await asyncio.sleep(0)
         raise error
@@ -104,7 +104,7 @@ async def test_the_same_holds_for_async_functions(error):
         await call_user_code(evaluate, kind="evaluate", where="evaluate")
 
 
-async def test_cancelling_is_still_cancelling():
+async def test_cancellation_is_not_wrapped():
     begun = asyncio.Event()
 
     async def evaluate():
@@ -118,7 +118,7 @@ async def test_cancelling_is_still_cancelling():
         await running
 
 
-def test_a_function_that_never_ends_does_not_keep_the_process_from_ending():
+def test_an_endless_function_does_not_block_process_exit():
     script = """
 import asyncio, threading
 from skillfit.extensions import call_user_code

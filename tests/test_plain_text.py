@@ -56,12 +56,12 @@ def test_control_and_invisible_characters_become_escapes(text: str, shown: str) 
         "👩\u200d💻 ❤\ufe0f 1\ufe0f\u20e3 → … “quotes” — €",
     ],
 )
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_stays_unchanged(text: str) -> None:
     assert visible(text) == text
 
 
 @given(st.text())
-def test_what_is_shown_cannot_move_the_cursor_and_stays_the_same_when_shown_again(
+def test_visible_text_cannot_move_the_cursor_and_escaping_is_idempotent(
     text: str,
 ) -> None:
     shown = visible(text)
@@ -71,19 +71,19 @@ def test_what_is_shown_cannot_move_the_cursor_and_stays_the_same_when_shown_agai
 
 
 @given(st.text(), st.integers(1, 40))
-def test_the_last_part_of_a_text_is_its_end_within_the_limit(text: str, limit: int) -> None:
+def test_the_tail_of_a_text_fits_the_limit(text: str, limit: int) -> None:
     end = last_part(text, limit)
     assert len(end) <= limit
     assert end == text or (end[0] == "…" and text.endswith(end[1:]) and len(text) > limit)
 
 
-def test_the_last_part_of_a_text_shows_that_some_is_left_out() -> None:
+def test_the_tail_of_a_text_marks_the_cut() -> None:
     assert last_part("seven of them", 13) == "seven of them"
     assert last_part("seven of them", 8) == "…of them"
     assert last_part("seven of them", 6) == "…them"
 
 
-def test_error_messages_are_visible_text() -> None:
+def test_error_messages_have_control_characters_escaped() -> None:
     error = InputError("The file \x1b[8mevil is wrong.", hint="Rename \x07 it.")
     assert str(error) == "The file \\x1b[8mevil is wrong. Rename \\x07 it."
     assert "\x1b" not in error.message and "\x07" not in error.hint
@@ -130,5 +130,5 @@ def test_error_messages_are_visible_text() -> None:
         (with_interval(0.1234, -0.05, 0.3), "+0.123 (-0.05 … +0.30)"),
     ],
 )
-def test_an_amount_is_written_for_people(shown: str, expected: str) -> None:
+def test_amounts_are_formatted_for_readers(shown: str, expected: str) -> None:
     assert shown == expected

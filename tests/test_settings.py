@@ -55,7 +55,7 @@ def _grader_refusals() -> Iterator[InputError]:
 
 
 @pytest.mark.parametrize("refusals", [_config_refusals, _grader_refusals])
-def test_no_message_has_the_words_of_the_library(refusals: Any) -> None:
+def test_no_message_contains_pydantic_wording(refusals: Any) -> None:
     kinds: set[str] = set()
     for refusal in refusals():
         cause = refusal.__cause__
@@ -116,7 +116,7 @@ def test_a_long_value_is_cut() -> None:
     assert len(message) < 300
 
 
-def test_an_error_without_our_words_keeps_those_of_the_library() -> None:
+def test_an_error_without_our_own_message_keeps_the_pydantic_message() -> None:
     class Dated(BaseModel):
         moment: complex
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from bench.local.house_style import START, write_task
 from bench.local.pool import POOL
@@ -29,17 +30,36 @@ def planted_skill() -> str:
 
 
 def ablate(folder: Path, model: Path, results: Path, rollouts: int | None, threads: int) -> None:
-    """Run the command and keep what it printed, with what was planted beside every line."""
+    """Run the command and keep what it printed, with what was planted beside every line, and the
+    score of the whole skill on every item.
+    """
     config = write_task(folder, model, threads, planted_skill())
-    command = [sys.executable, "-m", "skillfit", "ablate", str(config), OVERRIDE, "--json"]
-    command += ["--run", str(folder / "ablation")]
-    command += [] if rollouts is None else ["--rollouts", str(rollouts)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads(done.stdout)
+    options = [] if rollouts is None else ["--rollouts", str(rollouts)]
+    found = _printed("ablate", config, folder / "ablation", *options)
     planted = {line.text: line.planted for line in POOL}
     for unit in found["units"]:
         unit["planted"] = planted.get(unit["text"].strip(), "initial skill")
     for machine in ("run", "report"):
         found.pop(machine)
     found["model"] = model.name
+    found["measured_score"] = _measured_score(config, folder / "whole")
     results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _measured_score(config: Path, run: Path) -> float:
+    """Of the whole skill, once on each item. The model answers at temperature 0, so repeats would
+    not differ.
+    """
+    splits = [
+        _printed("eval", config, run, "--split", split)[0] for split in ("train", "selection")
+    ]
+    scored = sum(split["scored"] for split in splits)
+    return sum(split["hard"] * split["scored"] for split in splits) / scored
+
+
+def _printed(name: str, config: Path, run: Path, *options: str) -> Any:
+    """What a command prints with --json."""
+    command = [sys.executable, "-m", "skillfit", name, str(config), OVERRIDE, "--json"]
+    command += ["--run", str(run), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)

@@ -155,9 +155,10 @@ def _ablation(found: dict[str, Any]) -> str:
     lines = [
         "## `skillfit ablate` on a skill with planted lines\n",
         f"{found['rollouts']} rollouts, {len(units)} lines; the whole skill is estimated to score",
-        f"{score['mean']:.3f} (90 % interval {score['low']:.3f} … {score['high']:.3f});",
-        f"{found['tokens_before']} tokens before and",
-        f"{found['tokens_after']} after the cuts that it suggests.\n",
+        f"{score['mean']:.3f} (90 % interval {score['low']:.3f} … {score['high']:.3f}).",
+        f"Rolled out on every item it scores {found['measured_score']:.3f}.",
+        f"The cuts that it suggests save {found['tokens_before'] - found['tokens_after']} of",
+        f"{found['tokens_before']} tokens.\n",
         "| worth | 80 % interval | decision | planted | line |",
         "|---|---|---|---|---|",
     ]

@@ -15,8 +15,12 @@ import json
 import re
 import textwrap
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skillfit.models.failures import Policy
 
 ROOT = Path(__file__).parents[2]
 _GENERATED = re.compile(
@@ -197,7 +201,6 @@ def events() -> str:
 
 
 def providers() -> str:
-    import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.models import known_providers
 
     rows = [
@@ -238,6 +241,46 @@ def graders() -> str:
             )
         )
     return _table(("grader", "what it does", "settings"), rows)
+
+
+def failures() -> str:
+    """Every kind of failure, from the policy. Neighbours that are treated alike share a row."""
+    from skillfit.models.failures import POLICIES
+
+    rows = []
+    for done, group in groupby(POLICIES.items(), lambda entry: _what_the_run_does(entry[1])):
+        kinds = dict(group)
+        meanings = "; ".join(policy.meaning for policy in kinds.values())
+        rows.append((", ".join(f"`{kind}`" for kind in kinds), meanings, done))
+    return _table(("kind", "what happened", "what the run does"), rows)
+
+
+def _what_the_run_does(policy: Policy) -> str:
+    from skillfit.models.registry import ModelSpec
+
+    if policy.fatal:
+        return "stops at once; resume it after the fix"
+    if policy.pending:
+        return "stops at the end of the stage; resume it after the answer"
+    done = []
+    if policy.shorten:
+        done.append("sends an analyst's prompt once more, shorter")
+    if policy.retry in ("at_once", "after_wait"):
+        default = ModelSpec.model_fields["retries"].default
+        most = f"`retries` times (default {default})"
+        if policy.most_retries is not None:
+            most = _times(policy.most_retries)
+        done.append(f"repeats the call up to {most}")
+    if policy.rollout_retries:
+        done.append(f"repeats the rollout {_times(policy.rollout_retries)}")
+    if policy.larger_limit:
+        done.append("repeats the rollout with a larger limit, if the budget has room")
+    end = "continues without the reply" if policy.lost else "counts the rollout as failed"
+    return ", then ".join([*done, end])
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def stand_in() -> str:
@@ -289,6 +332,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit_codes": exit_codes,
     "events": events,
+    "failures": failures,
     "providers": providers,
     "programs": programs,
     "graders": graders,

@@ -36,8 +36,7 @@ from skillfit.run.records import (
     slow_update_name,
 )
 from skillfit.skill import Edit
-from tests.report.recorded_runs import NOWHERE
-from tests.support.records import run_started, ship_tested, step_record
+from tests.support.records import run_started, ship_tested, standings, step_record
 
 STARTED = run_started(
     run="r",
@@ -222,7 +221,7 @@ def slow_update(action: SlowUpdateAction) -> SlowUpdateFinished:
     return SlowUpdateFinished(
         epoch=2,
         action=action,
-        result=SlowUpdateRecord(action=action, standings=NOWHERE),
+        result=SlowUpdateRecord(action=action, standings=standings()),
         pairs=[],
         all_pairs=[],
         candidate="",

@@ -34,8 +34,10 @@ from skillfit.models.protocol import (
     BadReply,
     BadRequest,
     ContextTooLong,
+    CutOff,
     ModelError,
     NetworkFailed,
+    NoReply,
     NotReached,
     Overloaded,
     QuotaExhausted,
@@ -201,17 +203,67 @@ def test_every_kind_that_the_package_raises_has_a_policy():
     assert kinds - set(POLICIES) == set()
 
 
+def asked_classes(source: str) -> Iterator[tuple[str, str]]:
+    """What a module decides by: `except`, `case`, `isinstance` or the like, with a class."""
+    for node in ast.walk(ast.parse(source)):
+        how, asked = "", list[ast.expr]()
+        if isinstance(node, ast.Call):
+            how = ast.unparse(node.func).rpartition(".")[2]
+            asked = node.args if how in ("isinstance", "issubclass", "suppress") else []
+        elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+            how, asked = "except", [node.type]
+        elif isinstance(node, ast.MatchClass):
+            how, asked = "case", [node.cls]
+        for part in (part for argument in asked for part in ast.walk(argument)):
+            if isinstance(part, ast.Name | ast.Attribute):
+                yield how, ast.unparse(part).rpartition(".")[2]
+
+
+DECIDED_BY_CLASS = {
+    # Providers replace the failure by a more exact one.
+    "models/providers/anthropic.py: except BadRequest",
+    "models/providers/openai_protocols.py: except BadRequest",
+    # Not a failure: the run waits for an answer, and the error names the prompts.
+    "cli/draft.py: except AnswerPending",
+    "training/assemble.py: except AnswerPending",
+    "training/start.py: except AnswerPending",
+}
+
+
 def test_other_modules_use_the_policy_and_not_the_class_of_a_failure():
     package = Path(skillfit.__file__).parent
     classes = {error.__name__ for error in all_errors()} - {"ModelError"}
-    asked = [
-        f"{path.relative_to(package)}:{call.lineno}"
+    asked = {
+        f"{path.relative_to(package).as_posix()}: {how} {name}"
         for path in package.rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "isinstance"
-        if classes & {ast.unparse(part) for part in ast.walk(call)}
-    ]
-    assert asked == []
+        for how, name in asked_classes(path.read_text())
+        if name in classes
+    }
+    assert asked == DECIDED_BY_CLASS
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "isinstance(failure, ModelError | Refused)",
+        "with contextlib.suppress(protocol.Refused): pass",
+        "try: pass\nexcept (ValueError, Refused): pass",
+        "try: pass\nexcept protocol.Refused as error: raise",
+        "match failure:\n    case Refused(): pass",
+    ],
+)
+def test_every_way_to_ask_for_the_class_of_a_failure_is_found(code):
+    assert "Refused" in {name for _, name in asked_classes(code)}
+
+
+def test_a_probe_passes_when_a_model_answered_and_not_when_something_else_did():
+    assert policy_of(BadReply("empty")).answered and policy_of(CutOff("long")).answered
+    others = (NoReply("a web page"), Refused("no"), AuthFailed("bad key"), NetworkFailed("reset"))
+    assert not any(policy_of(failure).answered for failure in others)
+
+
+def test_every_kind_has_a_meaning():
+    assert [kind for kind, found in POLICIES.items() if not found.meaning] == []
 
 
 def test_no_failure_is_both_fatal_and_retried_or_lost():

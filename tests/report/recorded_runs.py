@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -34,7 +35,6 @@ from skillfit.run.events import (
 )
 from skillfit.run.journal import Journal
 from skillfit.run.records import (
-    CurrentAndBest,
     EditEffect,
     Evidence,
     FailureNote,
@@ -42,9 +42,7 @@ from skillfit.run.records import (
     PatchRecord,
     ProposalRecord,
     RecordedConfig,
-    RunSummary,
     ScoreEstimate,
-    StepRecord,
     TypeScore,
     UsageTotals,
 )
@@ -52,6 +50,7 @@ from skillfit.run.store import JOURNAL, RunLock, dump
 from skillfit.run.view import CARD_FACT, KINDS, RunCard, fold, with_cost
 from skillfit.skill import Edit, EditResult
 from skillfit.tasks.item import Attempt, Score, TrajectoryStep
+from tests.support.records import run_summary, step_record
 
 INITIAL = "# Triage\n\nSay which queue.\n"
 ADDED = "- Mentions of refund mean billing."
@@ -64,9 +63,13 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"gate_metric": "hard"},
     "budget": {"usd": 5.0},
 }
-NOWHERE = CurrentAndBest(
-    current_score=0.5, current_origin="", best_score=0.5, best_step=0, best_origin=""
-)
+SUMMARY: dict[str, Any] = {
+    "version": "1.2.3",
+    "total_steps": 2,
+    "steps_done": 2,
+    "total_rejects": 1,
+    "edits_blocked": 1,
+}
 
 
 def before_first_event(path: Path) -> None:
@@ -74,39 +77,6 @@ def before_first_event(path: Path) -> None:
     path.mkdir()
     with closing(Journal(path / JOURNAL)) as journal:
         EventLog(path / JOURNAL, beside=journal)
-
-
-def summary(finish_reason: str, **fields: Any) -> RunSummary:
-    given: dict[str, Any] = {
-        "version": "1.2.3",
-        "finish_reason": finish_reason,
-        "diagnosis": "",
-        "config": RecordedConfig({}),
-        "total_steps": 2,
-        "steps_done": 2,
-        "total_accepts": 1,
-        "total_rejects": 1,
-        "total_skips": 0,
-        "edits_blocked": 1,
-    }
-    return RunSummary(**(given | fields))
-
-
-def step_record(step: int, action: str, reason: str = "") -> StepRecord:
-    return StepRecord(
-        step=step,
-        epoch=1,
-        step_in_epoch=step,
-        action=action,
-        lr_control_mode="fixed",
-        gate_metric="hard",
-        standings=NOWHERE,
-        skill_len=100,
-        timing={"rollout_s": 1.0, "reflect_s": 2.0},
-        tokens={},
-        wall_time_s=3.0,
-        reason=reason,
-    )
 
 
 class WrittenRun:
@@ -276,7 +246,7 @@ class WrittenRun:
                 skill=skill,
                 skill_hash=skill_hash,
                 best_skill=skill,
-                record=step_record(number, action, "because"),
+                record=step_record(number, action=action, reason="because"),
             ),
         )
 
@@ -301,7 +271,7 @@ class WrittenRun:
                 diagnosis="Why.",
                 best_skill=best,
                 unproven_skill=found,
-                summary=summary(finish_reason, **fields),
+                summary=run_summary(**(SUMMARY | fields), finish_reason=finish_reason),
             )
         )
 
@@ -400,12 +370,13 @@ class _Bulk:
         self.events = EventLog(path / JOURNAL, beside=self.journal)
         self.journal.set_fact("run", "big123")
         self.at = time.time() - 86_400
-        self.events.query("BEGIN")
+        self.rows = sqlite3.connect(path / JOURNAL, isolation_level=None)
+        self.rows.execute("BEGIN")
 
     def emit(self, event: Event, seconds: float = 0.01) -> None:
         self.at += seconds
         row = (event.key, type(event).__name__, dump(type(event), event).decode(), self.at)
-        self.events.query("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", row)
+        self.rows.execute("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", row)
 
     def effect(self, key: str, outcome: Outcome) -> None:
         row = (
@@ -420,10 +391,11 @@ class _Bulk:
         )
         columns = "key, stage, role, model, value, usage, at, seconds"
         marks = ",".join("?" * len(row))
-        self.events.query(f"INSERT INTO effects ({columns}) VALUES ({marks})", row)
+        self.rows.execute(f"INSERT INTO effects ({columns}) VALUES ({marks})", row)
 
     def close(self) -> None:
-        self.events.query("COMMIT")
+        self.rows.execute("COMMIT")
+        self.rows.close()
         card = with_cost(RunCard(), self.journal)
         for stored in self.events.read(0, KINDS):
             card = fold(card, stored)
@@ -643,7 +615,7 @@ def _finish_step(
             skill=skill,
             skill_hash=f"skill{step:04d}",
             best_skill=skill,
-            record=step_record(step, action, reason),
+            record=step_record(step, action=action, reason=reason),
         ),
         seconds=30,
     )
@@ -695,8 +667,9 @@ def _finish(bulk: _Bulk, draw: random.Random, ids: Sequence[str], finish: str, s
             else "The edits that were tried have effects around 0.",
             best_skill=skill if better else INITIAL,
             unproven_skill="" if better else skill,
-            summary=summary(
-                finish,
+            summary=run_summary(
+                **SUMMARY,
+                finish_reason=finish,
                 baseline_selection_score=0.42,
                 best_selection_score=0.71,
                 unproven=not better,

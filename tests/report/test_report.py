@@ -24,8 +24,8 @@ from tests.report.recorded_runs import (
     before_first_event,
     improved,
     screening_run,
-    step_record,
 )
+from tests.support.records import step_record
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202edetcelfer\u2066'
 
@@ -280,7 +280,7 @@ def test_unknown_values_of_another_version_are_shown_as_recorded(tmp_path: Path)
         skill=INITIAL,
         skill_hash="old",
         best_skill=INITIAL,
-        record=step_record(1, "skip_full_moon"),
+        record=step_record(action="skip_full_moon"),
     )
     run.emit(ended)
     run.finish("struck_by_lightning", INITIAL)

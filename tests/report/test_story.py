@@ -20,6 +20,7 @@ from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _is_in_skill
+from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -33,19 +34,20 @@ from skillfit.run.events import (
 )
 from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import JOURNAL, dump, in_use, load
+from skillfit.run.view import read_listed
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
+from skillfit.tasks.item import Attempt, Score
 from tests.report.recorded_runs import (
     ADDED,
     BEST,
     INITIAL,
-    NOWHERE,
     WrittenRun,
     before_first_event,
     improved,
     screening_run,
-    step_record,
 )
+from tests.support.records import standings, step_record
 
 
 async def test_an_improved_run_has_its_evidence_in_the_story(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path
             SlowUpdateFinished(
                 epoch=epoch,
                 action="accept",
-                result=SlowUpdateRecord(action="accept", standings=NOWHERE),
+                result=SlowUpdateRecord(action="accept", standings=standings()),
                 pairs=[],
                 all_pairs=[],
                 candidate=skill,
@@ -354,7 +356,7 @@ async def test_the_terminal_counts_events_as_the_story_does(tmp_path: Path) -> N
 def test_the_time_left_is_predicted_from_the_last_steps(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=1, steps_per_epoch=4)
     for step in (1, 2, 3):
-        record = step_record(step, "reject")
+        record = step_record(step, action="reject")
         run.emit(
             StepFinished(
                 epoch=1,
@@ -472,6 +474,33 @@ def test_the_story_names_the_reached_budget(tmp_path: Path) -> None:
     story = replace(read_story(tmp_path / "run"), total=Usage(calls=2500000, usd=0.5))
     assert fullest_cap(story) == "calls"
     assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
+
+
+async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    assert read_story(run.path).isolation == ""
+    for number, isolation in enumerate(("", "bubblewrap")):
+        attempt = Attempt("billing", isolation=isolation)
+        outcome = Outcome("a", number, "scored", Score(1.0), attempt=attempt)
+        await run.journal.note(f"rollout/train/h/a/{number}", outcome, Outcome)
+    await run.journal.note("call/judge/x", 1, int)
+    run.close()
+    assert read_story(run.path).isolation == "bubblewrap"
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "over"),
+    [("improved", True), ("no_improvement", True), ("budget", False), ("infrastructure", False)],
+)
+def test_a_run_is_over_unless_it_can_be_resumed(
+    tmp_path: Path, finish_reason: str, over: bool
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.finish(finish_reason, INITIAL)
+    run.close()
+    assert (read_story(run.path).is_over, read_listed(run.path).is_over) == (over, over)
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -16,7 +16,10 @@ from skillfit.models.secrets import remember_secret
 from skillfit.run.events import (
     EventLog,
     GateDecided,
+    RolloutFailure,
     RolloutFinished,
+    RolloutScore,
+    RolloutsDone,
     RunFinished,
     RunStarted,
     StageFinished,
@@ -281,3 +284,49 @@ def test_the_settings_of_a_run_are_those_it_was_started_with() -> None:
     recorded = RecordedConfig.of(config)
     assert recorded.root == config.model_dump(mode="json")
     assert recorded.settings == config
+
+
+def rollout(phase: Any, step: int, item: str, hard: float | None, failure: str = "") -> Any:
+    key = f"rollout/{phase}/h/{item}/0"
+    row = replace(ROLLOUT, rollout=key, phase=phase, step=step, item=item, hard=hard)
+    return replace(row, failure=failure, status="failed" if failure else "scored")
+
+
+ROLLOUTS = [
+    rollout("rollout", 3, "a", 1.0),
+    rollout("gate", 3, "a", 0.5),
+    rollout("gate", 3, "b", None, "timeout: no answer"),
+    rollout("gate", 12, "a", 0.0),
+]
+
+
+def test_all_rollouts_are_counted_and_their_fields_read_without_their_events(path: Path) -> None:
+    log = EventLog(path)
+    for event in [STARTED, *ROLLOUTS, Warned(what="w", message="m")]:
+        log.emit(event)
+    times = [stored.at for stored in log.read(kinds=(RolloutFinished,))]
+    reader = EventLog.open_readonly(path)
+    assert sorted(reader.rollouts_done()) == [
+        RolloutsDone("gate", 3, 2, times[2]),
+        RolloutsDone("gate", 12, 1, times[3]),
+        RolloutsDone("rollout", 3, 1, times[0]),
+    ]
+    assert reader.failed_rollouts() == [RolloutFailure("gate", 3, "timeout: no answer")]
+    assert reader.rollout_scores() == [
+        RolloutScore("a", "rollout", 3, "h", 1.0, 0.5),
+        RolloutScore("a", "gate", 3, "h", 0.5, 0.5),
+        RolloutScore("b", "gate", 3, "h", None, 0.5),
+        RolloutScore("a", "gate", 12, "h", 0.0, 0.5),
+    ]
+    assert set(reader.some_hard_scores(10)) == {0.0, 0.5, 1.0, None}
+    assert len(reader.some_hard_scores(2)) == 2
+    assert reader.rollouts_of_item("a") == [ROLLOUTS[0], ROLLOUTS[1], ROLLOUTS[3]]
+    assert reader.rollouts_of_item("missing") == []
+
+
+@pytest.mark.parametrize("row", [RolloutFailure, RolloutScore])
+def test_a_row_has_the_fields_of_the_event_it_is_read_from(row: Any) -> None:
+    known = get_type_hints(RolloutFinished)
+    for name, kind in get_type_hints(row).items():
+        assert name in known
+        assert kind == known[name] or (kind is str and name == "phase")

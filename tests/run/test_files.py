@@ -38,29 +38,27 @@ from skillfit.run.records import (
     PairRecord,
     PatchRecord,
     ProposalRecord,
-    RecordedConfig,
     RewriteRecord,
-    RunSummary,
     SelectionDecision,
     SlowUpdateRecord,
     StepMemory,
-    StepRecord,
     TypeScore,
 )
 from skillfit.skill import Edit, EditResult
-from tests.support.records import run_started, ship_tested
+from tests.support.records import run_started, run_summary, ship_tested, standings, step_record
 
 ROOT = Path(__file__).parents[2]
 APPEND = Edit("append", content="- a rule")
 
 
-def standings(score: float, step: int) -> CurrentAndBest:
-    return CurrentAndBest(
+def after_step(score: float, step: int) -> CurrentAndBest:
+    origin = f"step_{step:04d}"
+    return standings(
         current_score=score,
-        current_origin=f"step_{step:04d}",
+        current_origin=origin,
         best_score=step / 10,
         best_step=step,
-        best_origin=f"step_{step:04d}",
+        best_origin=origin,
     )
 
 
@@ -119,7 +117,7 @@ def story(mode: str = "patch") -> Iterator[Event]:
             action="accept",
             result=SlowUpdateRecord(
                 action="accept",
-                standings=standings(0.9, 2 * epoch),
+                standings=after_step(0.9, 2 * epoch),
                 slow_update_content="x",
                 prev_hash=f"s{2 * epoch - 2}",
             ),
@@ -139,22 +137,9 @@ def story(mode: str = "patch") -> Iterator[Event]:
         diagnosis="",
         best_skill="# v0\n",
         unproven_skill="# composed\n",
-        summary=summary(),
-    )
-
-
-def summary() -> RunSummary:
-    return RunSummary(
-        version="1",
-        finish_reason="no_improvement",
-        diagnosis="",
-        config=RecordedConfig({}),
-        total_steps=4,
-        steps_done=4,
-        total_accepts=4,
-        total_rejects=0,
-        total_skips=0,
-        edits_blocked=0,
+        summary=run_summary(
+            finish_reason="no_improvement", total_steps=4, steps_done=4, total_accepts=4
+        ),
     )
 
 
@@ -207,17 +192,12 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         skill=f"# v{step}\n",
         skill_hash=f"s{step}",
         best_skill=f"# best {step}\n",
-        record=StepRecord(
-            step=step,
+        record=step_record(
+            step,
             epoch=epoch,
             step_in_epoch=step - 2 * (epoch - 1),
-            action="accept",
-            lr_control_mode="fixed",
-            gate_metric="hard",
-            standings=standings(step / 10, step),
+            standings=after_step(step / 10, step),
             skill_len=5,
-            timing={},
-            tokens={},
             wall_time_s=step * 1.5,
         ),
         digest=StepMemory(step, "accept", 3, 1),

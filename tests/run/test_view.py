@@ -24,7 +24,7 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
-from skillfit.run.records import RecordedConfig, RunSummary, ScoreEstimate
+from skillfit.run.records import RecordedConfig, ScoreEstimate
 from skillfit.run.store import DamagedRun
 from skillfit.run.view import (
     ScorePair,
@@ -35,7 +35,7 @@ from skillfit.run.view import (
     list_runs,
     read_listed,
 )
-from tests.support.records import run_started, ship_tested
+from tests.support.records import run_started, run_summary, ship_tested
 
 IDENTITY = RecordedIdentity({"seed": 1})
 CONFIG: dict[str, Any] = {
@@ -63,7 +63,7 @@ async def make_run(path: Path, *, finish: bool = True) -> None:
         run.events.emit(measured("step_0001", 0.75))
         run.events.emit(measured("test_best", 0.9, split="test"))
         if finish:
-            run.events.emit(ship_test())
+            run.events.emit(ship_tested())
             run.events.emit(ending())
 
 
@@ -71,22 +71,11 @@ async def _one() -> int:
     return 1
 
 
-def ship_test() -> ShipTested:
-    return ship_tested()
-
-
 def ending() -> RunFinished:
-    summary = RunSummary(
-        version="1",
-        finish_reason="improved",
+    summary = run_summary(
         diagnosis="It is better.",
         config=RecordedConfig(CONFIG),
         total_steps=6,
-        steps_done=1,
-        total_accepts=1,
-        total_rejects=0,
-        total_skips=0,
-        edits_blocked=0,
         baseline_selection_score=0.5,
         best_selection_score=0.8,
         test_hard=0.9,
@@ -144,7 +133,7 @@ async def test_a_resumed_run_is_unfinished_until_it_finishes_again(tmp_path: Pat
         listed = read_listed(tmp_path / "run")
         assert (listed.state, listed.card.finish_reason, listed.card.ship) == ("running", "", None)
         assert listed.card.points[-1].name == "step_0001"  # and it has lost nothing
-        for event in (started(run.run_id), measured("baseline", 0.5), ship_test(), ending()):
+        for event in (started(run.run_id), measured("baseline", 0.5), ship_tested(), ending()):
             run.events.emit(event)
     listed = read_listed(tmp_path / "run")
     assert (listed.state, listed.card.finish_reason) == ("finished", "improved")

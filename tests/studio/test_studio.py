@@ -759,6 +759,22 @@ def test_images_of_items_are_shown_but_no_other_files(tmp_path: Path) -> None:
         assert client.get("/image/run?id=t00&number=0").status_code == 404, "outside the folder"
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("tasks.ndjson", '{"id": "t00", "input": "look", "images": ["a.png"]}'),
+        ("tasks.yaml", "- {id: t00, input: look, images: [a.png]}"),
+    ],
+)
+def test_items_are_read_from_every_kind_of_file(tmp_path: Path, name: str, written: str) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+    (tmp_path / "a.png").write_bytes(png)
+    (tmp_path / name).write_text(written)
+    WrittenRun(tmp_path / "runs" / "run", {"env": {"tasks": str(tmp_path / name)}}).close()
+    with browser(tmp_path / "runs", tmp_path) as client:
+        assert client.get("/image/run?id=t00&number=0").content == png
+
+
 def test_the_form_refuses_programs_and_outside_paths(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with browser(tmp_path / "runs", tmp_path) as client:

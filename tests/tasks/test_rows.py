@@ -156,7 +156,7 @@ def test_a_null_gold_answer_counts_as_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["NaN", "-Infinity", "1e999", '["a", {"b": [Infinity]}]'])
-def test_a_nan_answer_is_refused_with_its_line(tmp_path: Path, answer: str) -> None:
+def test_nan_and_infinite_answers_are_refused_with_their_line(tmp_path: Path, answer: str) -> None:
     path = tmp_path / "tasks.jsonl"
     first = '{"input": "a", "answer": 1.5, "note": NaN}'
     path.write_text(f'{first}\n{{"input": "b", "answer": {answer}}}\n')

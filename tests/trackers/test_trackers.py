@@ -51,7 +51,7 @@ def tell(tracker: Tracker, events: list[Stored]) -> None:
         tracker(stored)
 
 
-def test_jsonl_has_each_event_once_though_the_run_was_resumed_after_a_kill(
+def test_jsonl_has_each_event_once_after_a_kill_and_a_resume(
     tmp_path: Path, run: Path, events: list[Stored]
 ) -> None:
     path = tmp_path / "deep" / "events.jsonl"
@@ -78,7 +78,7 @@ def test_jsonl_refuses_a_file_that_holds_another_run(
 
 
 @pytest.mark.parametrize("text", ['{"id": "a", "input": "b"}\n', "one line without an end"])
-def test_jsonl_leaves_a_file_alone_that_holds_something_else(
+def test_jsonl_does_not_change_a_file_with_other_content(
     tmp_path: Path, run: Path, text: str
 ) -> None:
     path = tmp_path / "notes.txt"
@@ -142,7 +142,7 @@ def test_mlflow_tracks_locally_without_any_setting(
     assert done.stdout.strip() == "1", done.stderr
 
 
-def test_a_run_stopped_before_its_end_is_marked_and_found_again_on_resume(
+def test_an_unfinished_run_is_marked_and_found_again_on_resume(
     tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -164,7 +164,7 @@ def test_a_run_stopped_before_its_end_is_marked_and_found_again_on_resume(
     assert found.info.status == "FINISHED"
 
 
-def test_an_mlflow_store_that_cannot_be_opened_is_said_before_anything_is_spent(
+def test_an_unusable_mlflow_store_is_reported_before_anything_is_spent(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
@@ -172,7 +172,7 @@ def test_an_mlflow_store_that_cannot_be_opened_is_said_before_anything_is_spent(
         make_tracker(f"mlflow:{(tmp_path / 'mlruns').as_uri()}", run)
 
 
-def test_mlflow_that_goes_away_does_not_stop_the_run(
+def test_an_mlflow_server_that_becomes_unreachable_does_not_stop_the_run(
     tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -180,7 +180,7 @@ def test_mlflow_that_goes_away_does_not_stop_the_run(
         tell(make_tracker("mlflow:http://127.0.0.1:9", run), events)
 
 
-def test_a_function_that_raises_is_called_no_more_and_does_not_stop_the_run(
+def test_a_listener_that_raises_is_disabled_and_does_not_stop_the_run(
     run: Path, events: list[Stored]
 ) -> None:
     called = []
@@ -194,7 +194,7 @@ def test_a_function_that_raises_is_called_no_more_and_does_not_stop_the_run(
     assert len(called) == 1 < len(events)
 
 
-def test_mlflow_asks_a_server_that_is_gone_only_a_few_times(
+def test_an_unreachable_mlflow_server_is_called_only_a_few_times(
     run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -402,7 +402,7 @@ async def small_run(run: RunDirectory, rollouts: int) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
-def test_wandb_takes_a_run_offline(
+def test_wandb_records_a_run_offline(
     tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -411,7 +411,7 @@ def test_wandb_takes_a_run_offline(
     assert list(tmp_path.glob("wandb/offline-run-*"))
 
 
-def test_an_unknown_tracker_and_a_missing_file_are_said(tmp_path: Path) -> None:
+def test_an_unknown_tracker_and_a_missing_file_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"Unknown tracker 'mlfow'.*mlflow"):
         make_tracker("mlfow", tmp_path)
     with pytest.raises(InputError, match="needs a file"):

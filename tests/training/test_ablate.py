@@ -39,7 +39,7 @@ ROWS = items(20, 20, 0)
 EARLIER_ROLLOUTS = "c11e986583504d7cef458bdf40bbb8b3edce2d295c85383d203d39e14a00b200"
 
 
-async def test_helpful_useless_and_wrong_lines_are_told_apart(make_project: MakeProject) -> None:
+async def test_helpful_useless_and_wrong_lines_are_distinguished(make_project: MakeProject) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
     worth = {unit.text: unit for unit in found.event.units}
@@ -53,7 +53,7 @@ async def test_helpful_useless_and_wrong_lines_are_told_apart(make_project: Make
     assert not project.asked("reflect.failure")
 
 
-async def test_started_again_nothing_is_rolled_out_again(make_project: MakeProject) -> None:
+async def test_an_ablation_started_again_makes_no_new_rollouts(make_project: MakeProject) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
     first = await ablate(project.inputs(), project.folder / "run", rollouts=120)
     asked = len(project.calls)
@@ -62,7 +62,7 @@ async def test_started_again_nothing_is_rolled_out_again(make_project: MakeProje
     assert again.event == first.event == project.events(AblationFinished)[0]
 
 
-async def test_without_a_number_what_was_rolled_out_before_is_used(
+async def test_without_a_number_earlier_rollouts_are_used(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
@@ -198,7 +198,9 @@ async def test_an_ablation_with_the_plan_of_a_later_version_is_refused(
     assert not project.calls
 
 
-async def test_a_cut_is_compared_on_fresh_rollouts_first(make_project: MakeProject) -> None:
+async def test_the_shorter_skill_is_compared_on_fresh_rollouts_first(
+    make_project: MakeProject,
+) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=600, check=True)
     assert found.event.comparison is not None and found.event.holds
@@ -206,7 +208,9 @@ async def test_a_cut_is_compared_on_fresh_rollouts_first(make_project: MakeProje
     assert all(f"{colour} means" in found.shorter.body for colour in ("red", "green", "blue"))
 
 
-async def test_a_reached_budget_ends_it_with_what_is_known(make_project: MakeProject) -> None:
+async def test_a_reached_budget_ends_the_ablation_with_its_results_so_far(
+    make_project: MakeProject,
+) -> None:
     project = make_project("budget.calls=100", rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
     assert len(project.calls) <= 100
@@ -222,17 +226,30 @@ async def test_a_skill_without_removable_text_is_refused(
         await ablate(project.inputs(), tmp_path / "run")
 
 
-async def test_where_no_rollout_scores_nothing_is_cut(make_project: MakeProject) -> None:
+async def test_nothing_is_cut_when_every_rollout_scores_0(make_project: MakeProject) -> None:
     project = make_project("env.grader={regex: {pattern: '^never this$'}}", rows=ROWS, skill=SKILL)
     found = await ablate(project.inputs(), project.folder / "run", rollouts=240)
     assert found.event.all_zero and found.shorter is None
     assert {unit.decision for unit in found.event.units} == {"unsure"}
 
 
-async def test_more_rollouts_than_one_regression_holds_are_refused(
+async def test_more_rollouts_than_the_regression_supports_are_refused(
     make_project: MakeProject,
 ) -> None:
     project = make_project("budget.calls=1", rows=ROWS, skill=SKILL)
     with pytest.raises(InputError, match=r"100,001 rollouts\. At most 100,000 are possible"):
         await ablate(project.inputs(), project.folder / "run", rollouts=100_001)
     assert not project.calls and not (project.folder / "run").exists()
+
+
+async def test_a_recorded_ablation_that_is_larger_than_the_limit_is_resumed(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions had no limit."""
+    project = make_project(rows=ROWS, skill=SKILL)
+    first = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    monkeypatch.setattr("skillfit.training.measure.MOST_ABLATION_ROLLOUTS", 119)
+    again = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    assert again.event == first.event
+    with pytest.raises(InputError, match="At most 119 are possible"):
+        await ablate(project.inputs(), project.folder / "other", rollouts=120)

@@ -62,7 +62,7 @@ async def graded(trained: Steps) -> Score:
     ],
     ids=lambda failure: type(failure).__name__,
 )
-async def test_a_failure_of_the_training_grader_that_ends_the_run_ends_it(
+async def test_a_fatal_failure_of_the_training_grader_ends_the_run(
     failure: SkillfitError,
 ) -> None:
     trained = Steps(failure)
@@ -72,7 +72,7 @@ async def test_a_failure_of_the_training_grader_that_ends_the_run_ends_it(
 
 
 @pytest.mark.parametrize("failure", [TaskFailure("docker", "No daemon."), Overloaded("Busy.")])
-async def test_the_training_grader_grades_again_after_a_failure_that_may_pass(
+async def test_a_transient_failure_of_the_training_grader_is_retried(
     failure: TaskFailure | ModelError,
 ) -> None:
     score = await graded(Steps(failure, Score(0.0, 0.5)))
@@ -88,7 +88,7 @@ async def test_the_training_grader_grades_again_after_a_failure_that_may_pass(
         ((Overloaded("Busy."),) * 2, 2),
     ],
 )
-async def test_a_rollout_is_kept_without_the_score_of_a_training_grader_that_fails(
+async def test_a_rollout_is_kept_when_only_the_training_grader_fails(
     failures: tuple[TaskFailure | ModelError, ...], calls: int
 ) -> None:
     trained = Steps(*failures)

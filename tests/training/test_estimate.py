@@ -67,7 +67,7 @@ EVERYTHING = (
     ],
     ids=["default", "paper", "lite", "everything", "rewrite", "examples", "strict examples"],
 )
-async def test_the_calls_of_a_real_run_lie_within_its_estimate(
+async def test_the_calls_of_a_real_run_are_within_its_estimate(
     make_project: MakeProject, settings: tuple[str, ...]
 ) -> None:
     project = make_project(*settings, rows=items(8, 8, 4))
@@ -132,7 +132,7 @@ async def test_no_estimate_is_above_a_cap_in_rollouts(make_project: MakeProject,
     assert sum(row.calls.high for row in found.rows if row.role == "agent") >= agent
 
 
-async def test_other_caps_limit_the_total_and_say_whether_the_plan_is_cut_short(
+async def test_other_caps_limit_the_total_and_report_a_shortened_plan(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=items(8, 8, 8))

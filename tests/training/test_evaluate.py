@@ -15,7 +15,7 @@ GOOD = SKILL + "- green means g.\n- blue means b.\n- gold means o.\n"
 SKILLS = {"old": Skill.from_text(SKILL), "new": Skill.from_text(GOOD)}
 
 
-async def test_skills_are_measured_side_by_side_with_intervals_and_types(
+async def test_skills_are_compared_with_intervals_and_types(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=items(4, 8, 0))
@@ -27,7 +27,7 @@ async def test_skills_are_measured_side_by_side_with_intervals_and_types(
     assert old.interval.low < 0.25 < old.interval.high
 
 
-async def test_what_was_measured_is_not_paid_for_again_and_more_is_added(
+async def test_recorded_measurements_are_not_paid_again_and_more_can_be_added(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=items(4, 8, 0))
@@ -66,7 +66,7 @@ async def test_an_evaluation_of_an_earlier_version_is_continued(make_project: Ma
     assert old.tally.scored == 8
 
 
-async def test_another_way_of_answering_is_refused_rather_than_mixed_in(
+async def test_changed_settings_are_refused_in_the_same_evaluation(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=items(4, 8, 0))
@@ -83,7 +83,7 @@ async def test_another_way_of_answering_is_refused_rather_than_mixed_in(
         await evaluate(project.inputs("env.grader=contains"), SKILLS, project.folder / "measured")
 
 
-async def test_neither_an_optimizer_nor_splits_are_needed(
+async def test_evaluation_needs_neither_an_optimizer_nor_splits(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{key: value for key, value in row.items() if key != "split"} for row in items(3, 0, 0)]
@@ -96,7 +96,7 @@ async def test_neither_an_optimizer_nor_splits_are_needed(
     assert measured.tally.scored == 3
 
 
-async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(
+async def test_the_price_of_an_unused_optimizer_may_be_unknown(
     make_project: MakeProject,
 ) -> None:
     project = make_project(
@@ -109,7 +109,9 @@ async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(
     assert measured.tally.scored == 8
 
 
-async def test_a_split_that_is_empty_or_unknown_is_named(make_project: MakeProject) -> None:
+async def test_an_empty_or_unknown_split_is_an_error_with_its_name(
+    make_project: MakeProject,
+) -> None:
     project = make_project(rows=items(4, 8, 0))
     with pytest.raises(InputError, match="test split is empty"):
         await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="test")
@@ -117,7 +119,7 @@ async def test_a_split_that_is_empty_or_unknown_is_named(make_project: MakeProje
         await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="nonsense")
 
 
-async def test_more_rollouts_than_memory_holds_are_refused_before_the_first(
+async def test_more_rollouts_than_fit_in_memory_are_refused_before_the_first(
     make_project: MakeProject,
 ) -> None:
     project = make_project("budget.calls=1", rows=items(4, 8, 0))
@@ -128,3 +130,17 @@ async def test_more_rollouts_than_memory_holds_are_refused_before_the_first(
     with pytest.raises(InputError, match=problem):
         await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=6_251)
     assert not project.calls and not (project.folder / "measured").exists()
+
+
+async def test_a_recorded_evaluation_that_is_larger_than_the_limit_is_resumed(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions had no limit."""
+    project = make_project(rows=items(4, 8, 0))
+    new, path = {"new": SKILLS["new"]}, project.folder / "measured"
+    await evaluate(project.inputs(), new, path, repeats=2)
+    monkeypatch.setattr("skillfit.training.measure.MOST_AT_ONCE", 15)
+    [measured] = await evaluate(project.inputs(), new, path, repeats=2)
+    assert measured.tally.scored == 16
+    with pytest.raises(InputError, match=r"16 rollouts\. At most 15 are possible"):
+        await evaluate(project.inputs(), new, project.folder / "other", repeats=2)

@@ -238,20 +238,22 @@ def given(kind: str, part: Any, project: Path) -> skillfit.Run:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_is_given_from_python(kind: str, project: Path, here: Path) -> None:
+def test_a_class_can_be_given_from_python(kind: str, project: Path, here: Path) -> None:
     run = given(kind, load_object("parts.py:" + CLASSES[kind], project), project)
     assert run.finished is not None and kind in marks(here)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_part_is_named_as_a_file_beside_the_config(kind: str, project: Path, here: Path) -> None:
+def test_a_part_can_be_named_as_a_file_beside_the_config(
+    kind: str, project: Path, here: Path
+) -> None:
     at = project if kind == "tracker" else Path()  # trackers are named on the command line
     run = named(kind, f"{at / 'parts.py'}:{CLASSES[kind]}", project)
     assert run.finished is not None and kind in marks(here)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_part_is_named_by_an_entry_point(
+def test_a_part_can_be_named_by_an_entry_point(
     kind: str, project: Path, here: Path, package: Path
 ) -> None:
     run = named(kind, "mine", project)
@@ -259,7 +261,7 @@ def test_a_part_is_named_by_an_entry_point(
 
 
 @pytest.mark.parametrize("kind", ["proposer", "sampler", "grader", "agent", "executor"])
-def test_an_object_is_given_from_python(kind: str, project: Path, here: Path) -> None:
+def test_an_object_can_be_given_from_python(kind: str, project: Path, here: Path) -> None:
     run = given(kind, load_object("parts.py:" + CLASSES[kind], project)(), project)
     assert run.finished is not None and kind in marks(here)
 
@@ -268,20 +270,20 @@ def test_an_object_is_given_from_python(kind: str, project: Path, here: Path) ->
     ("kind", "name"),
     [("gate", "my_gate"), ("agent", "solve"), ("grader", "grade"), ("tracker", "track")],
 )
-def test_a_function_is_enough(kind: str, name: str, project: Path, here: Path) -> None:
+def test_a_function_can_be_a_part(kind: str, name: str, project: Path, here: Path) -> None:
     run = given(kind, load_object(f"parts.py:{name}", project), project)
     assert run.finished is not None and kind in marks(here)
 
 
 @pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "grader", "agent", "executor"])
-def test_an_argument_of_train_takes_the_name_of_a_part_too(
+def test_an_argument_of_train_can_be_the_name_of_a_part(
     kind: str, project: Path, here: Path
 ) -> None:
     run = given(kind, f"{project / 'parts.py'}:{CLASSES[kind]}", project)
     assert run.finished is not None and kind in marks(here)
 
 
-def test_the_gate_and_the_proposer_decide_the_run(project: Path) -> None:
+def test_the_custom_gate_and_proposer_determine_the_run(project: Path) -> None:
     proposer = load_object("parts.py:MyProposer", project)
     run = given("proposer", proposer, project)
     assert "+- Mentions of parcel mean delivery." in run.diff()
@@ -319,7 +321,7 @@ class AcceptAll(BaseGate):
         )
 
 
-def test_a_gate_may_judge_in_its_own_way(project: Path) -> None:
+def test_a_gate_may_override_judge(project: Path) -> None:
     run = given("gate", AcceptAll, project)
     assert run.finished is not None
     assert [verdict.reason for verdict in run.verdicts] == ["everything is accepted"]
@@ -364,14 +366,14 @@ class Maybe(BaseGate):
     ("gate", "says"),
     [(Tuples, "Tuples.decide returned"), (Maybe, "'maybe'; a decision is one of: accept, reject")],
 )
-def test_a_decision_that_is_none_is_an_error(
+def test_a_gate_that_returns_no_decision_is_an_error(
     project: Path, gate: type[BaseGate], says: str
 ) -> None:
     with pytest.raises(InputError, match=says):
         given("gate", gate, project)
 
 
-def test_a_tracker_of_ones_own_on_the_command_line(
+def test_a_custom_tracker_on_the_command_line(
     project: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "tr.py").write_text(PARTS)  # in the current folder, where the command is typed
@@ -399,7 +401,7 @@ def test_a_file_on_the_command_line_is_looked_up_in_the_current_folder(
         ("nothing.py:Mine", r"nothing\.py does not exist"),
     ],
 )
-def test_a_wrong_name_says_what_there_is(
+def test_the_error_for_a_wrong_name_lists_the_available_parts(
     kind: str, name: str, message: str, project: Path, here: Path, package: Path
 ) -> None:
     if kind == "tracker":
@@ -431,7 +433,7 @@ class Fails:
         (Empty, r"Empty has no '(\w+)': it is Empty"),
     ],
 )
-def test_a_part_that_cannot_be_one_is_refused(
+def test_an_object_of_the_wrong_type_is_refused(
     kind: str, part: Any, message: str, project: Path, here: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -464,7 +466,7 @@ def gate_settings(inputs: Any) -> Any:
     ids=lambda setting: next(iter(setting)),
 )
 @pytest.mark.parametrize("name", ["MyGate", "my_gate"])
-def test_a_gate_without_a_pool_is_asked_and_not_recognised_by_its_name(
+def test_settings_that_need_a_pool_are_refused_for_a_gate_without_one(
     setting: dict[str, Any], name: str, project: Path
 ) -> None:
     gate = load_object(f"parts.py:{name}", project)
@@ -475,7 +477,7 @@ def test_a_gate_without_a_pool_is_asked_and_not_recognised_by_its_name(
 
 
 @pytest.mark.parametrize("name", ["MyGate", "my_gate"])
-def test_the_estimate_asks_the_gate_too(name: str, project: Path) -> None:
+def test_the_estimate_counts_no_pool_for_a_gate_without_one(name: str, project: Path) -> None:
     def planned(gate: str) -> RunEstimate:
         inputs = read_inputs(load_config(write_config(project, {"evaluation.gate": gate})))
         return estimate(
@@ -487,7 +489,7 @@ def test_the_estimate_asks_the_gate_too(name: str, project: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["grader", "executor", "agent"])
-def test_evaluate_takes_parts_too(kind: str, project: Path, here: Path) -> None:
+def test_evaluate_accepts_parts(kind: str, project: Path, here: Path) -> None:
     part = load_object("parts.py:" + CLASSES[kind], project)
     (measured,) = skillfit.evaluate(
         project / "SKILL.md", config=project / "skillfit.yaml", run="e", **{kind: part}
@@ -532,7 +534,7 @@ def test_a_proposer_that_needs_no_model_trains_without_one(project: Path, here: 
 
 
 @pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "agent", "grader"])
-def test_a_changed_file_is_another_run(kind: str, project: Path) -> None:
+def test_a_changed_part_file_changes_the_run_identity(kind: str, project: Path) -> None:
     named(kind, f"parts.py:{CLASSES[kind]}", project)
     (project / "parts.py").write_text(PARTS + "\n# another rule\n")
     where = r"task\.grader\.source" if kind == "grader" else rf"parts\.{kind}\.source"
@@ -541,14 +543,14 @@ def test_a_changed_file_is_another_run(kind: str, project: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "agent", "grader"])
-def test_a_moved_project_is_the_same_run(kind: str, project: Path) -> None:
+def test_moving_the_project_keeps_the_run_identity(kind: str, project: Path) -> None:
     first = named(kind, f"parts.py:{CLASSES[kind]}", project)
     moved = project.rename(project.with_name("moved"))
     again = skillfit.train(config=moved / "skillfit.yaml", run="r", progress=False)
     assert again.summary == first.summary
 
 
-def test_another_gate_from_python_is_another_run(project: Path) -> None:
+def test_another_gate_from_python_changes_the_run_identity(project: Path) -> None:
     skillfit.train(config=project / "skillfit.yaml", run="r", progress=False)
     with pytest.raises(InputError, match=r"parts\.gate: null -> .*:MyGate"):
         given("gate", load_object("parts.py:MyGate", project), project)
@@ -706,7 +708,9 @@ def test_a_method_that_cannot_be_called_is_refused_before_anything_is_spent(
     assert not (here / "r").exists()
 
 
-def test_check_refuses_such_a_part_too(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_a_method_that_cannot_be_called(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     written(project, propose_with("return []", "def propose(self, skill, rollouts, context)"))
     config = write_config(project, {"optimizer.proposer": "mine.py:Mine"})
     said = Shell(capsys)("check", config, "--run", "r")
@@ -797,7 +801,9 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         ),
     ],
 )
-def test_a_part_that_fails_is_named(kind: str, text: str, message: str, project: Path) -> None:
+def test_the_error_of_a_failed_part_names_it(
+    kind: str, text: str, message: str, project: Path
+) -> None:
     written(project, text)
     with pytest.raises(PartFailed, match=message) as failure:
         named(kind, "mine.py:Mine", project)
@@ -816,7 +822,7 @@ def test_an_agent_or_a_grader_that_fails_is_a_failed_rollout(
     assert errors and all("KeyError: 'x' (mine.py:5)" in error for error in errors)
 
 
-def test_a_part_from_python_is_resumed_from_python(project: Path) -> None:
+def test_a_run_with_a_part_from_python_is_resumed_from_python(project: Path) -> None:
     class Mine:
         async def propose(self, skill: Any, rollouts: Any, context: Any) -> Any:
             return {}["x"]
@@ -828,7 +834,7 @@ def test_a_part_from_python_is_resumed_from_python(project: Path) -> None:
 class OutOfOrder(InputError): ...
 
 
-def test_errors_of_skillfit_pass_through_a_part(project: Path) -> None:
+def test_skillfit_errors_raised_in_a_part_are_not_wrapped(project: Path) -> None:
     class Mine:
         async def propose(self, skill: Any, rollouts: Any, context: Any) -> Any:
             raise OutOfOrder("The scales are out of order.")
@@ -837,7 +843,7 @@ def test_errors_of_skillfit_pass_through_a_part(project: Path) -> None:
         given("proposer", Mine, project)
 
 
-def test_a_bug_in_a_built_in_part_looks_like_one(
+def test_an_exception_in_a_built_in_part_is_not_reported_as_a_failed_part(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decide(*_: Any) -> Any:
@@ -883,7 +889,7 @@ def test_a_run_resumes_after_its_part_was_fixed(
     assert "was started with other settings" in shell("resume", "r").err
 
 
-def test_a_fix_does_not_excuse_other_changes(project: Path) -> None:
+def test_other_changes_are_refused_beside_a_fix(project: Path) -> None:
     written(project, FAILS_LATE)
     config = write_config(project, {"optimizer.proposer": "mine.py:Mine", "train.batch_size": 2})
     with pytest.raises(PartFailed):
@@ -910,7 +916,7 @@ class Mine:
 
 
 @pytest.mark.parametrize("merge", [True, False])
-def test_the_optimizer_merges_the_patches_that_it_may(merge: bool, project: Path) -> None:
+def test_the_optimizer_merges_only_patches_that_allow_it(merge: bool, project: Path) -> None:
     written(project, TWO_PATCHES.replace("MERGE", str(merge)))
     named("proposer", "mine.py:Mine", project)
     with closing(RunDirectory.read("r")) as view:
@@ -921,7 +927,7 @@ def test_the_optimizer_merges_the_patches_that_it_may(merge: bool, project: Path
         assert [proposal.source for proposal in merged.patch.proposals] == ["custom", "custom"]
 
 
-def test_the_estimate_counts_what_the_optimizer_does_for_a_proposer_without_it(
+def test_the_estimate_counts_optimizer_calls_for_a_proposer_without_a_model(
     project: Path,
 ) -> None:
     written(project, TWO_PATCHES.replace("MERGE", "True"))
@@ -951,9 +957,7 @@ def test_the_estimate_counts_what_the_optimizer_does_for_a_proposer_without_it(
         ("Patch((Proposal(edit, items='train-1'),))", r"TypeError: items is a tuple of item ids"),
     ],
 )
-def test_a_patch_of_something_else_is_an_error_at_its_line(
-    made: str, message: str, project: Path
-) -> None:
+def test_an_invalid_patch_is_an_error_with_its_line(made: str, message: str, project: Path) -> None:
     text = TWO_PATCHES.rpartition("return")[0] + "edit = edits[0]\n"
     written(project, text + f"        return [{made}]\n")
     with pytest.raises(PartFailed, match=rf"failed in step 1: {message}.* \(mine\.py, line 15\)"):
@@ -982,7 +986,7 @@ def test_a_gate_that_checks_must_pass_items_gets_them(name: str, project: Path) 
 
 
 @pytest.mark.parametrize("name", ["MyGate", "my_gate"])
-def test_a_gate_that_does_not_say_so_checks_no_must_pass_items(name: str, project: Path) -> None:
+def test_a_gate_without_checks_must_pass_gets_no_must_pass_items(name: str, project: Path) -> None:
     config = write_config(project, {"evaluation.gate": f"parts.py:{name}"})
     with pytest.raises(InputError, match=r"This gate does not check must-pass items\."):
         skillfit.train(

@@ -57,7 +57,7 @@ def constant_evaluator(folder: Path, score: float) -> list[str]:
     return [f"env.tasks={folder / 'own.py'}:task", "env.grader=null", "model.agent=null"]
 
 
-async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_project: MakeProject) -> None:
+async def test_a_clear_gain_on_fresh_rollouts_is_improved(make_project: MakeProject) -> None:
     project = make_project(*ALONE, rows=items(8, 8, 4))
     result = await project.train()
     [shipped] = project.events(ShipTested)
@@ -74,7 +74,7 @@ async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_project: M
     assert not fresh & used
 
 
-async def test_several_finalists_meet_the_initial_skill_when_asked_for(
+async def test_several_finalists_are_compared_with_the_initial_skill_on_request(
     make_project: MakeProject,
 ) -> None:
     steps = (
@@ -112,7 +112,9 @@ async def test_a_gain_too_small_to_prove_is_inconclusive(make_project: MakeProje
     assert project.summary()["ship"]["difference"] > 0
 
 
-async def test_nothing_accepted_is_no_improvement_and_says_why(make_project: MakeProject) -> None:
+async def test_without_accepted_edits_the_result_is_no_improvement_with_a_reason(
+    make_project: MakeProject,
+) -> None:
     project = make_project(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
     result = await project.train()
     assert (result.finish_reason, result.exit_code) == ("no_improvement", Exit.NO_IMPROVEMENT)
@@ -120,7 +122,7 @@ async def test_nothing_accepted_is_no_improvement_and_says_why(make_project: Mak
     assert project.summary()["best_origin"] == "initial"
 
 
-async def test_replies_nobody_can_use_are_infrastructure_not_no_improvement(
+async def test_unusable_replies_are_an_infrastructure_failure_and_not_no_improvement(
     make_project: MakeProject,
 ) -> None:
     project = make_project(
@@ -131,7 +133,9 @@ async def test_replies_nobody_can_use_are_infrastructure_not_no_improvement(
     assert "optimizer calls brought no usable reply" in result.diagnosis
 
 
-async def test_edits_nobody_can_apply_are_named_as_the_cause(make_project: MakeProject) -> None:
+async def test_edits_that_cannot_be_applied_are_reported_as_the_cause(
+    make_project: MakeProject,
+) -> None:
     lost = {
         "patch": {
             "edits": [{"op": "replace", "target": "a line that is not there", "content": "x"}]
@@ -210,7 +214,7 @@ def selection(project: TrainingProject) -> tuple[float, float]:
     return summary["baseline_selection_hard"], summary["best_selection_hard"]
 
 
-async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own_rollouts(
+async def test_selection_scores_are_those_of_the_shipped_skill_in_the_ship_test(
     make_project: MakeProject,
 ) -> None:
     def with_padding(call: Call) -> str:
@@ -235,7 +239,7 @@ async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own
 
 
 @pytest.mark.parametrize("shipping", [(), ("evaluation.ship_test=false",)])
-async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseline(
+async def test_without_accepted_edits_the_best_selection_score_is_the_baseline(
     make_project: MakeProject, shipping: tuple[str, ...]
 ) -> None:
     useless = {"reflect.failure": json.dumps(append())}
@@ -255,7 +259,7 @@ async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseli
     assert selection(project) == (measured, measured)
 
 
-async def test_weights_of_items_decide_and_belong_to_the_run(make_project: MakeProject) -> None:
+async def test_item_weights_affect_scores_and_the_run_identity(make_project: MakeProject) -> None:
     rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
     project = make_project(*STRICT, *ALONE, rows=rows)
     await project.train()
@@ -265,7 +269,7 @@ async def test_weights_of_items_decide_and_belong_to_the_run(make_project: MakeP
     assert plain.inputs().identity().task != project.inputs().identity().task
 
 
-async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_difference_is(
+async def test_scores_on_fresh_rollouts_are_weighted_like_their_difference(
     make_project: MakeProject,
 ) -> None:
     rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
@@ -278,7 +282,7 @@ async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_differ
     assert after.score - before.score == pytest.approx(story.ship.difference)
 
 
-async def test_types_are_weighted_as_the_whole_is(make_project: MakeProject) -> None:
+async def test_scores_by_type_are_weighted_like_the_total(make_project: MakeProject) -> None:
     rows = [
         {**row, "type": "all alike", "weight": 5 if row["type"] == "red" else 1}
         for row in items(8, 8, 4)
@@ -293,7 +297,7 @@ async def test_types_are_weighted_as_the_whole_is(make_project: MakeProject) -> 
     )
 
 
-async def test_a_small_token_budget_lasts_beyond_the_probe(make_project: MakeProject) -> None:
+async def test_a_small_token_budget_is_not_used_up_by_the_probe(make_project: MakeProject) -> None:
     project = make_project(*STRICT, *ALONE, "budget.tokens=12000")
     result = await project.train()
     assert result.finish_reason == "budget"
@@ -311,7 +315,7 @@ class TestBudget:
         ]
         return len(project.calls), len(project.calls) - len(last)
 
-    async def test_that_does_not_reach_the_ship_test_hands_back_the_initial_skill(
+    async def test_a_budget_that_ends_before_the_ship_test_returns_the_initial_skill(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(*ALONE, "budget.calls=25")
@@ -319,7 +323,7 @@ class TestBudget:
         assert result.finish_reason == "budget" and project.best() == SKILL
         assert "The budget of 25 calls is reached" in result.diagnosis
 
-    async def test_is_kept_for_the_ship_test_when_training_would_use_all_of_it(
+    async def test_part_of_the_budget_is_reserved_for_the_ship_test(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(*ALONE, "train.num_epochs=40", "budget.calls=150")
@@ -329,14 +333,14 @@ class TestBudget:
         assert len(project.calls) <= 150
         assert len(project.history()) < 40
 
-    async def test_that_ends_before_anything_was_measured_says_so(
+    async def test_a_budget_that_ends_before_any_measurement_is_reported(
         self, make_project: MakeProject
     ) -> None:
         result = await make_project(*ALONE, "budget.calls=3").train()
         assert "before the initial skill was measured" in result.diagnosis
 
     @pytest.mark.parametrize("gate", ["strict", "screening"])
-    async def test_without_room_for_a_step_is_refused_with_a_number_that_works(
+    async def test_a_budget_too_small_for_a_step_is_refused_with_a_sufficient_value(
         self, make_project: MakeProject, gate: str
     ) -> None:
         settings = ("evaluation.preflight=true", f"evaluation.gate={gate}", "train.num_epochs=9")
@@ -350,7 +354,7 @@ class TestBudget:
         assert len(project.history()) >= 1
         assert [event.repeats for event in project.events(ShipTested)] >= [1]
 
-    async def test_does_not_pay_again_for_a_skill_that_only_got_the_empty_region(
+    async def test_a_skill_that_only_got_an_empty_region_is_not_measured_again(
         self, make_project: MakeProject
     ) -> None:
         # The second lesson is not above the incumbent, so the last skill is the placeholder's.
@@ -366,7 +370,7 @@ class TestBudget:
         assert len(final) == 8 and final <= earlier
 
     @pytest.mark.parametrize(("cap", "small"), [("usd", 0.01), ("tokens", 9_000)])
-    async def test_below_one_optimizer_call_is_refused_before_anything_is_spent(
+    async def test_a_budget_below_one_optimizer_call_is_refused_before_anything_is_spent(
         self, make_project: MakeProject, cap: str, small: float
     ) -> None:
         prices = "{agent: {input: 1, output: 1}, optimizer: {input: 1, output: 1}}"
@@ -377,7 +381,7 @@ class TestBudget:
         await project.train(f"budget.{cap}={small}", force=True)
         assert project.calls != []
 
-    async def test_that_ends_before_the_first_step_leaves_the_test_split_alone(
+    async def test_a_budget_that_ends_before_the_first_step_does_not_use_the_test_split(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(*ALONE, "budget.calls=20", rows=items(8, 8, 4))
@@ -385,7 +389,7 @@ class TestBudget:
         assert "before the first step" in result.diagnosis
         assert {event.phase for event in project.events(RolloutFinished)} <= {"baseline", "rollout"}
 
-    async def test_that_ends_in_the_test_split_keeps_the_verdict_of_the_ship_test(
+    async def test_a_budget_that_ends_in_the_test_split_keeps_the_ship_verdict(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(*ALONE, "budget.calls=150", rows=items(8, 8, 80))
@@ -394,7 +398,7 @@ class TestBudget:
         assert any("test split was not read" in event.message for event in project.events(Warned))
 
 
-async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(
+async def test_the_probe_uses_the_configured_token_ceiling(
     make_project: MakeProject,
 ) -> None:
     project = make_project(*STRICT, *ALONE, "model.optimizer.max_tokens=20000")
@@ -423,7 +427,9 @@ def test_must_pass_items_need_a_gate_that_checks_them(make_project: MakeProject)
         make_project().inputs("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
 
 
-async def test_a_second_grader_ships_and_the_gap_is_reported(make_project: MakeProject) -> None:
+async def test_a_second_grader_decides_the_ship_test_and_the_gap_is_reported(
+    make_project: MakeProject,
+) -> None:
     # The first grader takes any answer that holds the letter, the second wants the letter alone.
     def wordy(call: Call) -> str:
         letter = knowing(call)
@@ -447,7 +453,7 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_project: MakeP
     )
 
 
-async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(
+async def test_equal_graders_have_no_gap_for_any_rollouts(
     make_project: MakeProject,
 ) -> None:
     project = make_project(
@@ -462,7 +468,7 @@ async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(
     )
 
 
-async def test_a_score_that_a_one_line_rule_reaches_is_told(make_project: MakeProject) -> None:
+async def test_a_score_that_a_one_line_rule_reaches_is_reported(make_project: MakeProject) -> None:
     project = make_project(
         *STRICT,
         *ALONE,
@@ -479,7 +485,7 @@ async def test_a_score_that_a_one_line_rule_reaches_is_told(make_project: MakePr
     assert not any("one-line" in notice.text for notice in read_story(fair.folder / "run").notices)
 
 
-async def test_an_unproven_gain_is_not_the_score_that_is_audited(
+async def test_an_unproven_gain_is_not_audited_for_shortcuts(
     make_project: MakeProject,
 ) -> None:
     """The initial skill scores 0.83, as the rule does. The skill that was found scores 1."""
@@ -498,7 +504,7 @@ async def test_an_unproven_gain_is_not_the_score_that_is_audited(
     ]
 
 
-async def test_a_proven_gain_is_the_score_that_is_audited(make_project: MakeProject) -> None:
+async def test_a_proven_gain_is_audited_for_shortcuts(make_project: MakeProject) -> None:
     """The initial skill scores 0.25, as the rule does. The improved skill scores 1."""
     project = make_project(*ALONE, rows=items(8, 8, 4))
     result = await project.train()
@@ -512,7 +518,7 @@ def shortcut_warnings(project: TrainingProject) -> list[str]:
     return [event.message for event in project.events(Warned) if event.what == "shortcut"]
 
 
-async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_evidence(
+async def test_a_proposal_with_a_hidden_answer_is_blocked_and_recorded(
     make_project: MakeProject,
 ) -> None:
     rows = [
@@ -575,7 +581,7 @@ async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_bl
 
 
 @pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])
-async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(
+async def test_a_rewrite_with_a_hidden_answer_is_blocked(
     make_project: MakeProject, mode: str
 ) -> None:
     rows = [
@@ -602,7 +608,7 @@ async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(
     assert project.history()[0]["action"] in ("skip_leak", "skip_no_patches")
 
 
-async def test_the_summary_has_the_known_fields_and_counts_every_call(
+async def test_the_summary_has_the_documented_fields_and_counts_every_call(
     make_project: MakeProject,
 ) -> None:
     project = make_project("train.num_epochs=2")
@@ -627,7 +633,7 @@ async def test_the_summary_has_the_known_fields_and_counts_every_call(
     )
 
 
-async def test_too_few_items_are_refused_or_the_result_labelled_unverified(
+async def test_too_few_items_are_refused_or_the_result_is_unverified(
     make_project: MakeProject,
 ) -> None:
     rows = [
@@ -644,7 +650,7 @@ async def test_too_few_items_are_refused_or_the_result_labelled_unverified(
 
 
 class TestPreflight:
-    async def test_a_grader_that_takes_empty_answers_is_blind_and_stops_the_run(
+    async def test_a_grader_that_accepts_empty_answers_is_blind_and_stops_the_run(
         self, make_project: MakeProject
     ) -> None:
         project = make_project("evaluation.preflight=true", 'env.grader={regex: {pattern: "^.*$"}}')
@@ -653,7 +659,7 @@ class TestPreflight:
         assert stopped.value.exit_code == Exit.PREFLIGHT
         assert not (project.folder / "run/history.json").exists()
 
-    async def test_a_constant_evaluator_is_blind_also_to_a_short_skill(
+    async def test_a_constant_evaluator_is_blind_for_a_short_skill_too(
         self, make_project: MakeProject
     ) -> None:
         project = make_project()
@@ -663,7 +669,7 @@ class TestPreflight:
         result = await project.train(force=True)
         assert "does not tell answers apart" in result.diagnosis
 
-    async def test_an_evaluator_that_gives_nothing_yet_does_not_stop_the_run(
+    async def test_an_evaluator_that_scores_0_does_not_stop_the_run(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
@@ -672,7 +678,7 @@ class TestPreflight:
         assert result.finish_reason == "no_improvement"
         assert "Every rollout scored 0," in result.diagnosis
 
-    async def test_a_short_skill_is_compared_with_none_of_it(
+    async def test_a_short_skill_is_compared_with_an_empty_one(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(
@@ -727,7 +733,7 @@ class TestPreflight:
             "agent (openai/agent)" in told["keys"].message and "optimizer" in told["keys"].message
         )
 
-    async def test_no_gold_answer_is_called_proven_when_only_a_judge_grades(
+    async def test_gold_answers_are_not_reported_as_checked_when_only_a_judge_grades(
         self, make_project: MakeProject
     ) -> None:
         graded = json.dumps({"reason": "r", "score": 0.5, "advice": ""})
@@ -742,7 +748,7 @@ class TestPreflight:
         [gold] = [check for check in report.checks if check.name == "gold"]
         assert "judge" in gold.message and "score 1" not in gold.message
 
-    async def test_a_judge_that_only_ships_does_not_spare_the_grader_the_empty_answer(
+    async def test_the_empty_answer_probe_runs_when_only_the_ship_grader_is_a_judge(
         self, make_project: MakeProject
     ) -> None:
         judged = (
@@ -756,7 +762,7 @@ class TestPreflight:
         with pytest.raises(PreflightStopped, match="an empty answer scores as high"):
             await project.train()
 
-    async def test_gold_answers_are_proved_under_the_ship_grader_too(
+    async def test_gold_answers_are_checked_with_the_ship_grader_too(
         self, make_project: MakeProject
     ) -> None:
         project = make_project(
@@ -770,7 +776,7 @@ class TestPreflight:
             "ship gold": "stop",
         }
 
-    async def test_a_grader_that_breaks_on_an_empty_answer_stops_nothing(
+    async def test_a_grader_error_on_an_empty_answer_does_not_stop_the_run(
         self, make_project: MakeProject, tmp_path: Path
     ) -> None:
         (tmp_path / "grader.py").write_text(
@@ -781,7 +787,7 @@ class TestPreflight:
         )
         assert (await project.train()).finish_reason == "improved"
 
-    async def test_the_same_run_goes_on_anyway_and_pays_for_the_preflight_once(
+    async def test_an_overridden_preflight_continues_the_run_and_is_paid_once(
         self, make_project: MakeProject
     ) -> None:
         project = make_project("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
@@ -795,7 +801,7 @@ class TestPreflight:
         assert len(rolled) == 24
         assert before == 2 + 24  # probes, then two passes and one with half the skill
 
-    async def test_its_report_is_a_file(self, make_project: MakeProject) -> None:
+    async def test_the_preflight_report_is_a_file(self, make_project: MakeProject) -> None:
         project = make_project("evaluation.preflight=true")
         await project.train(force=True)
         report = json.loads((project.folder / "run/preflight.json").read_text())
@@ -810,7 +816,7 @@ class TestPreflight:
         assert report["verdict"] in ("go", "warn")
 
 
-async def test_a_planted_rule_that_games_the_training_items_does_not_pass(
+async def test_a_planted_rule_that_overfits_the_training_items_is_rejected(
     make_project: MakeProject,
 ) -> None:
     """It solves every training item and breaks all others."""
@@ -838,7 +844,7 @@ async def test_a_planted_rule_that_games_the_training_items_does_not_pass(
     assert len(verdict["evidence"]["broken"]) == 2
 
 
-async def test_noise_alone_ships_nothing(make_project: MakeProject) -> None:
+async def test_noise_alone_is_never_improved(make_project: MakeProject) -> None:
     def coin(call: Call) -> str:
         return "r" if random.Random(call.body["seed"]).random() < 0.5 else "unknown"
 

@@ -38,14 +38,14 @@ def from_python(task: Any, *settings: str, **given: Any) -> Inputs:
         (["env.skill_as=file"], "skill_as"),
     ],
 )
-def test_a_setting_that_could_not_act_is_refused(
+def test_a_setting_without_effect_is_refused(
     make_project: MakeProject, settings: list[str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         make_project(rows=ROWS).inputs(*settings)
 
 
-def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(
+def test_a_second_grader_is_refused_when_the_task_has_its_own_scores(
     tmp_path: Path, make_project: MakeProject
 ) -> None:
     script = tmp_path / "own.py"
@@ -67,12 +67,12 @@ def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(
         "env.sandbox=require",
     ],
 )
-def test_settings_of_an_agent_nobody_asks_are_refused(setting: str) -> None:
+def test_settings_of_an_unused_agent_are_refused(setting: str) -> None:
     with pytest.raises(InputError, match=f"^{setting.partition('=')[0]}: this task or agent"):
         from_python(Task(ROWS, evaluate=lambda skill, item: 1.0), "model.agent=null", setting)
 
 
-def test_a_model_nobody_asks_is_refused(tmp_path: Path, make_project: MakeProject) -> None:
+def test_an_unused_model_is_refused(tmp_path: Path, make_project: MakeProject) -> None:
     script = tmp_path / "own.py"
     script.write_text(f"items = {ROWS!r}\ndef evaluate(skill, item):\n    return 1.0\n")
     project = make_project()
@@ -89,7 +89,7 @@ def test_a_model_nobody_asks_is_refused(tmp_path: Path, make_project: MakeProjec
         )
 
 
-def test_an_agent_beside_a_task_that_runs_itself_is_refused() -> None:
+def test_an_agent_is_refused_for_a_task_that_runs_itself() -> None:
     with pytest.raises(InputError, match="agent was given"):
         from_python(Task(ROWS, evaluate=lambda skill, item: 1.0), agent=object())
 
@@ -102,12 +102,14 @@ def test_an_agent_beside_a_task_that_runs_itself_is_refused() -> None:
         ("env.fields={input: question}", "env.fields"),
     ],
 )
-def test_a_task_from_python_refuses_what_it_would_ignore(setting: str, message: str) -> None:
+def test_a_task_from_python_refuses_settings_that_it_would_ignore(
+    setting: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         from_python(Task(ROWS), setting)
 
 
-def test_a_task_from_python_is_divided_as_asked() -> None:
+def test_a_task_from_python_is_split_as_configured() -> None:
     inputs = from_python(Task(ROWS), "env.split_mode=ratio", "env.split_ratio=1:1:0")
     assert (len(inputs.task.train), len(inputs.task.selection), len(inputs.task.test)) == (
         10,
@@ -117,7 +119,7 @@ def test_a_task_from_python_is_divided_as_asked() -> None:
     assert len(from_python(Task(ROWS), "evaluation.sel_env_num=5").task.selection) == 5
 
 
-def test_rows_from_python_are_read_as_those_of_a_file() -> None:
+def test_rows_from_python_are_read_like_rows_of_a_file() -> None:
     rows = [
         {"question": row["input"], "split": row["split"], "reference": "A letter."} for row in ROWS
     ]

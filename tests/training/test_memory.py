@@ -100,7 +100,7 @@ async def test_too_many_notes_are_condensed_if_that_makes_them_fewer(
     assert project.history()[0]["n_appendix_notes_consolidated"] is True
 
 
-async def test_condensed_notes_that_leak_are_not_used_and_not_said_to_be(
+async def test_condensed_notes_that_leak_are_neither_used_nor_reported_as_used(
     make_project: MakeProject,
 ) -> None:
     rows = [
@@ -129,7 +129,7 @@ async def test_condensed_notes_that_leak_are_not_used_and_not_said_to_be(
     assert project.history()[0]["n_appendix_notes_consolidated"] is False
 
 
-async def test_without_skill_aware_reflection_requests_and_results_know_nothing_of_notes(
+async def test_without_skill_aware_reflection_requests_and_results_have_no_notes(
     make_project: MakeProject,
 ) -> None:
     def noted(call: Call) -> str:
@@ -187,7 +187,7 @@ async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(
     )
 
 
-async def test_a_slow_update_the_gate_rejects_is_not_carried(make_project: MakeProject) -> None:
+async def test_a_slow_update_that_the_gate_rejects_is_not_used(make_project: MakeProject) -> None:
     def confused(call: Call) -> str:
         return "confused" if "Name every colour once." in system(call) else knowing(call)
 
@@ -200,7 +200,7 @@ async def test_a_slow_update_the_gate_rejects_is_not_carried(make_project: MakeP
     assert (project.folder / "run/slow_update/epoch_02/verdict.json").exists()
 
 
-async def test_a_forced_slow_update_that_does_harm_is_carried_but_never_the_best(
+async def test_a_forced_harmful_slow_update_is_used_but_never_the_best(
     make_project: MakeProject,
 ) -> None:
     def confused(call: Call) -> str:
@@ -230,7 +230,7 @@ async def test_a_forced_slow_update_that_does_harm_is_carried_but_never_the_best
         ("unchanged", {"stable_success"}),
     ],
 )
-async def test_the_pair_policy_decides_which_items_the_optimizer_looks_back_on(
+async def test_the_pair_policy_selects_the_items_shown_to_the_optimizer(
     make_project: MakeProject, policy: str, kept: set[str]
 ) -> None:
     # One rule a step: in the second epoch some items are solved before, and one colour is learned.
@@ -248,7 +248,7 @@ async def test_the_pair_policy_decides_which_items_the_optimizer_looks_back_on(
     assert f"the same {len(second.pairs)} training items" in call.text
 
 
-async def test_the_changed_policy_tops_up_from_items_not_tried_yet(
+async def test_the_changed_policy_tops_up_from_items_without_rollouts(
     make_project: MakeProject,
 ) -> None:
     learning = (
@@ -292,7 +292,7 @@ async def test_the_meta_skill_written_after_an_epoch_is_in_the_prompts_of_the_ne
     assert advice in last.text  # and it is carried on
 
 
-async def test_a_lesson_that_passes_the_token_ceiling_is_left_out_and_said(
+async def test_a_lesson_over_the_token_ceiling_is_left_out_and_reported(
     make_project: MakeProject,
 ) -> None:
     long = json.dumps(
@@ -346,7 +346,7 @@ async def test_worked_examples_train_without_any_optimizer_model(make_project: M
     assert [event.group for event in project.events(ReflectionFinished)] == ["examples"]
 
 
-async def test_examples_and_reflections_go_together_and_no_model_merges_the_examples(
+async def test_examples_and_reflections_are_combined_and_no_model_merges_the_examples(
     make_project: MakeProject,
 ) -> None:
     def only_green(call: Call) -> str:

@@ -42,7 +42,7 @@ def some(count: int) -> list[Item]:
     ]
 
 
-def test_an_epoch_is_the_references_shuffle_with_its_batch_seeds() -> None:
+def test_an_epoch_uses_skillopts_shuffle_and_batch_seeds() -> None:
     items = some(10)
     plan = ShuffledBatches().plan(
         items, TrainSection(num_epochs=2, batch_size=4, accumulation=1, seed=42)
@@ -59,7 +59,7 @@ def test_an_epoch_is_the_references_shuffle_with_its_batch_seeds() -> None:
         assert [len(step.batches[0].items) for step in epoch.steps] == [4, 4, 2]
 
 
-def test_the_slow_update_samples_in_the_references_order() -> None:
+def test_the_slow_update_samples_in_skillopts_order() -> None:
     items = some(7)
     plan = ShuffledBatches().plan(
         items, TrainSection(num_epochs=3, batch_size=7, accumulation=1, seed=5)
@@ -69,7 +69,7 @@ def test_the_slow_update_samples_in_the_references_order() -> None:
     assert plan.epochs[2].slow_order == tuple(expected)
 
 
-def test_a_batch_that_finds_no_items_left_gets_a_reshuffle_of_the_epoch() -> None:
+def test_a_batch_without_remaining_items_gets_a_reshuffle_of_the_epoch() -> None:
     items = some(5)
     [step] = (
         ShuffledBatches()
@@ -91,7 +91,7 @@ def test_a_batch_that_finds_no_items_left_gets_a_reshuffle_of_the_epoch() -> Non
     accumulation=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_every_item_is_met_in_every_epoch_and_once_unless_a_batch_was_refilled(
+def test_every_item_is_used_once_per_epoch_unless_a_batch_was_refilled(
     count: int, epochs: int, batch: int, accumulation: int, seed: int
 ) -> None:
     items = some(count)
@@ -143,17 +143,19 @@ class TestRolloutBudget:
 
     @pytest.mark.parametrize("rollouts", [300, 600, 1_200, 5_000])
     @pytest.mark.parametrize("pools_edits", [True, False])
-    def test_it_is_used_well_and_never_passed(self, rollouts: int, pools_edits: bool) -> None:
+    def test_most_of_the_rollout_budget_is_used_and_it_is_never_exceeded(
+        self, rollouts: int, pools_edits: bool
+    ) -> None:
         plan = plan_rollouts(Config(), self.SIZES, rollouts, pools_edits)
         assert 0.75 * rollouts <= plan.total <= rollouts
         assert plan.steps >= 3 and 8 <= plan.selection <= 40
 
-    def test_more_rollouts_never_buy_fewer_steps_or_items(self) -> None:
+    def test_more_rollouts_never_plan_fewer_steps_or_items(self) -> None:
         plans = [plan_rollouts(Config(), self.SIZES, total) for total in range(250, 3_000, 50)]
         worth = [plan.steps * (40 + plan.selection) for plan in plans]
         assert worth[-1] > 4 * worth[0]
 
-    def test_a_number_too_small_for_one_step_is_refused_with_the_least(self) -> None:
+    def test_a_budget_too_small_for_one_step_is_refused_with_the_minimum(self) -> None:
         with pytest.raises(InputError, match="too small") as refused:
             plan_rollouts(Config(), self.SIZES, 60)
         least = int(re.findall(r"at least (\d+)", refused.value.hint)[0])
@@ -182,7 +184,7 @@ class TestRolloutBudget:
         fixed = plan.total - plan.steps * step - max(0, plan.steps - 2) * 2 * min(look_back, 20)
         assert plan.total <= rollouts < fixed + (plan.steps + 1) * step + looks
 
-    def test_a_huge_number_is_planned_at_once_and_refused(self) -> None:
+    def test_a_huge_number_is_planned_quickly_and_refused(self) -> None:
         settings = {"model": {"optimizer": "practice/optimizer"}, "env": {"tasks": "tasks.jsonl"}}
         config = load_config({**settings, "budget": {"rollouts": 10**14}})
         plan = plan_rollouts(config, self.SIZES, 10**14)
@@ -208,7 +210,7 @@ HUGE = 99_999_999_999
         ({"rollouts_per_item": HUGE}, r".*gradient.rollouts_per_item: 99,999,999,999 .*"),
     ],
 )
-def test_a_plan_that_nobody_can_mean_is_refused_before_it_is_built(
+def test_an_unreasonably_large_plan_is_refused_before_it_is_built(
     settings: dict[str, int], problem: str
 ) -> None:
     repeats = settings.pop("rollouts_per_item", 1)
@@ -295,7 +297,7 @@ async def test_a_recorded_run_whose_lag_lets_no_edit_join_resumes(
         ("model.optimizer=null", "optimizer.proposer=examples"),
     ],
 )
-def test_the_estimate_of_a_plan_is_what_the_plan_counted(
+def test_the_estimate_of_a_plan_equals_its_total(
     make_project: MakeProject, gate: str, settings: tuple[str, ...]
 ) -> None:
     project = make_project("evaluation.eval_test=false", rows=items(24, 12, 0))
@@ -330,7 +332,7 @@ def test_the_estimate_of_a_plan_is_what_the_plan_counted(
         ),
     ],
 )
-def test_the_plan_of_an_earlier_version_is_known(
+def test_the_plan_of_an_earlier_version_is_reproduced(
     settings: dict[str, Any],
     rollouts: int,
     sizes: tuple[int, int, int],
@@ -372,7 +374,7 @@ def forget_plan(run: Path) -> None:
         journal.commit()
 
 
-def test_the_ship_test_gets_the_rollouts_of_a_comparison_that_is_not_made() -> None:
+def test_the_ship_test_gets_the_rollouts_of_a_skipped_comparison() -> None:
     assert ship_repeats(1, 1, compared=True) == 1
     assert ship_repeats(1, 1, compared=False) == 2
     assert ship_repeats(1, 2, compared=False) == 1  # two passes are too few for three skills

@@ -171,7 +171,7 @@ def _unlabelled(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("key", ACTS)
-async def test_a_changed_setting_changes_what_a_run_asks_or_writes(
+async def test_a_changed_setting_changes_requests_or_files_of_a_run(
     make_project: MakeProject, key: str
 ) -> None:
     change, beneath = ACTS[key]
@@ -180,7 +180,9 @@ async def test_a_changed_setting_changes_what_a_run_asks_or_writes(
     assert await observe(make_project, "changed", *beneath, change) != UNCHANGED[beneath]
 
 
-async def test_without_a_change_two_runs_ask_and_write_the_same(make_project: MakeProject) -> None:
+async def test_two_runs_with_equal_settings_have_the_same_requests_and_files(
+    make_project: MakeProject,
+) -> None:
     one, other = [await observe(make_project, name, *EPOCHS, *STEPS) for name in ("one", "other")]
     assert one == other
 
@@ -237,7 +239,7 @@ async def test_every_setting_is_read_by_a_run(
     "setting",
     ["model.agent.context_window=9000", "model.judge={id: openai/judge, context_window: 9000}"],
 )
-async def test_a_window_that_cuts_nobodys_prompts_is_refused(
+async def test_a_context_window_without_effect_is_refused(
     make_project: MakeProject, setting: str
 ) -> None:
     project = make_project()
@@ -246,7 +248,7 @@ async def test_a_window_that_cuts_nobodys_prompts_is_refused(
     assert not project.calls
 
 
-async def test_a_required_sandbox_that_is_not_there_stops_a_run_of_the_tools_agent(
+async def test_a_missing_required_sandbox_stops_a_run_of_the_tools_agent(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weak = next(isolation for isolation in ISOLATIONS if not isolation.full)
@@ -258,7 +260,7 @@ async def test_a_required_sandbox_that_is_not_there_stops_a_run_of_the_tools_age
 
 
 @pytest.mark.parametrize("setting", ["env.sandbox=require", "env.sandbox=off", "env.network=off"])
-async def test_isolation_of_an_agent_without_programs_is_refused(
+async def test_a_sandbox_setting_is_refused_for_an_agent_without_programs(
     make_project: MakeProject, setting: str
 ) -> None:
     project = make_project()

@@ -41,7 +41,7 @@ def effects(project: TrainingProject) -> dict[str, dict]:
     return {effect["id"]: effect for effect in found}
 
 
-async def test_a_vetoed_edit_is_dropped_and_never_comes_back(make_project: MakeProject) -> None:
+async def test_a_vetoed_edit_is_dropped_and_never_joins_again(make_project: MakeProject) -> None:
     project = make_project(*STEPS, rows=ROWS)
     await project.train(listeners=[asking(project, ("veto", "s0001e01"))])
     [decided] = project.events(PersonDecided)
@@ -51,7 +51,7 @@ async def test_a_vetoed_edit_is_dropped_and_never_comes_back(make_project: MakeP
     assert first["edit"]["content"] not in project.best()
 
 
-async def test_a_pinned_edit_stays_whatever_its_effect(make_project: MakeProject) -> None:
+async def test_a_pinned_edit_stays_for_any_effect(make_project: MakeProject) -> None:
     useless = json.dumps(
         {"patch": {"edits": [{"op": "append", "target": "", "content": "- Be kind."}]}}
     )
@@ -61,7 +61,7 @@ async def test_a_pinned_edit_stays_whatever_its_effect(make_project: MakeProject
     assert effects(project)["s0001e01"]["status"] == "promoted"
 
 
-async def test_a_reworded_edit_takes_the_place_of_the_old_one(make_project: MakeProject) -> None:
+async def test_a_reworded_edit_replaces_the_old_one(make_project: MakeProject) -> None:
     project = make_project(*STEPS, rows=ROWS)
     reword = ("reword", "s0001e01", "- green means g. Nothing else.")
     await project.train(listeners=[asking(project, reword)])
@@ -69,7 +69,7 @@ async def test_a_reworded_edit_takes_the_place_of_the_old_one(make_project: Make
     assert "- green means g. Nothing else." in texts
 
 
-async def test_with_review_nothing_is_promoted_without_a_yes(make_project: MakeProject) -> None:
+async def test_with_review_nothing_is_promoted_without_approval(make_project: MakeProject) -> None:
     project = make_project(*STEPS, "review=true", rows=ROWS)
     with pytest.raises(ReviewPending) as stopped:
         await project.train(listeners=[asking(project, ("approve", "s0001e01"))])
@@ -85,7 +85,7 @@ async def test_with_review_nothing_is_promoted_without_a_yes(make_project: MakeP
     assert any("waiting for approval" in reason for reason in reasons)
 
 
-async def test_a_run_under_review_ends_when_every_edit_has_its_yes_or_no(
+async def test_a_run_under_review_ends_when_every_edit_is_approved_or_declined(
     make_project: MakeProject,
 ) -> None:
     project = make_project(*STEPS, "review=true", rows=ROWS)
@@ -110,7 +110,7 @@ async def test_a_run_under_review_ends_when_every_edit_has_its_yes_or_no(
     assert len(project.events(PersonDecided)) == 1 + len(declined), "a replay asks nothing again"
 
 
-async def test_a_request_that_makes_no_sense_is_a_warning(make_project: MakeProject) -> None:
+async def test_an_invalid_request_is_a_warning(make_project: MakeProject) -> None:
     project = make_project(*STEPS, rows=ROWS)
     await project.train(listeners=[asking(project, ("veto", "s9999e99"))])
     assert project.events(PersonDecided) == []
@@ -126,13 +126,13 @@ async def test_a_replay_follows_the_same_requests(make_project: MakeProject) -> 
     assert len(project.calls) == asked
 
 
-async def test_a_cap_can_be_raised_while_the_run_goes_on(make_project: MakeProject) -> None:
+async def test_a_cap_can_be_raised_while_the_run_is_running(make_project: MakeProject) -> None:
     project = make_project(*STEPS, "budget.calls=60", rows=ROWS)
     await project.train(listeners=[asking(project, ("budget", "calls", "5000"))])
     assert len(project.history()) == 6 and len(project.calls) > 60
 
 
-async def test_a_cap_raised_in_the_config_wins_over_an_earlier_request(
+async def test_a_cap_raised_in_the_config_overrides_an_earlier_request(
     make_project: MakeProject,
 ) -> None:
     project = make_project(*STEPS, "budget.calls=60", rows=ROWS)
@@ -156,7 +156,7 @@ async def test_a_cap_lowered_by_a_request_stays_lowered_on_resume(
 
 
 @pytest.mark.parametrize("value", ["much", "nan", "-1", ""])
-async def test_a_cap_that_is_no_number_in_the_file_is_a_warning(
+async def test_a_cap_that_is_not_a_number_in_the_file_is_a_warning(
     make_project: MakeProject, value: str
 ) -> None:
     project = make_project(*STEPS, rows=ROWS)

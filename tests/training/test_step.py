@@ -68,7 +68,7 @@ async def test_failed_rollouts_become_rules_and_the_gate_accepts_them(
     assert all(f"{colour} means" in project.best() for colour in ("green", "blue", "gold"))
 
 
-async def test_a_step_nobody_has_a_proposal_for_is_skipped_without_evaluation(
+async def test_a_step_without_proposals_is_skipped_without_evaluation(
     make_project: MakeProject,
 ) -> None:
     project = make_project(*STRICT, optimizer={"reflect.failure": json.dumps(append())})
@@ -93,7 +93,7 @@ async def test_a_candidate_equal_to_the_incumbent_is_not_evaluated(
     assert project.events(GateDecided) == []
 
 
-async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_project: MakeProject) -> None:
+async def test_an_unusable_rewrite_is_skipped(make_project: MakeProject) -> None:
     mode = "optimizer.skill_update_mode=rewrite_from_suggestions"
     project = make_project(*STRICT, mode, optimizer={"rewrite": json.dumps({"new_skill": ""})})
     await project.train()
@@ -112,7 +112,7 @@ async def test_a_stage_announces_as_many_selection_rollouts_as_it_makes(
     assert announced.total == len(made) > 8  # several passes over eight items
 
 
-async def test_a_run_announces_the_steps_that_its_budget_buys(make_project: MakeProject) -> None:
+async def test_a_run_announces_the_steps_that_its_budget_allows(make_project: MakeProject) -> None:
     project = make_project("budget.rollouts=250", "train.batch_size=3", "train.num_epochs=4")
     await project.train()
     (started,) = project.events(RunStarted)
@@ -195,7 +195,7 @@ def noisy(call: Call) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
-async def test_the_order_in_which_answers_arrive_never_decides(
+async def test_decisions_do_not_depend_on_the_order_in_which_answers_arrive(
     make_project: MakeProject, lag: int
 ) -> None:
     def late(seed: int) -> Any:
@@ -232,7 +232,7 @@ async def test_the_order_in_which_answers_arrive_never_decides(
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_verdict(
+async def test_rollouts_of_the_next_step_start_before_the_verdict_only_with_a_lag(
     make_project: MakeProject, lag: int
 ) -> None:
     project = make_project("train.num_epochs=2", "train.batch_size=2", f"train.lag={lag}")
@@ -260,7 +260,7 @@ async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_ve
     ],
     ids=["32 steps", "32 steps without a lag", "28 steps", "strict gate"],
 )
-async def test_edits_join_later_by_default_in_long_runs_only(
+async def test_edits_join_later_by_default_only_in_long_runs(
     make_project: MakeProject, settings: list[str], late: int
 ) -> None:
     project = make_project("train.batch_size=2", *settings, "evaluation.ship_test=false")
@@ -269,7 +269,7 @@ async def test_edits_join_later_by_default_in_long_runs_only(
     assert skipped == list(range(1, late + 1))
 
 
-async def test_accumulated_batches_are_reflected_on_apart_and_make_one_update(
+async def test_accumulated_batches_are_reflected_on_separately_and_give_one_update(
     make_project: MakeProject,
 ) -> None:
     project = make_project(*STRICT, "train.batch_size=4", "train.accumulation=2")
@@ -283,7 +283,7 @@ async def test_accumulated_batches_are_reflected_on_apart_and_make_one_update(
     assert record["action"] == "accept_new_best"
 
 
-async def test_several_rollouts_an_item_are_shown_side_by_side(make_project: MakeProject) -> None:
+async def test_several_rollouts_of_an_item_are_shown_together(make_project: MakeProject) -> None:
     def sometimes(call: Call) -> str:
         return task(call) and (
             "r" if random.Random(call.body["seed"]).random() < 0.5 else "unknown"
@@ -300,7 +300,7 @@ async def test_several_rollouts_an_item_are_shown_side_by_side(make_project: Mak
     assert project.history()[0]["rollout_n"] == 18
 
 
-async def test_deep_reflection_rolls_failures_again_with_the_optimizers_question(
+async def test_deep_reflection_rolls_out_failures_again_with_the_optimizers_question(
     make_project: MakeProject,
 ) -> None:
     project = make_project(
@@ -318,7 +318,7 @@ async def test_deep_reflection_rolls_failures_again_with_the_optimizers_question
     assert tokens["rollout"]["calls"] == 8 + 2
 
 
-async def test_without_the_gate_every_candidate_is_carried_and_the_best_one_kept(
+async def test_without_the_gate_every_candidate_is_used_and_the_best_one_is_kept(
     make_project: MakeProject,
 ) -> None:
     def harmful(call: Call) -> str:
@@ -372,7 +372,9 @@ async def test_usage_is_counted_by_stage_and_only_within_the_step(
     }
 
 
-async def test_unusable_replies_are_said_and_cost_one_group_only(make_project: MakeProject) -> None:
+async def test_unusable_replies_are_reported_and_lose_only_their_group(
+    make_project: MakeProject,
+) -> None:
     def broken_once(call: Call) -> str:
         return (
             '{"patch": {"edits": [{"op": "app'
@@ -391,7 +393,7 @@ async def test_unusable_replies_are_said_and_cost_one_group_only(make_project: M
     assert project.history()[0]["n_failure_patches"] == 2
 
 
-async def test_the_skill_as_it_is_now_is_what_agents_read(make_project: MakeProject) -> None:
+async def test_rollouts_use_the_current_skill(make_project: MakeProject) -> None:
     project = make_project(*STRICT, "train.batch_size=4")
     await project.train()
     read = [system(call) for call in project.asked("rollout")]
@@ -399,7 +401,7 @@ async def test_the_skill_as_it_is_now_is_what_agents_read(make_project: MakeProj
     assert answer(read[-1], "green x") == "g"
 
 
-async def test_the_optimizers_ceiling_of_a_reply_is_the_one_its_model_was_given(
+async def test_optimizer_requests_use_the_token_ceiling_of_its_model(
     make_project: MakeProject,
 ) -> None:
     usual, raised = (
@@ -433,7 +435,7 @@ async def test_with_a_lag_edits_join_one_step_later(make_project: MakeProject) -
     assert "green means g." in project.best()
 
 
-async def test_a_step_counts_only_its_own_blocked_edits_while_another_step_learns(
+async def test_a_step_counts_only_its_own_blocked_edits_during_another_step(
     make_project: MakeProject,
 ) -> None:
     rows = [

@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
@@ -62,46 +62,67 @@ class Policy:
     billed: Literal["nothing", "one_call", "at_most"] = "one_call"
     # What the limiter learns about the endpoint: it is sent too many requests, or it has trouble.
     endpoint: Literal["crowded", "failing"] | None = None
+    shorten: bool = False  # a caller that can cut its prompt sends the call once more, shorter
+    answered: bool = False  # a model answered, so key and address are right: enough for a probe
+    meaning: str = field(default="", compare=False)  # what happened, for the documentation
 
 
 _PASSING = Policy("after_wait", rollout_retries=1, infrastructure=True, lost="unreachable")
 _NETWORK = replace(_PASSING, billed="at_most", endpoint="failing")
-_UNUSABLE = Policy(lost="unusable", billed="at_most")
+_UNUSABLE = Policy(lost="unusable", billed="at_most", answered=True)
 _SERVICE = Policy("after_wait", most_retries=2, rollout_retries=1, infrastructure=True)
 POLICIES: Mapping[str, Policy] = {
-    "auth": Policy(fatal=True),
-    "quota": Policy(fatal=True),
-    "config": Policy(fatal=True),
-    "rate_limit": replace(_PASSING, endpoint="crowded"),
-    "overloaded": replace(_PASSING, endpoint="failing"),
-    "network": _NETWORK,
-    "timeout": replace(_NETWORK, rollout_retries=0),
+    "auth": Policy(fatal=True, meaning="the key is missing, wrong, or may not use the model"),
+    "quota": Policy(fatal=True, meaning="the account has no credit left"),
+    "config": Policy(fatal=True, meaning="the model, a parameter or an address is wrong"),
+    "rate_limit": replace(
+        _PASSING, endpoint="crowded", meaning="the provider refuses requests at this rate"
+    ),
+    "overloaded": replace(
+        _PASSING, endpoint="failing", meaning="the provider failed or is too busy"
+    ),
+    "network": replace(_NETWORK, meaning="the connection failed"),
+    "timeout": replace(_NETWORK, rollout_retries=0, meaning="no answer within the time limit"),
     # Unlike other failures these are billed, and some models send the same bad reply every time.
-    "bad_reply": replace(_UNUSABLE, retry="at_once", most_retries=2, rollout_retries=1),
-    "cut_off": _UNUSABLE,
-    "refused": Policy(lost="unusable"),
-    "context_too_long": Policy(lost="unusable"),
-    "handoff": Policy(pending=True, billed="nothing"),
-    "model": Policy(),
+    "bad_reply": replace(
+        _UNUSABLE,
+        retry="at_once",
+        most_retries=2,
+        rollout_retries=1,
+        meaning="the reply is empty, cut off, malformed, too large, or has an impossible usage",
+    ),
+    "cut_off": replace(
+        _UNUSABLE,
+        meaning="at temperature 0 the reply reached `max_tokens`, as the next one would",
+    ),
+    "refused": Policy(lost="unusable", meaning="the model or a content filter refused"),
+    "context_too_long": Policy(
+        lost="unusable", shorten=True, meaning="the prompt does not fit into the context window"
+    ),
+    "handoff": Policy(pending=True, billed="nothing", meaning="a handoff prompt has no answer yet"),
+    "model": Policy(meaning="a call failed in another way"),
     # Failures of agents, graders and workers.
-    "agent": Policy(),
-    "command": Policy("after_wait", rollout_retries=1, lost="unreachable"),
-    "limit": Policy(larger_limit=True),  # a program reached the spending limit it was given
-    "sandbox": _PASSING,  # the program never ran
-    "worker": Policy(rollout_retries=3, infrastructure=True),
-    "evaluate": Policy(),
-    "grader": Policy(),
-    "inspect": Policy(),
+    "agent": Policy(meaning="the agent failed"),
+    "command": Policy(
+        "after_wait", rollout_retries=1, lost="unreachable", meaning="a program failed"
+    ),
+    "limit": Policy(larger_limit=True, meaning="a program reached the spending limit it was given"),
+    "sandbox": replace(_PASSING, meaning="a program could not be started in its sandbox"),
+    "worker": Policy(rollout_retries=3, infrastructure=True, meaning="a Ray worker was lost"),
+    "evaluate": Policy(meaning="the task's own code failed"),
+    "grader": Policy(meaning="the grader failed"),
+    "inspect": Policy(meaning="Inspect failed"),
     # Failures of programs and services that benchmarks use.
-    "docker": _SERVICE,
-    "search": _SERVICE,
-    "game": Policy(),
-    "git": Policy(),
+    "docker": replace(_SERVICE, meaning="Docker failed"),
+    "search": replace(_SERVICE, meaning="the search service of a benchmark failed"),
+    "game": Policy(meaning="the game of a benchmark failed"),
+    "git": Policy(meaning="git failed"),
 }
 # Failures that are treated differently from others of their kind.
 _BY_CLASS: Mapping[type[ModelError], Policy] = {
     Adapted: Policy("changed"),
     NotReached: replace(_NETWORK, billed="nothing"),
+    NoReply: replace(POLICIES["bad_reply"], answered=False),
 }
 # Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the
 # gate must see them.

@@ -36,8 +36,8 @@ from typing import Any, Literal, Protocol
 
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InfrastructureError
-from skillfit.models.failures import can_be_lost, is_unreachable
-from skillfit.models.protocol import ContextTooLong, ModelError
+from skillfit.models.failures import can_be_lost, is_unreachable, policy_of
+from skillfit.models.protocol import ModelError
 from skillfit.optimize.context import (
     Context,
     ItemAttempts,
@@ -339,7 +339,9 @@ async def _ask_analyst(
     returns = ANALYST_REPLY[optimizer.settings.skill_update_mode]
     try:
         return await optimizer.ask(returns, _call(optimizer, skill, group, context, stage))
-    except ContextTooLong:
+    except ModelError as error:
+        if not policy_of(error).shorten:
+            raise
         shorter = _call(optimizer, skill, group, context, stage, shrink=2)
         return await optimizer.ask(returns, shorter)
 

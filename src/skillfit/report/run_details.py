@@ -52,15 +52,6 @@ ITEM_CHANGES: tuple[ItemChange, ...] = (
     "unknown",
 )
 _NOTICEABLE = 0.05  # a smaller difference of graded scores counts as none
-_SCORED = """
-SELECT json_extract(data, '$.item'), json_extract(data, '$.phase'), json_extract(data, '$.step'),
-  json_extract(data, '$.skill_hash'), json_extract(data, '$.hard'), json_extract(data, '$.soft')
-FROM events NOT INDEXED WHERE kind = 'RolloutFinished'
-"""
-_OF_ITEM = """
-SELECT key, seq FROM events NOT INDEXED
-WHERE kind = 'RolloutFinished' AND json_extract(data, '$.item') = ? ORDER BY seq
-"""
 
 
 @contextmanager
@@ -138,9 +129,7 @@ class RunDetails:
 
     def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
         """Every rollout of an item, in the order in which they finished."""
-        rows = self._events.query(_OF_ITEM, (item,))
-        keys = [str(key).removeprefix("RolloutFinished/") for key, _ in rows]
-        return [row for key in keys for row in self._events.found(RolloutFinished, key)]
+        return self._events.rollouts_of_item(item)
 
     def rollout(self, phase: str, step: int, key: str) -> RolloutDetails | None:
         rows = self._events.found(RolloutFinished, phase, step, key)
@@ -196,14 +185,14 @@ class RunDetails:
         initial = self._initial_hash()
         columns: dict[tuple[str, int, bool], _Column] = {}
         cells: defaultdict[str, defaultdict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
-        for item, phase, step, skill, hard, soft in self._events.query(_SCORED):
-            if hard is None:
+        for row in self._events.rollout_scores():
+            if row.hard is None:
                 continue
-            place = (phase, step, skill == initial)
+            place = (row.phase, row.step, row.skill_hash == initial)
             column = columns.get(place)
             if column is None:
                 column = columns[place] = _column(*place, width, last)
-            cells[item][column.name].add(evaluation.value(hard, hard if soft is None else soft))
+            cells[row.item][column.name].add(row_value(evaluation, row))
         order = {column.name: column.place for column in columns.values()}
         return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
 

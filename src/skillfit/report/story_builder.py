@@ -41,7 +41,7 @@ from skillfit.report.story import (
     StageProgress,
     TypeSummary,
 )
-from skillfit.rollout.outcome import weighted_values
+from skillfit.rollout.outcome import Outcome, weighted_values
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, read_requests
 from skillfit.run.events import (
     AblationFinished,
@@ -55,6 +55,7 @@ from skillfit.run.events import (
     PersonDecided,
     PreflightFinished,
     RolloutFinished,
+    RolloutScore,
     RunFinished,
     RunStarted,
     ShipTested,
@@ -65,7 +66,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.journal import Bill
+from skillfit.run.journal import ROLLOUTS, Bill
 from skillfit.run.records import (
     DECIDED,
     EditEffect,
@@ -83,25 +84,7 @@ from skillfit.skill.edits import example_of
 from skillfit.skill.regions import examples
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
-_LAST_ISOLATION = """
-SELECT json_extract(CAST(value AS TEXT), '$.attempt.isolation') FROM effects NOT INDEXED
-WHERE key >= 'rollout/' AND key < 'rollout0' ORDER BY seq DESC LIMIT 1
-"""
-_ROLLOUT_KEYS = "key >= 'RolloutFinished/' AND key < 'RolloutFinished0'"
-# The key of a rollout is RolloutFinished/phase/step/rollout/…: the index alone can count them.
-_STAGE_COUNTS = f"""
-SELECT substr(key, 17, instr(substr(key, 17), '/rollout/') - 1) AS stage, count(*), max(seq)
-FROM events WHERE {_ROLLOUT_KEYS} GROUP BY stage
-"""
-_FAILED_ROLLOUTS = """
-SELECT json_extract(data, '$.phase'), json_extract(data, '$.step'), json_extract(data, '$.failure')
-FROM events NOT INDEXED
-WHERE kind = 'RolloutFinished' AND json_extract(data, '$.failure') <> ''
-"""
-_EVENT_TIME = "SELECT at FROM events WHERE seq = ?"
-_SOME_SCORES = f"""
-SELECT json_extract(data, '$.hard') FROM events WHERE {_ROLLOUT_KEYS} LIMIT 500
-"""
+_LOOKED_AT = 500  # rollouts that tell whether scores are graded
 _NOT_STARTED = RunStarted(
     run="",
     config=RecordedConfig({}),
@@ -191,8 +174,8 @@ class RunFollower:
 
 def _last_isolation(view: RunView) -> str:
     """How the programs of the agent were isolated in the last rollout; empty when it ran none."""
-    rows = view.journal.query(_LAST_ISOLATION)
-    return str(rows[0][0] or "") if rows else ""
+    outcome = view.journal.latest(ROLLOUTS, Outcome)
+    return outcome.attempt.isolation if outcome is not None and outcome.attempt else ""
 
 
 def _with_requests(
@@ -623,7 +606,7 @@ class ScoreBook:
         return None if found is None else self.evaluation.value(found.hard_acc, found.soft_acc)
 
 
-def row_value(evaluation: EvaluationSection, row: RolloutFinished) -> float:
+def row_value(evaluation: EvaluationSection, row: RolloutFinished | RolloutScore) -> float:
     """The score of a scored rollout under the run's metric."""
     hard = row.hard or 0.0
     return evaluation.value(hard, hard if row.soft is None else row.soft)
@@ -769,15 +752,14 @@ class RolloutTotals:
 
     def read(self, events: EventLog) -> None:
         """Count the rollouts of a log. Nothing may have been added before."""
-        for name, count, last in events.query(_STAGE_COUNTS):
-            phase, _, step = name.rpartition("/")
-            stage = self._stage(phase, int(step))
-            stage.done = count
-            [(stage.latest,)] = events.query(_EVENT_TIME, (last,))
-        for phase, step, failure in events.query(_FAILED_ROLLOUTS):
-            self._stage(phase, step).failed += 1
-            self._count(failure)
-        self.graded = any(score not in (None, 0, 1) for (score,) in events.query(_SOME_SCORES))
+        for count in events.rollouts_done():
+            stage = self._stage(count.phase, count.step)
+            stage.done, stage.latest = count.done, count.latest
+        for failed in events.failed_rollouts():
+            self._stage(failed.phase, failed.step).failed += 1
+            self._count(failed.failure)
+        scores = events.some_hard_scores(_LOOKED_AT)
+        self.graded = any(score not in (None, 0, 1) for score in scores)
 
     def _stage(self, phase: str, step: int) -> StageRollouts:
         return self.stages.setdefault((phase, step), StageRollouts())

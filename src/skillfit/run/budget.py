@@ -26,7 +26,7 @@ from skillfit.config.schema import BudgetSection
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Role, Usage
 from skillfit.plain_text import budget_amount
-from skillfit.run.journal import Journal
+from skillfit.run.journal import ROLLOUTS, Journal
 
 Cap = Literal["usd", "tokens", "calls", "rollouts", "minutes"]
 
@@ -34,7 +34,6 @@ _COUNTED: tuple[Cap, ...] = ("usd", "tokens", "calls", "rollouts")  # reserved, 
 _WARN_AT = (50, 80)
 _EPSILON = 1e-9  # dollars: rounding errors of sums of floats
 _SAVE_EVERY = 1.0  # seconds between two records of the time taken
-_ROLLOUTS = "rollout/"  # the journal keys of rollouts
 
 
 class BudgetReached(SkillfitError):
@@ -134,7 +133,7 @@ class _Share:
         kill came before the record; and what was in flight.
         """
         bill = journal.bill()
-        used, rollouts = bill.total, journal.count(_ROLLOUTS)
+        used, rollouts = bill.total, journal.count(ROLLOUTS)
         recorded = Amounts(bill.known_usd, used.tokens, used.calls, rollouts)
         none = Amounts()
         kept = journal.fact("budget", _RecordedBudget) or _RecordedBudget()

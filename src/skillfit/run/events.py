@@ -8,11 +8,11 @@ so an event is stored once. Another process can follow the log while the run is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from pydantic_core import from_json
 
@@ -21,6 +21,7 @@ from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.control import Action
+from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import (
     CandidateComparison,
     CheckResult,
@@ -215,6 +216,69 @@ class RolloutFinished(Event):
     edits: list[str] = field(default_factory=list)  # ids of the pool's edits the skill carried
     answer: str = ""  # what the agent answered, cut
     feedback: str = ""  # what the grader said, cut
+
+
+class RolloutsDone(NamedTuple):
+    """How many rollouts a phase of a step has finished."""
+
+    phase: str
+    step: int
+    done: int
+    latest: float  # time of the last one
+
+
+class RolloutFailure(NamedTuple):
+    """Fields of a `RolloutFinished` that failed."""
+
+    phase: str
+    step: int
+    failure: str
+
+
+class RolloutScore(NamedTuple):
+    """Fields of a `RolloutFinished` that say how an item scored, and when in the run."""
+
+    item: str
+    phase: str
+    step: int
+    skill_hash: str
+    hard: float | None
+    soft: float | None
+
+
+def _columns(kind: type[Event], names: Sequence[str]) -> str:
+    """Fields of a kind of event as columns of a query."""
+    unknown = set(names) - {one.name for one in fields(kind)}
+    if unknown:
+        raise TypeError(f"{kind.__name__} has no fields {', '.join(sorted(unknown))}.")
+    return ", ".join(f"json_extract(data, '$.{name}')" for name in names)
+
+
+# A run may have 100,000 rollouts. Pages that need sums or single fields of all of them let SQLite
+# read those. The key of a rollout is RolloutFinished/phase/step/rollout/…, so the index alone can
+# count them.
+_AFTER_KIND = f"substr(key, {len(RolloutFinished.__name__) + 2})"
+_ROLLOUTS_DONE = f"""
+SELECT counted.stage, counted.done, events.at FROM (
+  SELECT substr({_AFTER_KIND}, 1, instr({_AFTER_KIND}, '/{ROLLOUTS}') - 1) AS stage,
+    count(*) AS done, max(seq) AS last
+  FROM events WHERE key >= ? AND key < ? GROUP BY stage
+) AS counted JOIN events ON events.seq = counted.last
+"""
+_FAILED_ROLLOUTS = f"""
+SELECT {_columns(RolloutFinished, RolloutFailure._fields)} FROM events NOT INDEXED
+WHERE kind = ? AND {_columns(RolloutFinished, ["failure"])} <> ''
+"""
+_ROLLOUT_SCORES = f"""
+SELECT {_columns(RolloutFinished, RolloutScore._fields)} FROM events NOT INDEXED WHERE kind = ?
+"""
+_SOME_SCORES = f"""
+SELECT {_columns(RolloutFinished, ["hard"])} FROM events WHERE key >= ? AND key < ? LIMIT ?
+"""
+_ROLLOUTS_OF_ITEM = f"""
+SELECT data FROM events NOT INDEXED
+WHERE kind = ? AND {_columns(RolloutFinished, ["item"])} = ? ORDER BY seq
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -562,6 +626,38 @@ class EventLog(Store):
         """
         events = [stored.event for stored in self.of_kind(kind, *identity)]
         return [event for event in events if isinstance(event, kind)]
+
+    def rollouts_done(self) -> list[RolloutsDone]:
+        """The finished rollouts of each phase and step."""
+        counts = []
+        for stage, done, at in self._db.execute(_ROLLOUTS_DONE, _key_range(RolloutFinished)):
+            phase, _, step = stage.rpartition("/")
+            counts.append(RolloutsDone(phase, int(step), done, self._time(at)))
+        return counts
+
+    def failed_rollouts(self) -> list[RolloutFailure]:
+        """What failed rollouts recorded, in order."""
+        rows = self._db.execute(_FAILED_ROLLOUTS, (RolloutFinished.__name__,))
+        return [RolloutFailure(*row) for row in rows]
+
+    def rollout_scores(self) -> list[RolloutScore]:
+        """Every rollout with its scores, in order."""
+        rows = self._db.execute(_ROLLOUT_SCORES, (RolloutFinished.__name__,))
+        return [RolloutScore(*row) for row in rows]
+
+    def some_hard_scores(self, most: int) -> list[float | None]:
+        """The hard scores of some rollouts, for a guess at their kind."""
+        rows = self._db.execute(_SOME_SCORES, (*_key_range(RolloutFinished), most))
+        return [hard for (hard,) in rows]
+
+    def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
+        """Every rollout of an item, in order. What another version wrote and cannot be read is left
+        out.
+        """
+        kind = RolloutFinished.__name__
+        rows = self._db.execute(_ROLLOUTS_OF_ITEM, (kind, item))
+        events = [self._parse(kind, data) for (data,) in rows]
+        return [event for event in events if isinstance(event, RolloutFinished)]
 
     def _stored(self, seq: int, at: float, kind: str, data: str) -> Stored:
         return Stored(seq, self._time(at), self._parse(kind, data))

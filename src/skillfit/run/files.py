@@ -35,6 +35,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
+from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import (
     PAYLOAD_FIELD,
     EditEffect,
@@ -254,7 +255,7 @@ class RunFiles:
         """The rollouts of an epoch's end: both skills on the same items, and the gate's."""
         keys = [key for key in self._rollouts if key[0] in ("slow_update", "meta_skill")]
         rows = [row for key in keys for row in self._rollouts.pop(key).values()]
-        compared = [row for row in rows if row.rollout.startswith("rollout/slow_update/")]
+        compared = [row for row in rows if row.rollout.startswith(f"{ROLLOUTS}slow_update/")]
         before = [row for row in compared if row.skill_hash == previous_hash]
         after = [row for row in compared if row not in before] or before
         self._write_results(f"{folder}/rollout_prev", before)

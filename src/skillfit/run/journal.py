@@ -39,6 +39,7 @@ from skillfit.run.store import DamagedRun, ReadAhead, Redact, Store, dump, in_pa
 T = TypeVar("T")
 
 ABANDONED = "given_up"  # begins the keys of work that failed for good
+ROLLOUTS = "rollout/"  # begins the keys of rollouts
 _Row = dict[str, str | bytes | float]  # column -> value
 
 # The key of the effect that the current task runs in, so that nested effects know their parent.
@@ -284,6 +285,17 @@ class Journal(Store):
             return self._known.get(key)
         row = self._db.execute("SELECT seq FROM effects WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
+
+    def latest(self, prefix: str, returns: type[T]) -> T | None:
+        """The value recorded last under a key that begins with `prefix`, None when there is none.
+        Fast where such keys are among the last ones.
+        """
+        query = (
+            "SELECT seq FROM effects NOT INDEXED WHERE key >= ? AND key < ? ORDER BY seq DESC"
+            " LIMIT 1"
+        )
+        row = self._db.execute(query, _key_range(prefix)).fetchone()
+        return None if row is None else self._read(row[0], returns)
 
     def entries(self, prefix: str = "", after: int = 0) -> Iterator[Entry]:
         """Recorded effects behind number `after` whose key begins with `prefix`, in the order of

@@ -373,10 +373,6 @@ class Store:
         """Call `listener` once if a write fails."""
         self._db.on_failure(listener)
 
-    def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a reading statement, for pages that need sums or single fields."""
-        return self._db.execute(statement, values).fetchall()
-
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Everything read inside is as of one moment, also while another process writes."""

@@ -167,7 +167,7 @@ async def run_untrusted(
     stdin: bytes = b"",
     max_output: int = 1 << 16,
     isolation: Isolation | None = None,
-    handover: Handover | None = None,
+    inherited: InheritedDescriptors | None = None,
 ) -> ProcessResult:
     """Run untrusted code in `cwd`, the only folder it may write to.
 
@@ -186,7 +186,7 @@ async def run_untrusted(
         stdin=stdin,
         max_output=max_output,
         isolation=isolation,
-        handover=handover,
+        inherited=inherited,
     )
 
 
@@ -201,7 +201,7 @@ async def run_sandboxed(
     stdin: bytes = b"",
     max_output: int = 1 << 16,
     isolation: Isolation | None = None,
-    handover: Handover | None = None,
+    inherited: InheritedDescriptors | None = None,
 ) -> ProcessResult:
     """Run `argv` under an isolation (default: the best one here) with this environment.
 
@@ -217,7 +217,7 @@ async def run_sandboxed(
         stdin=stdin,
         max_output=max_output,
         launch=launch,
-        handover=handover,
+        inherited=inherited,
     )
     return replace(result, isolation=chosen.name)
 
@@ -452,7 +452,7 @@ async def run_process(
     stdin: bytes = b"",
     max_output: int = 1 << 20,
     launch: Launch | None = None,
-    handover: Handover | None = None,
+    inherited: InheritedDescriptors | None = None,
 ) -> ProcessResult:
     """Run a program to its end or to the time limit.
 
@@ -471,8 +471,10 @@ async def run_process(
     ended = False
     try:
         command = launch.command(argv, writable["status"])
-        handover = handover or Handover([])
-        process = await _start_process(command, cwd, {**env, MARK: mark}, stdin, writable, handover)
+        inherited = inherited or InheritedDescriptors([])
+        process = await _start_process(
+            command, cwd, {**env, MARK: mark}, stdin, writable, inherited
+        )
         killed = await _wait_for_end(process, timeout, launch)
         ended = not killed
     finally:
@@ -511,7 +513,7 @@ class ProcessResult:
 
 
 @dataclass(slots=True)
-class Handover:
+class InheritedDescriptors:
     """Open file descriptors that a program gets under the same numbers. They are closed in this
     process as soon as the program has them.
     """
@@ -570,7 +572,7 @@ async def _start_process(
     env: Mapping[str, str],
     stdin: bytes,
     writable: Mapping[str, int],
-    handover: Handover,
+    inherited: InheritedDescriptors,
 ) -> asyncio.subprocess.Process:
     try:
         with tempfile.TemporaryFile() as given:
@@ -583,13 +585,13 @@ async def _start_process(
                 stdin=given,
                 stdout=writable["stdout"],
                 stderr=writable["stderr"],
-                pass_fds=[writable["status"], *handover.descriptors],
+                pass_fds=[writable["status"], *inherited.descriptors],
                 start_new_session=True,
             )
     except OSError as error:
         raise SandboxNotStarted(f"{command[0]} could not be started: {error}") from error
     finally:
-        handover.close()
+        inherited.close()
         for end in writable.values():
             os.close(end)
 

@@ -62,15 +62,10 @@ from skillfit.report.story import (
 from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
+from skillfit.run.steering import answer_prompt, steer_run, waiting_prompts
 from skillfit.run.store import CONFIG_FILE, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
-from skillfit.studio.commands import (
-    answer_prompt,
-    as_typed,
-    run_command,
-    steer_run,
-    waiting_prompts,
-)
+from skillfit.studio.commands import as_typed, run_command
 from skillfit.studio.site import (
     FullItem,
     ListPage,

@@ -23,7 +23,8 @@ from skillfit.gate.diagnosis import (
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.models.protocol import BadReply, Message, Model, NoReply, Request, Role
+from skillfit.models.failures import policy_of
+from skillfit.models.protocol import Message, Model, ModelError, Request, Role
 from skillfit.models.registry import find_provider
 from skillfit.rollout import Outcome, RolloutEngine, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
@@ -104,10 +105,9 @@ async def probe(ready: Assembled, *, again: bool = False) -> None:
             request = replace(request, purpose=f"{request.purpose} {earlier}")
         try:
             await RecordedModel(client, ready.directory.journal, role).complete(request)
-        except NoReply:
-            raise
-        except BadReply:
-            continue
+        except ModelError as error:
+            if not policy_of(error).answered:
+                raise
 
 
 def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:

@@ -34,7 +34,7 @@ from skillfit.extensions import (
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.sandbox.programs import (
-    Handover,
+    InheritedDescriptors,
     Isolation,
     ProcessResult,
     SandboxMode,
@@ -96,8 +96,8 @@ class Code(BuiltIn, name="code", short="column"):
     async def _run(self, code: str, test: str, isolation: Isolation) -> str:
         """`passed`, or why the test fails."""
         requests, replies, report = os.pipe(), os.pipe(), os.pipe()
-        for_answer = Handover([requests[0], replies[1]])
-        for_checking = Handover([replies[0], requests[1], report[1]])
+        for_answer = InheritedDescriptors([requests[0], replies[1]])
+        for_checking = InheritedDescriptors([replies[0], requests[1], report[1]])
         with scratch_folder("code") as folder:
             (folder / "answer.py").write_text(code, encoding="utf-8", errors="replace")
             stdin = test.encode(errors="replace")
@@ -129,11 +129,11 @@ class Code(BuiltIn, name="code", short="column"):
         role: str,
         folder: Path,
         isolation: Isolation,
-        handover: Handover,
+        inherited: InheritedDescriptors,
         stdin: bytes = b"",
     ) -> ProcessResult:
         return await run_untrusted(
-            [sys.executable, "-I", str(_CODE_SCRIPT), role, *map(str, handover.descriptors)],
+            [sys.executable, "-I", str(_CODE_SCRIPT), role, *map(str, inherited.descriptors)],
             cwd=folder,
             timeout=self.timeout,
             memory=self.memory_mb << 20,
@@ -141,7 +141,7 @@ class Code(BuiltIn, name="code", short="column"):
             readable=(_CODE_SCRIPT,),
             stdin=stdin,
             isolation=isolation,
-            handover=handover,
+            inherited=inherited,
         )
 
     def patterns_of(self, item: Item) -> tuple[str, ...]:
