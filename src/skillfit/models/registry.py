@@ -211,7 +211,7 @@ class Setup:
                 f"{setting} contains a user name or a key.",
                 hint="Give the address alone, and the key in the environment.",
             )
-        if url and not _is_address(url):
+        if url and not is_address(url):
             raise InputError(
                 f"{setting} is {shorten(url.partition('?')[0], 200)!r}: not an address.",
                 hint="Give a complete one, for example http://127.0.0.1:8000/v1.",
@@ -236,7 +236,8 @@ class Setup:
         return {"X-Skillfit-Stage": request.stage, "X-Skillfit-Run": self.run_id}
 
 
-def _is_address(url: str) -> bool:
+def is_address(url: str) -> bool:
+    """Whether this is a complete address of an HTTP server."""
     if not url.isprintable() or " " in url:
         return False
     try:
