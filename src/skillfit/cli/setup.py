@@ -175,7 +175,10 @@ def studio_command(
     ] = "",
     project: Annotated[
         Path | None,
-        typer.Option(help="Where new runs find skills, tasks and configs; default: this folder."),
+        typer.Option(
+            help="Where new runs find skills, tasks and configs. Default: this folder if the runs"
+            " are in it, else the folder of the newest run's config."
+        ),
     ] = None,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the link in the browser.")
