@@ -201,7 +201,6 @@ def events() -> str:
 
 
 def providers() -> str:
-    import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.models import known_providers
 
     rows = [

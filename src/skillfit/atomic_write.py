@@ -6,12 +6,16 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from skillfit.errors import InputError
+
+_HIDDEN = ".writing-"
+_ABANDONED = 24 * 3600.0  # seconds
 
 
 def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
@@ -82,15 +86,63 @@ def whole_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def hidden_folder(parent: Path) -> Iterator[Path]:
     """A new folder in `parent` under a hidden name, for files that are moved elsewhere on this disk
-    once all are complete. It is removed at the end of the block.
+    once all are complete. It is removed at the end of the block, and folders that killed processes
+    left in `parent` are removed at the beginning.
     """
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(parent)
     folder = parent / _hidden_name()
-    folder.mkdir(parents=True)
+    with _locked(_lock_of(folder)):
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove hidden folders whose writer ended without doing so: nobody holds their lock.
+
+    A folder without a lock is of an earlier version, or on a file system without locks. It is
+    removed a day after its last change.
+    """
+    from filelock import FileLock, Timeout
+
+    for folder in parent.glob(f"{_HIDDEN}*"):
+        lock = _lock_of(folder)
+        try:
+            if not folder.is_dir():
+                continue
+            if not lock.exists():
+                if time.time() - folder.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
+            with FileLock(lock, timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+        except (Timeout, OSError, NotImplementedError):  # in use, or of another user
+            continue
+
+
+@contextmanager
+def _locked(lock: Path) -> Iterator[None]:
+    """Hold the lock, and remove its file at the end. On a file system without locks, hold none."""
+    from filelock import FileLock
+
+    held = FileLock(lock)
+    with suppress(OSError, NotImplementedError):
+        held.acquire()
     try:
-        yield folder
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        held.release()
+        with suppress(OSError):  # another process may be looking whether it is in use
+            lock.unlink(missing_ok=True)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
 
 
 def _hidden_name() -> str:
-    return f".writing-{secrets.token_hex(8)}"
+    return f"{_HIDDEN}{secrets.token_hex(8)}"

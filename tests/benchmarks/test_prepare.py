@@ -20,7 +20,7 @@ from skillfit.benchmarks.benchmark import benchmark_names, extract_tar, find_ben
 from skillfit.benchmarks.prepare import get, make
 from skillfit.cli.app import app
 from skillfit.config.schema import EnvSection
-from skillfit.errors import InputError
+from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.tasks import load_task
 from tests.support.chat_server import RawServer
@@ -74,9 +74,9 @@ def published(data: bytes, sha256: str | None = None) -> dict[str, bytes]:
     }
 
 
-def error_of(name: str, address: str) -> InputError:
+def error_of(name: str, address: str) -> SkillfitError:
     """What `get` raises."""
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(SkillfitError) as raised:
         get(name, mirror=address)
     return raised.value
 
@@ -118,6 +118,38 @@ def test_an_interrupted_download_leaves_no_file(no_user_data: Path) -> None:
         raised = error_of("searchqa", server.url.removesuffix("/v1"))
     assert "Cannot download" in raised.message and server.requests == 2
     assert not [path for path in no_user_data.rglob("*") if path.is_file()]
+
+
+def test_a_mirror_that_cannot_be_reached_is_named_instead_of_the_hub() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    raised = error_of("searchqa", f"http://user:password@{address}/hub")
+    assert raised.message.startswith(f"Cannot download http://{address}/hub/api/datasets/")
+    assert "huggingface.co" not in raised.message and "password" not in str(raised)
+    assert raised.exit_code == Exit.INFRASTRUCTURE
+
+
+def test_a_mirror_without_the_data_is_named_instead_of_the_hub() -> None:
+    with FileServer({}) as server:
+        raised = error_of("searchqa", server.url)
+    assert raised.message.startswith(server.url) and "answers 404" in raised.message
+
+
+def test_a_mirror_that_sends_no_list_of_files_is_named() -> None:
+    with FileServer({TREE: b"<html>Please sign in</html>"}) as server:
+        raised = error_of("searchqa", server.url)
+    assert raised.message.startswith(server.url)
+    assert raised.message.endswith("does not answer with a list of files.")
+
+
+@pytest.mark.parametrize("address", ["mirror", "ftp://mirror", "http://", "http://mirror:many"])
+def test_a_mirror_that_is_no_address_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert error_of("searchqa", address).message == f"--mirror: {address!r} is not an address."
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    assert error_of("searchqa", "").message == f"HF_ENDPOINT: {address!r} is not an address."
 
 
 def test_the_hub_token_is_sent_only_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from skillfit.api import Run
 from skillfit.config import load_config
+from skillfit.errors import Exit
 from skillfit.models.protocol import ROLES
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
@@ -340,6 +341,44 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
     shutil.rmtree(run)
     assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ('{"config": {"env": {"sk', "it is not a JSON object"),
+        ("[1, 2]", "it is not a JSON object"),
+        ('{"config": {"env": {}}, "means": {}}', "skill is missing"),
+        ('{"config": [], "skill": "s", "means": {}}', "config should be"),
+        ('{"config": {}, "skill": "s", "means": {}}', "config.env is missing"),
+        ('{"config": {"env": [1]}, "skill": "s", "means": {}}', "config.env is missing"),
+        (
+            '{"config": {"env": {"tasks": 7}}, "skill": "s", "means": {}}',
+            "config.env.tasks should be text",
+        ),
+        (
+            '{"config": {"env": {}}, "skill": "s", "means": {"q1": "high"}}',
+            "means.q1 should be a number",
+        ),
+        (
+            '{"config": {"env": {}}, "skill": "s", "means": {"q1": NaN}}',
+            "means.q1 should be a score from 0 to 1",
+        ),
+        (
+            '{"config": {"env": {}}, "skill": "s", "means": {"q1": 3}}',
+            "means.q1 should be a score from 0 to 1",
+        ),
+    ],
+)
+def test_a_damaged_record_is_refused_and_the_damage_named(
+    shell: Shell, written: str, why: str
+) -> None:
+    Path("record.json").write_text(written)
+    done = shell("verify", "record.json")
+    assert done.code == Exit.USAGE
+    said = " ".join(done.err.split())
+    assert f"record.json is neither a run nor a record of one: {why}" in said
+    assert "skillfit verify RUN --save FILE" in said
 
 
 def test_a_record_of_an_earlier_version_may_have_an_ignored_setting(

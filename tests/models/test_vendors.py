@@ -230,6 +230,19 @@ def test_providers_report_what_they_need_and_whether_they_are_ready():
         assert known[name].readiness({}).ready
 
 
+def test_models_of_programs_can_be_named_without_importing_the_agents():
+    code = (
+        "import sys\n"
+        "from skillfit.models import known_providers\n"
+        "assert 'skillfit.agents' not in sys.modules\n"
+        "known = {provider.name: provider for provider in known_providers()}\n"
+        "print(known['cli'].readiness({'PATH': ''}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "claude" in done.stdout
+
+
 def readiness(name: str, environ: dict[str, str]) -> Readiness:
     return {provider.name: provider for provider in known_providers()}[name].readiness(environ)
 

@@ -14,6 +14,7 @@ from skillfit.api import Run
 from skillfit.errors import InputError
 from skillfit.models import Usage
 from skillfit.report import RunFollower, open_details, read_story
+from skillfit.report.charts import score_chart
 from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands
@@ -33,6 +34,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import JOURNAL, dump, in_use, load
+from skillfit.run.view import read_listed
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
 from skillfit.tasks.item import Attempt, Score
@@ -172,7 +174,9 @@ async def test_a_tile_says_whether_its_score_is_a_result(
     tiles = {fact.name: fact for fact in facts(read_story(tmp_path / "run"))}
     scores = tiles["Fresh rollouts" if verdict else "Selection split"]
     assert scores.note == f"+25.0 points, 8 items{doubt}"
-    assert ("Unproven skill" in tiles) == (verdict == "inconclusive")
+    unproven = verdict == "inconclusive"
+    assert ("Unproven skill" in tiles) == unproven
+    assert tiles["Edits"].value == ("1 in the unproven skill" if unproven else "1 in the skill")
 
 
 async def test_graded_scores_are_reported_as_higher_and_lower(
@@ -435,8 +439,10 @@ def test_an_unproven_skill_is_compared_by_its_own_score_on_the_test_split(tmp_pa
         run.measured(f"test_{name}", skill, score, split="test")
     run.finish("inconclusive", INITIAL, BEST)
     run.close()
-    (row,) = comparisons(read_story(tmp_path / "run"))
+    story = read_story(tmp_path / "run")
+    (row,) = comparisons(story)
     assert (row.name, row.before, row.after) == ("Test split", "25\u00a0%", "50\u00a0%")
+    assert "test split: initial 25\u00a0%, found 50\u00a0%" in score_chart(story)
 
 
 def test_a_stop_request_is_handled_when_the_run_has_stopped(tmp_path: Path) -> None:
@@ -482,6 +488,19 @@ async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
     await run.journal.note("call/judge/x", 1, int)
     run.close()
     assert read_story(run.path).isolation == "bubblewrap"
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "over"),
+    [("improved", True), ("no_improvement", True), ("budget", False), ("infrastructure", False)],
+)
+def test_a_run_is_over_unless_it_can_be_resumed(
+    tmp_path: Path, finish_reason: str, over: bool
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.finish(finish_reason, INITIAL)
+    run.close()
+    assert (read_story(run.path).is_over, read_listed(run.path).is_over) == (over, over)
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:

@@ -90,3 +90,53 @@ def test_two_writers_of_one_folder_do_not_mix_their_files(tmp_path: Path) -> Non
         (second / "b").write_bytes(b"2")
     assert [file.name for file in path.iterdir()] == ["b"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+_WRITER = """
+import sys, time
+from pathlib import Path
+from skillfit.atomic_write import hidden_folder
+with hidden_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").write_bytes(b"1")
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def writer_in(folder: Path) -> subprocess.Popen[str]:
+    """Another process, in the middle of writing a folder."""
+    argv = [sys.executable, "-c", _WRITER, str(folder)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_folder_that_a_killed_process_left_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    with writer_in(tmp_path) as killed:
+        assert killed.stdout is not None
+        left = Path(killed.stdout.readline().strip())
+        killed.kill()
+    assert (left / "half").exists()
+    with whole_folder(tmp_path / "new") as folder:
+        (folder / "a").write_bytes(b"1")
+    assert list(tmp_path.iterdir()) == [tmp_path / "new"]
+
+
+def test_the_folder_of_a_process_that_is_still_writing_stays(tmp_path: Path) -> None:
+    with writer_in(tmp_path) as writing:
+        try:
+            assert writing.stdout is not None
+            its_own = Path(writing.stdout.readline().strip())
+            with whole_folder(tmp_path / "new"):
+                pass
+            assert (its_own / "half").exists()
+        finally:
+            writing.kill()
+
+
+def test_a_folder_of_an_earlier_version_is_removed_after_a_day(tmp_path: Path) -> None:
+    old, recent = tmp_path / ".writing-old", tmp_path / ".writing-recent"
+    for folder in (old, recent):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    with whole_folder(tmp_path / "new"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".writing-recent", "new"]

@@ -273,6 +273,8 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
         page.get_by_role("button", name="Apply").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit apply", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() != SKILL
+        expect(page.get_by_text("This skill was applied to")).to_be_visible()
+        expect(page.get_by_role("button", name="Apply")).to_have_count(0)
         page.get_by_role("button", name="Undo").click()
         expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() == SKILL
@@ -358,13 +360,13 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         page.get_by_label("New wording").fill("- Think of the queue that solves it.")
         page.get_by_role("button", name="Reword").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed reword")
-        expect(page.get_by_text("waits for the run to take it up")).to_be_visible()
+        expect(page.get_by_text("not yet read by the run")).to_be_visible()
 
         page.get_by_role("link", name="Overview").click()
         expect(page.locator(".review")).to_have_count(0)
         page.get_by_role("button", name="Resume", exact=True).click()
         expect(page.locator("h1")).to_contain_text("The skill is better")
-        expect(page.get_by_text("waits for the run to take it up")).to_have_count(0)
+        expect(page.get_by_text("not yet read by the run")).to_have_count(0)
     story = read_story(run)
     assert [one.action for one in story.decisions] == [
         "budget",

@@ -6,6 +6,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.studio.commands import Folders, OutsideFolders, check_overrides, check_run_name
+from skillfit.tasks.rows import SUFFIXES
 from tests.report.recorded_runs import screening_run
 
 
@@ -100,6 +101,14 @@ def test_skills_tasks_and_configs_are_found_but_not_those_of_runs(tmp_path: Path
     assert [folders.shown(path) for path in folders.skills()] == ["triage"]
     assert [folders.shown(path) for path in folders.tasks()] == ["tasks.jsonl"]
     assert [folders.shown(path) for path in folders.configs()] == ["skillfit.yaml"]
+
+
+def test_every_kind_of_file_that_a_folder_of_tasks_may_hold_is_offered(tmp_path: Path) -> None:
+    names = [f"tasks{suffix}" for suffix in SUFFIXES]
+    for name in [*names, "evals.json", "notes.txt"]:
+        (tmp_path / name).write_text("")
+    offered = [path.name for path in Folders.of(tmp_path).tasks()]
+    assert sorted(offered) == sorted([*names, "evals.json"])
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../x", ".hidden", "a\x00", "x" * 81, "a b"])

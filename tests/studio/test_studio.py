@@ -83,6 +83,7 @@ async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> 
             if page != "/report/good/one":
                 assert "script-src 'self';" in reply.headers["content-security-policy"]
                 assert "<script>" not in reply.text and "style=" not in reply.text
+        assert "<small>initial skill</small>" in client.get("/item/good/one?id=t00").text
         listed = client.get("/").text
         assert 'href="/run/good/one"' in listed and 'href="/run/pool"' in listed
 
@@ -209,7 +210,7 @@ async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) 
             client.post("/act/open", data=form | csrf)
         page = client.get("/edit/open?id=s0001e01").text
         assert "skillfit steer open pin s0001e01" in page
-        assert "waits for the run to take it up" in page
+        assert "not yet read by the run" in page
         shown = page.partition(">pin</span>")[2].partition("</li>")[0]
         assert re.fullmatch(r"s0001e01 \d{4}-.*", re.sub("<.*?>", "", shown), re.DOTALL)
     assert [one.text for one in read_requests(folder / "open")] == ["", words]
@@ -306,6 +307,19 @@ async def test_an_unreadable_run_is_reported_and_other_runs_are_listed(
         assert "two/journal.sqlite" in client.get("/run/two").text
 
 
+@pytest.mark.parametrize("finish", ["", "infrastructure", "budget"])
+def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, finish: str) -> None:
+    """The skill of these runs does not exist."""
+    screening_run(tmp_path / "run", steps=2, finish=finish)
+    with browser(tmp_path) as client:
+        client.post("/act/run", data={"csrf": csrf_of(client), "do": "resume"})
+        page = client.get("/run/run").text
+        while ">starting</span>" in page or 'data-state="running"' in page:
+            page = client.get("/run/run").text
+        failure = page.partition('<pre class="message bad">')[2].partition("</pre>")[0]
+        assert failure.startswith("error: "), page
+
+
 def test_a_folder_and_a_run_that_disappear_are_said(tmp_path: Path) -> None:
     WrittenRun(tmp_path / "runs" / "run").close()
     with browser(tmp_path / "runs", tmp_path) as client:
@@ -376,7 +390,7 @@ async def test_handoff_prompts_are_answered(tmp_path: Path) -> None:
         said = client.post("/act/run", data=form | {"target": "../../x"}).text
         assert "No prompt" in said
         client.post("/act/run", data=form | {"target": "merge-1"})
-        assert "Everything is answered" in client.get("/handoff/run").text
+        assert "All prompts are answered" in client.get("/handoff/run").text
     assert (tmp_path / "run" / "handoff" / "merge-1.answer.md").read_text() == "{}"
 
 
@@ -520,7 +534,7 @@ def test_a_run_under_review_is_listed_as_such_and_continues_with_the_next_edit(
         page = client.post("/act/run", data=form).text
         assert "your approval of 1 edit," in page
         assert page.count("waiting for approval") == 1
-        assert "approved, waits for the run to take it up" in page
+        assert "approved, not yet read by the run" in page
         page = client.post("/act/run", data={**form, "do": "decline", "target": "s0001e02"}).text
         assert "waiting for approval" not in page and ">Resume</button>" in page
 
@@ -743,6 +757,22 @@ def test_images_of_items_are_shown_but_no_other_files(tmp_path: Path) -> None:
         assert client.get("/image/run?id=t00&number=2").status_code == 404
     with browser(tmp_path / "runs") as client:
         assert client.get("/image/run?id=t00&number=0").status_code == 404, "outside the folder"
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("tasks.ndjson", '{"id": "t00", "input": "look", "images": ["a.png"]}'),
+        ("tasks.yaml", "- {id: t00, input: look, images: [a.png]}"),
+    ],
+)
+def test_items_are_read_from_every_kind_of_file(tmp_path: Path, name: str, written: str) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+    (tmp_path / "a.png").write_bytes(png)
+    (tmp_path / name).write_text(written)
+    WrittenRun(tmp_path / "runs" / "run", {"env": {"tasks": str(tmp_path / name)}}).close()
+    with browser(tmp_path / "runs", tmp_path) as client:
+        assert client.get("/image/run?id=t00&number=0").content == png
 
 
 def test_the_form_refuses_programs_and_outside_paths(tmp_path: Path) -> None:

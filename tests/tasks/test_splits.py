@@ -339,3 +339,31 @@ def test_ten_items_are_enough_at_the_default_ratio() -> None:
     splits = split_items(items_of_types(["x"] * 10), SplitSection())
     assert [len(part) for part in (splits.train, splits.selection, splits.test)] == [4, 4, 2]
     assert not splits.fit_only
+
+
+def copies(count: int, others: int = 0) -> list[Item]:
+    texts = ["What is the capital of the country that I live in now?"] * count
+    texts += [sentence(at) for at in range(others)]
+    return [Item(f"i{at:02d}", {"input": text}) for at, text in enumerate(texts)]
+
+
+def test_copies_that_leave_no_selection_items_are_named_with_what_to_do() -> None:
+    with pytest.raises(InputError) as raised:
+        split_items(copies(12), SplitSection())
+    message, hint = raised.value.message, raised.value.hint
+    assert "12 of 12 items have nearly the same text (i00 ~ i01 ~ i02 ~ i03 and 8 more)" in message
+    assert "stay in one split" in message and "have 12/0/0 items instead of 5/5/2" in message
+    assert "env.split_method: shuffle and env.allow_duplicates: true" in hint
+    apart = SplitSection(split_method="shuffle", allow_duplicates=True)
+    assert len(split_items(copies(12), apart).selection) == 5
+
+
+def test_copies_that_make_a_split_much_smaller_are_told() -> None:
+    splits = split_items(copies(10, others=3), SplitSection())
+    assert "have 10/3/0 items instead of 5/5/3" in splits.kept_together
+    assert "10 of 13 items" in splits.kept_together
+    assert not any("nearly the same" in warning for warning in splits.warnings)
+
+
+def test_a_few_copies_that_fit_their_split_are_not_worth_a_word() -> None:
+    assert split_items(copies(3, others=17), SplitSection()).kept_together == ""

@@ -240,3 +240,16 @@ async def test_more_rollouts_than_the_regression_supports_are_refused(
     with pytest.raises(InputError, match=r"100,001 rollouts\. At most 100,000 are possible"):
         await ablate(project.inputs(), project.folder / "run", rollouts=100_001)
     assert not project.calls and not (project.folder / "run").exists()
+
+
+async def test_a_recorded_ablation_that_is_larger_than_the_limit_is_resumed(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions had no limit."""
+    project = make_project(rows=ROWS, skill=SKILL)
+    first = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    monkeypatch.setattr("skillfit.training.measure.MOST_ABLATION_ROLLOUTS", 119)
+    again = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    assert again.event == first.event
+    with pytest.raises(InputError, match="At most 119 are possible"):
+        await ablate(project.inputs(), project.folder / "other", rollouts=120)

@@ -130,3 +130,17 @@ async def test_more_rollouts_than_fit_in_memory_are_refused_before_the_first(
     with pytest.raises(InputError, match=problem):
         await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=6_251)
     assert not project.calls and not (project.folder / "measured").exists()
+
+
+async def test_a_recorded_evaluation_that_is_larger_than_the_limit_is_resumed(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions had no limit."""
+    project = make_project(rows=items(4, 8, 0))
+    new, path = {"new": SKILLS["new"]}, project.folder / "measured"
+    await evaluate(project.inputs(), new, path, repeats=2)
+    monkeypatch.setattr("skillfit.training.measure.MOST_AT_ONCE", 15)
+    [measured] = await evaluate(project.inputs(), new, path, repeats=2)
+    assert measured.tally.scored == 16
+    with pytest.raises(InputError, match=r"16 rollouts\. At most 15 are possible"):
+        await evaluate(project.inputs(), new, project.folder / "other", repeats=2)

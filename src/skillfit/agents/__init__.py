@@ -22,7 +22,7 @@ from skillfit.agents.tools import ToolsAgent
 from skillfit.config.schema import AgentSection, agent_kind
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
-from skillfit.models.registry import ModelSpec, register_provider
+from skillfit.models.registry import ModelSpec
 from skillfit.sandbox.programs import SandboxMode
 
 
@@ -114,10 +114,3 @@ __all__ = [
     "build_agent",
     "load_agent",
 ]
-
-register_provider(
-    "cli",
-    "skillfit.agents.cli_agent:make_provider",
-    about="a coding agent's command line",
-    check="skillfit.agents.cli_programs:readiness",
-)

@@ -41,8 +41,9 @@ from skillfit.benchmarks.benchmark import (
     has_splits,
     prepared,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InfrastructureError, InputError
 from skillfit.models.json_text import JsonObject
+from skillfit.models.registry import is_address
 from skillfit.models.wire import image_media_type
 from skillfit.tasks.item import Split
 from skillfit.tasks.rows import Row, folder_rows
@@ -75,7 +76,9 @@ class Downloader:
     """Downloads into `folder`. `mirror` replaces scheme and host of every address."""
 
     def __init__(self, folder: Path, *, mirror: str = "", report: Report = lambda line: None):
-        self._folder, self._mirror, self._report = folder, mirror, report
+        self._folder, self._report = folder, report
+        self._mirror = _checked_mirror(mirror, "--mirror")
+        self._hub_mirror = _checked_mirror(os.environ.get("HF_ENDPOINT", ""), "HF_ENDPOINT")
         # A connection that is kept open may be closed by the server just as it is used again.
         one_request_each = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.Client(
@@ -115,8 +118,15 @@ class Downloader:
     def _hub_files(self, benchmark: Benchmark, download: HubFiles) -> list[FileToDownload]:
         """The Hub's listing names size and, for big files, the SHA-256 of each file."""
         listing = f"{HUB}/api/datasets/{download.repo}/tree/{download.revision}?recursive=true"
-        entries = self._get(benchmark, listing).json()
-        files = {entry["path"]: entry for entry in entries if entry.get("type") == "file"}
+        response = self._get(benchmark, listing)
+        try:
+            entries: list[JsonObject] = response.json()
+            files = {entry["path"]: entry for entry in entries if entry.get("type") == "file"}
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise InfrastructureError(
+                f"{_shown_address(str(response.url))} does not answer with a list of files.",
+                hint=self._by_hand(benchmark),
+            ) from error
         matching = [
             path
             for path in files
@@ -140,7 +150,7 @@ class Downloader:
     def _fetch(self, benchmark: Benchmark, wanted: FileToDownload) -> DownloadedFile:
         target = self._folder / wanted.path
         if not target.is_file():
-            self._report(f"Downloading {wanted.url}")
+            self._report(f"Downloading {_shown_address(self._request(wanted.url)[0])}")
             self._download(benchmark, wanted, target)
         found = sha256_of(target)
         if wanted.sha256 and found != wanted.sha256:
@@ -151,28 +161,28 @@ class Downloader:
         return DownloadedFile(target, wanted.url, found, bool(wanted.sha256))
 
     def _download(self, benchmark: Benchmark, wanted: FileToDownload, target: Path) -> None:
+        address, headers = self._request(wanted.url)
         try:
-            address, headers = self._request(wanted.url)
             with self._client.stream("GET", address, headers=headers) as response:
-                self._check(benchmark, response, wanted.url)
+                self._check(benchmark, response, address)
                 with replacement(target) as file:
                     for chunk in response.iter_bytes():
                         file.write(chunk)
         except httpx.TransportError as error:
-            raise self._unreachable(benchmark, wanted.url, error) from error
+            raise self._unreachable(benchmark, address, error) from error
 
     def _get(self, benchmark: Benchmark, url: str) -> httpx.Response:
         address, headers = self._request(url)
         try:
             response = self._client.get(address, headers=headers)
         except httpx.TransportError as error:
-            raise self._unreachable(benchmark, url, error) from error
-        self._check(benchmark, response, url)
+            raise self._unreachable(benchmark, address, error) from error
+        self._check(benchmark, response, address)
         return response
 
     def _request(self, url: str) -> tuple[str, dict[str, str]]:
         """The address under the mirror, if there is one, and the Hub's token for the Hub alone."""
-        mirror = self._mirror or (os.environ.get("HF_ENDPOINT", "") if url.startswith(HUB) else "")
+        mirror = self._mirror or (self._hub_mirror if url.startswith(HUB) else "")
         token = os.environ.get("HF_TOKEN") if url.startswith(HUB) else None
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         if mirror:
@@ -181,7 +191,7 @@ class Downloader:
             url = urlunsplit((there.scheme, there.netloc, path, asked.query, ""))
         return url, headers
 
-    def _check(self, benchmark: Benchmark, response: httpx.Response, url: str) -> None:
+    def _check(self, benchmark: Benchmark, response: httpx.Response, address: str) -> None:
         if response.is_success:
             return
         hint = self._by_hand(benchmark)
@@ -190,13 +200,13 @@ class Downloader:
                 f"Request access at {benchmark.homepage}, then set HF_TOKEN to a token of your "
                 "Hugging Face account."
             )
-        raise InputError(f"{url} answers {response.status_code}.", hint=hint)
+        raise InputError(f"{_shown_address(address)} answers {response.status_code}.", hint=hint)
 
     def _unreachable(
-        self, benchmark: Benchmark, url: str, error: httpx.TransportError
-    ) -> InputError:
-        return InputError(
-            f"Cannot download {url}: {error or type(error).__name__}.",
+        self, benchmark: Benchmark, address: str, error: httpx.TransportError
+    ) -> InfrastructureError:
+        return InfrastructureError(
+            f"Cannot download {_shown_address(address)}: {error or type(error).__name__}.",
             hint=self._by_hand(benchmark),
         )
 
@@ -220,6 +230,22 @@ class Downloader:
                 f"{benchmark.splits.url}/{{train,val,test}}/items.json"
             )
         return "\n".join(lines)
+
+
+def _checked_mirror(address: str, name: str) -> str:
+    """The address of a mirror. `name` is the option or variable that it comes from."""
+    if address and not is_address(address):
+        raise InputError(
+            f"{name}: {address.rpartition('@')[2]!r} is not an address.",
+            hint="Give a complete one, for example https://mirror.example.com.",
+        )
+    return address
+
+
+def _shown_address(address: str) -> str:
+    """An address for a message: without a user name and password."""
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def sha256_of(path: Path) -> str:

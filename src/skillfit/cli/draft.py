@@ -243,7 +243,6 @@ def _spent(folder: Path) -> Usage:
 
 
 async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: Control) -> Drafts:
-    import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.config.schema import BudgetSection
     from skillfit.models import Prices, connect
     from skillfit.models.protocol import AnswerPending

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -38,13 +38,14 @@ from skillfit.plain_text import (
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from pydantic import ValidationError
     from rich.console import RenderableType
 
     from skillfit.report import RunDetails
     from skillfit.run.budget import Spending
     from skillfit.run.control import Control
     from skillfit.run.events import AblationFinished, RolloutFinished
-    from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
+    from skillfit.run.records import Evidence, ScoreEstimate, UnitWorth
     from skillfit.skill import Skill
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Ablation, Measured
@@ -354,7 +355,7 @@ _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, a
 class VerifyRecord:
     """What a run measured of its best skill."""
 
-    config: RecordedConfig
+    config: dict[str, Any]  # the settings as the run recorded them
     skill: str  # the best skill's document
     means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
 
@@ -367,35 +368,70 @@ class VerifyRecord:
             )
         best = inputs_of_run(path).skill.with_document(run.best_skill)
         means = _item_means(path, best.hash, run.config.evaluation.ship_grader is not None)
-        return cls(run.story.config, run.best_skill.text, means)
+        return cls(run.story.config.root, run.best_skill.text, means)
 
     @classmethod
     def read(cls, path: Path) -> VerifyRecord:
-        from skillfit.run.records import RecordedConfig
+        from pydantic import ValidationError
+
+        from skillfit.run.store import load
 
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            record = cls(**{**data, "config": RecordedConfig(data["config"])})
-            return record.with_paths(path.parent, _from_folder)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{path} is neither a run nor a record of one.",
-                hint="Write one: skillfit verify RUN --save FILE",
-            ) from error
+            record = load(cls, path.read_bytes())
+        except OSError as error:
+            raise _not_a_record(path, f"it cannot be read ({error.strerror})") from error
+        except ValidationError as error:
+            raise _not_a_record(path, _wrong_field(error)) from error
+        if problem := record.problem():
+            raise _not_a_record(path, problem)
+        return record.with_paths(path.parent, _from_folder)
+
+    def problem(self) -> str:
+        """What is wrong with values that have the right types; empty: nothing."""
+        env = self.config.get("env")
+        if not isinstance(env, dict):
+            return "config.env is missing"
+        for key in _PATHS:
+            if not isinstance(env.get(key) or "", str):
+                return f"config.env.{key} should be text"
+        for item, mean in self.means.items():
+            if not 0 <= mean <= 1:
+                return f"means.{item} should be a score from 0 to 1"
+        return ""
 
     def write(self, path: Path) -> None:
         """Paths are written relative to the file, so that a record works in every checkout."""
         portable = self.with_paths(path.parent, _to_folder)
-        data = {"config": portable.config.root, "skill": self.skill, "means": self.means}
-        write_whole(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+        text = json.dumps(asdict(portable), indent=1, ensure_ascii=False)
+        write_whole(path, f"{text}\n".encode())
 
     def with_paths(self, folder: Path, convert: Callable[[str, Path], str]) -> VerifyRecord:
         """The record with the paths of skill, tasks and corpus converted."""
         env = {
             key: convert(value, folder.resolve()) if key in _PATHS and value else value
-            for key, value in self.config.root["env"].items()
+            for key, value in self.config["env"].items()
         }
-        return replace(self, config=type(self.config)({**self.config.root, "env": env}))
+        return replace(self, config={**self.config, "env": env})
+
+
+def _wrong_field(error: ValidationError) -> str:
+    """The first thing that makes a file no record."""
+    from skillfit.settings import expected_value
+
+    first = error.errors()[0]
+    key = visible(".".join(map(str, first["loc"])))
+    if not key:
+        return "it is not a JSON object"
+    if first["type"] == "missing":
+        return f"{key} is missing"
+    return f"{key} should be {expected_value(first)}"
+
+
+def _not_a_record(path: Path, why: str) -> InputError:
+    return InputError(
+        f"{path} is neither a run nor a record of one: {why}.",
+        hint="Restore it, or write a new one: skillfit verify RUN --save FILE",
+    )
 
 
 def _to_folder(path: str, folder: Path) -> str:
@@ -504,7 +540,7 @@ def verify_command(
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    recorded_settings = with_earlier_behaviour(record.config.root)
+    recorded_settings = with_earlier_behaviour(record.config)
     inputs = config_inputs(recorded_settings, overrides, training=False)
     best = inputs.skill.with_document(Skill.from_text(record.skill))
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)

@@ -408,8 +408,8 @@ def steer_command(
     Example: skillfit steer runs/first veto s0003e02
     """
     from skillfit.run.control import stop_run
+    from skillfit.run.steering import steer_run
     from skillfit.run.store import in_use
-    from skillfit.studio.commands import steer_run
 
     if action == "stop":
         stop_run(run)
@@ -440,7 +440,7 @@ class AnswerJson(TypedDict):
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     """The answer to a handoff prompt, from a file or from stdin."""
-    from skillfit.studio.commands import answer_prompt
+    from skillfit.run.steering import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
     left = answer_prompt(run, prompt_id, text)

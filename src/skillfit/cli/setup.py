@@ -50,7 +50,6 @@ def models_command(as_json: Json = False) -> None:
 
     Example: skillfit models
     """
-    import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.models import known_providers
 
     rows: list[tuple[str, ...]] = []

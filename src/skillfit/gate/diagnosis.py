@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skillfit.gate.samples import detectable_effect, interval
+from skillfit.gate.ship import MOST_REPEATS
 from skillfit.plain_text import dollars, quantity, with_interval
 from skillfit.run.records import CheckName, CheckResult, EditEffect, Level, ShipVerdict
 
@@ -109,7 +110,9 @@ def headroom_check(baseline: float) -> CheckResult:
     )
 
 
-def power_check(items: int, noise: float | None, baseline: float, repeats: int = 4) -> CheckResult:
+def power_check(
+    items: int, noise: float | None, baseline: float, repeats: int = MOST_REPEATS
+) -> CheckResult:
     """What the ship test can see with this selection split. `noise` is the within-item variance
     from repeats.
     """

@@ -211,7 +211,7 @@ class Setup:
                 f"{setting} contains a user name or a key.",
                 hint="Give the address alone, and the key in the environment.",
             )
-        if url and not _is_address(url):
+        if url and not is_address(url):
             raise InputError(
                 f"{setting} is {shorten(url.partition('?')[0], 200)!r}: not an address.",
                 hint="Give a complete one, for example http://127.0.0.1:8000/v1.",
@@ -236,7 +236,8 @@ class Setup:
         return {"X-Skillfit-Stage": request.stage, "X-Skillfit-Run": self.run_id}
 
 
-def _is_address(url: str) -> bool:
+def is_address(url: str) -> bool:
+    """Whether this is a complete address of an HTTP server."""
     if not url.isprintable() or " " in url:
         return False
     try:
@@ -324,7 +325,7 @@ def create_provider(setup: Setup) -> Provider:
 
 def refuse_unknown_provider(model_id: str) -> None:
     """Raise an error for an id of which no model can be made, before anything is written."""
-    if find_provider(model_id) is None and not names_cli_program(model_id):
+    if find_provider(model_id) is None:
         raise _unknown_provider(model_id)
 
 
@@ -421,4 +422,10 @@ register_provider(
     f"{_PROVIDERS}.practice:practice",
     about="the built-in practice pair: rules, no language model",
     free=True,
+)
+register_provider(
+    "cli",
+    "skillfit.agents.cli_agent:make_provider",
+    about="a coding agent's command line",
+    check="skillfit.agents.cli_programs:readiness",
 )

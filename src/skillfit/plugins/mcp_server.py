@@ -40,20 +40,11 @@ from skillfit.run.control import stop_run
 from skillfit.run.events import RolloutFinished, as_json
 from skillfit.run.journal import BillRow
 from skillfit.run.records import EditStatus, RunFinishReason
+from skillfit.run.steering import answer_prompt, find_prompt, steer_run, waiting_prompts
 from skillfit.run.store import CONFIG_FILE, JOURNAL, in_use
 from skillfit.run.view import RunState
 from skillfit.skill import Edit
-from skillfit.studio.commands import (
-    Folders,
-    Starter,
-    answer_prompt,
-    as_typed,
-    check_overrides,
-    find_prompt,
-    run_command,
-    steer_run,
-    waiting_prompts,
-)
+from skillfit.studio.commands import Folders, Starter, as_typed, check_overrides, run_command
 
 _INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
 better. Usual order: estimate, check, start, follow until the state is no longer `running`, show,

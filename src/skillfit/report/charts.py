@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, floor
 
@@ -91,6 +91,15 @@ def _steps(counts: dict[str, int], room: float) -> dict[str, float]:
 
 def _points_of(story: RunStory, split: str) -> list[Point]:
     measured = [point for point in story.points if point.split == split]
+    if story.unproven_skill:
+        # The initial skill was handed back, so "best" is the initial skill again on the test
+        # split, and the found skill on fresh rollouts.
+        found = {"ship_best": "ship_found", "test_final": "test_found"}
+        return [
+            replace(point, name=found.get(point.name, point.name))
+            for point in measured
+            if point.name != "test_best"
+        ]
     same = {point.score for point in measured if point.name == "test_best"}
     return [point for point in measured if not (point.name == "test_final" and point.score in same)]
 

@@ -195,7 +195,9 @@ def facts(story: RunStory) -> list[Fact]:
     if tried:
         kept = len({edit.text for edit in story.edits if edit.in_best})
         promoted = len(story.edits_with("promoted"))
-        found.append(Fact("Edits", f"{kept} in the skill", f"{tried} tried, {promoted} promoted"))
+        skill = "unproven skill" if story.unproven_skill else "skill"
+        note = f"{tried} tried, {promoted} promoted"
+        found.append(Fact("Edits", f"{kept} in the {skill}", note))
     found.append(_size(story))
     used = f"{quantity(story.total.calls, 'call')}, {quantity(story.total.tokens, 'token')}"
     found.append(Fact("Cost", dollars(story.total.usd) or UNPRICED, used))

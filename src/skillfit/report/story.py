@@ -28,7 +28,7 @@ from skillfit.run.records import (
     StageName,
     StepAction,
 )
-from skillfit.run.view import RESUMABLE, RunState, score_doubt
+from skillfit.run.view import RunState, ended_for_good, score_doubt
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
@@ -135,7 +135,7 @@ class EditSummary:
     reason: str = ""
     items: tuple[str, ...] = ()  # training items it was written from
     history: tuple[EffectPoint, ...] = ()
-    in_best: bool = False  # its text is in the skill that the run hands back
+    in_best: bool = False  # its text is in the skill that was found
     awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
 
     @property
@@ -383,7 +383,7 @@ class RunStory:
     @property
     def is_over(self) -> bool:
         """Whether the run has ended for good: there is nothing to resume."""
-        return self.state == "finished" and self.finish_reason not in RESUMABLE
+        return ended_for_good(self.state, self.finish_reason)
 
     @property
     def to_review(self) -> tuple[EditSummary, ...]:

@@ -208,7 +208,7 @@ def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> Ed
     ]
     if not answers or not edit.awaits_approval:
         return edit
-    reason = f"{DONE_TO_EDIT[answers[-1]]}, waits for the run to take it up"
+    reason = f"{DONE_TO_EDIT[answers[-1]]}, not yet read by the run"
     return replace(edit, reason=reason, awaits_approval=False)
 
 

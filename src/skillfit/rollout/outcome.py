@@ -54,7 +54,7 @@ def requests_for(
 class Failure:
     """Why a rollout has no score."""
 
-    kind: str  # a ModelError kind, or: agent, grader, command, sandbox, timeout, worker
+    kind: str  # a key of POLICIES (models/failures.py), or a kind of the user's own code
     message: str
 
 

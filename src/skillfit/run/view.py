@@ -53,7 +53,7 @@ E = TypeVar("E", bound=Event)
 CARD_FACT = "card"
 # How a run ended; empty until then.
 CardResult = RunFinishReason | Literal["ablation", ""]
-RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
+_RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
 KINDS: tuple[type[Event], ...] = (
     RunStarted,
     EvaluationFinished,
@@ -400,6 +400,11 @@ class ListedRun:
     state: RunState
     card: RunCard
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended for good: there is nothing to resume."""
+        return ended_for_good(self.state, self.card.finish_reason)
+
 
 @dataclass(frozen=True, slots=True)
 class RunListing:
@@ -480,3 +485,8 @@ def state_of(path: Path, *, running: bool, finished: bool, to_review: bool) -> R
     if pending(path / HANDOFF):
         return "waiting"
     return "review" if to_review else "stopped"
+
+
+def ended_for_good(state: RunState, finish_reason: Recorded[CardResult]) -> bool:
+    """Whether a run has ended and there is nothing to resume."""
+    return state == "finished" and finish_reason not in _RESUMABLE

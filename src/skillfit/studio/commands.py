@@ -14,28 +14,23 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject, printed_json
-from skillfit.models.providers.handoff import Pending, pending
 from skillfit.models.registry import names_cli_program
 from skillfit.plain_text import last_part, shorten
-from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, request_steering
-from skillfit.run.store import HANDOFF, JOURNAL, in_use
-from skillfit.run.view import RESUMABLE, RunView, read_listed
+from skillfit.run.store import JOURNAL, in_use
 from skillfit.skill.document import DOCUMENT_NAMES
+from skillfit.tasks.rows import SUFFIXES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")
-_LISTED_EDITS = 30  # ids in a message, of those that were proposed last
 _LONGEST = 4_000  # characters of a program's output in a message
 
 
@@ -56,64 +51,6 @@ class CommandResult:
         if not self.data and self.exit_code:
             return self.message or f"The command ended with exit code {self.exit_code}."
         return ""
-
-
-def steer_run(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
-    """Ask a run to follow a decision about an edit or a budget. A finished run cannot."""
-    if (run / JOURNAL).is_file():
-        listed = read_listed(run)
-        if listed.state == "finished" and listed.card.finish_reason not in RESUMABLE:
-            raise InputError(
-                "The run has finished, so it takes no more decisions.",
-                hint="Change the skill yourself, or start a new run from it.",
-            )
-        if action in EDIT_ACTIONS and target:
-            _refuse_unknown_edit(run, target)
-    return request_steering(run, action, target, text)
-
-
-def _refuse_unknown_edit(run: Path, edit: str) -> None:
-    """Raise an error for an edit that the run does not have. Without a pool, it may come yet."""
-    with closing(RunView.open(run)) as view:
-        pool = view.pool
-    if pool and edit not in pool:
-        known = f"Its edits: {', '.join(pool[-_LISTED_EDITS:])}"
-        more = f" and {len(pool) - _LISTED_EDITS} older ones" if len(pool) > _LISTED_EDITS else ""
-        named = shorten(edit, 80)
-        raise InputError(f"The run in {run} has no edit {named!r}.", hint=f"{known}{more}.")
-
-
-def waiting_prompts(run: Path) -> list[Pending]:
-    """The handoff prompts of a run without an answer. Links to files elsewhere are left out."""
-    inside = run.resolve()
-    return [
-        prompt
-        for prompt in pending(run / HANDOFF)
-        if all(path.resolve().is_relative_to(inside) for path in (prompt.prompt, prompt.answer))
-    ]
-
-
-def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
-    """Answer a handoff prompt of a run, and record that a person did. Returns how many are left."""
-    prompt = find_prompt(run, prompt_id)
-    if not text.strip():
-        raise InputError("The answer is empty.", hint="Write it in the form the prompt asks for.")
-    write_whole(prompt.answer, text.encode())
-    request_steering(run, "answer", prompt_id)
-    left = waiting_prompts(run)
-    problem = next((one.problem for one in left if one.id == prompt_id), "")
-    if problem:
-        raise InputError(f"The answer to {prompt_id} cannot be used: {problem}")
-    return len(left)
-
-
-def find_prompt(run: Path, prompt_id: str) -> Pending:
-    """A handoff prompt that waits for an answer."""
-    waiting = {prompt.id: prompt for prompt in waiting_prompts(run)}
-    if prompt_id not in waiting:
-        known = ", ".join(waiting) or "none"
-        raise InputError(f"No prompt {prompt_id!r} waits for an answer.", hint=f"Waiting: {known}.")
-    return waiting[prompt_id]
 
 
 def as_typed(arguments: Sequence[str]) -> str:
@@ -189,10 +126,13 @@ class Starter:
         process = self._processes.get(run)
         return process is not None and process.poll() is None
 
-    def failure(self, run: Path) -> str:
-        """The last output of a process that was started here and failed; empty otherwise."""
+    def failure(self, run: Path, codes: Collection[int] | None = None) -> str:
+        """The last output of a process that was started here and failed, with one of these exit
+        codes if they are given; empty otherwise.
+        """
         process = self._processes.get(run)
-        if process is None or process.poll() in (None, 0):
+        code = process.poll() if process is not None else None
+        if not code or (codes is not None and code not in codes):
             return ""
         return start_log(run)
 
@@ -211,7 +151,6 @@ def start_log(run: Path) -> str:
 
 _DEPTH = 4  # folders below a root that are searched for skills, tasks and configs
 _MOST = 200  # files listed of one kind
-_TASK_SUFFIXES = (".jsonl", ".csv", ".tsv")
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 # A value that names code or a program: file.py:name, package.module:name, command: …, inspect: ….
@@ -290,7 +229,7 @@ class Folders:
             folder / name
             for folder, names in self._walk()
             for name in names
-            if name.endswith(_TASK_SUFFIXES) or name == "evals.json"
+            if name.endswith(SUFFIXES)
         ][:_MOST]
 
     def configs(self) -> list[Path]:

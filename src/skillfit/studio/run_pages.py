@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from skillfit.errors import InputError, SkillfitError
+from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
 from skillfit.plain_text import budget_amount, quantity
 from skillfit.report import RunStory, open_details
@@ -62,15 +62,10 @@ from skillfit.report.story import (
 from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
+from skillfit.run.steering import answer_prompt, steer_run, waiting_prompts
 from skillfit.run.store import CONFIG_FILE, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
-from skillfit.studio.commands import (
-    answer_prompt,
-    as_typed,
-    run_command,
-    steer_run,
-    waiting_prompts,
-)
+from skillfit.studio.commands import as_typed, run_command
 from skillfit.studio.site import (
     FullItem,
     ListPage,
@@ -160,9 +155,17 @@ def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
         time_left=time_left(story),
         commands=next_commands(story),
         starting=studio.starter.is_starting(Path(story.path)),
-        start_failure=studio.starter.failure(Path(story.path)),
+        start_failure=_start_failure(studio, story),
         settings=settings_of_config(story.config),
     )
+
+
+def _start_failure(studio: Studio, story: RunStory) -> str:
+    """Why the run could not be resumed. A resumed run that ended says so itself."""
+    if story.state in ("running", "waiting") or story.is_over:
+        return ""
+    ended = story.state == "finished"
+    return studio.starter.failure(Path(story.path), (Exit.BUG, Exit.USAGE) if ended else None)
 
 
 def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> Markup:
@@ -431,6 +434,7 @@ class ItemPage(PageData):
     record: ItemRecord | None
     full: FullItem | None
     rollouts: ListPage[RolloutFinished]
+    versions: Mapping[str, str]  # hash of a skill -> what it is called
 
 
 def item_page(studio: Studio, request: Request) -> Response:
@@ -449,6 +453,7 @@ def item_page(studio: Studio, request: Request) -> Response:
         record=record,
         full=full_item(studio.folders, story, item_id),
         rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
+        versions={one.skill_hash: one.label for one in story.versions if one.skill_hash},
     )
     return studio.page(request, page)
 
@@ -611,11 +616,12 @@ def _steer(run: Path, do: str, target: str, text: str) -> str:
 
 
 def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
-    """A higher cap: the running loop takes it up; a stopped run is resumed with it."""
+    """A higher cap: the running loop reads it; a stopped run is resumed with it."""
     _refuse_lower_cap(studio.library.follow(run).story(), cap, amount)
     steer_run(run, "budget", cap, amount)
     if in_use(run):
-        return f"The run takes up the budget of {amount} {cap} after its current step."
+        raised = budget_amount(cap, cap_amount(cap, amount))
+        return f"The run uses the budget of {raised} after its current step."
     return _resume(studio, run, [f"budget.{cap}={amount}"])
 
 
@@ -644,7 +650,7 @@ def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
     else:
         arguments = ["resume", str(run), *overrides, "--json"]
     studio.starter.start(run, arguments, folder=_command_folder(studio, story))
-    return f"Resumed with: {as_typed(arguments)}"
+    return f"Started: {as_typed(arguments)}"
 
 
 def _command_folder(studio: Studio, story: RunStory) -> Path | None:

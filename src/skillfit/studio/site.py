@@ -41,7 +41,7 @@ from skillfit.run.store import HANDOFF, JOURNAL, LOCK, in_use
 from skillfit.run.view import ListedRun, RunView, find_runs, read_listed
 from skillfit.studio.commands import Folders, Starter
 from skillfit.tasks.item import Item
-from skillfit.tasks.rows import items_of, read_rows
+from skillfit.tasks.rows import FILE_SUFFIXES, items_of, read_rows
 
 _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
@@ -52,7 +52,6 @@ _PAUSE_FACTOR = 50  # pause between two looks, in durations of a look
 _LEAST = 1.0  # seconds between two looks
 _MOST = 15.0
 _QUIET = 20.0  # seconds after which a comment keeps the connection open
-_DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 _LARGEST_FILE = 64_000_000  # bytes
 _LARGEST_IMAGE = 20_000_000
 
@@ -295,7 +294,7 @@ class ImageFile:
 def full_item(folders: Folders, story: RunStory, item_id: str) -> FullItem | None:
     """The item, or None when its file is not there, not inside the folders, or no data file."""
     path = Path(story.data.tasks)
-    if path.suffix not in _DATA_SUFFIXES or not folders.holds(path) or not path.is_file():
+    if path.suffix not in FILE_SUFFIXES or not folders.holds(path) or not path.is_file():
         return None
     found = path.stat()
     if found.st_size > _LARGEST_FILE:

@@ -54,9 +54,9 @@ POLICY = (
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>skillfit studio</title>
-<h1>This studio needs its link</h1>
-<p>Open the link that <code>skillfit studio</code> printed last in its terminal.
-A link works once; the next one is printed when it was used.</p></html>"""
+<h1>Open the studio with its link</h1>
+<p>Use the link that <code>skillfit studio</code> printed last in its terminal.
+A link works once; when it was used, the next one is printed.</p></html>"""
 _STATIC = Path(__file__).parent / "assets"
 _PAGES: tuple[tuple[str, View], ...] = (
     ("/", folder_pages.index_page),
@@ -139,16 +139,18 @@ def project_of(library: RunLibrary, project: Path | None) -> Path | None:
 class ProblemPage(PageData):
     template: ClassVar = "problem.html.j2"
 
+    title: str
     problem: str
 
 
 async def _http_problem(studio: Studio, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return studio.page(request, ProblemPage(error.detail), error.status_code)
+    title = "Not found" if error.status_code == 404 else "Error"
+    return studio.page(request, ProblemPage(title, error.detail), error.status_code)
 
 
 async def _problem(studio: Studio, request: Request, error: Exception) -> Response:
-    return studio.page(request, ProblemPage(str(error)), 500)
+    return studio.page(request, ProblemPage("Error", str(error)), 500)
 
 
 def serve_studio(

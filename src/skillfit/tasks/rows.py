@@ -34,7 +34,7 @@ from skillfit.tasks.splits import SPLIT_NAMES, split_named
 LONG_ROW = 4096  # bytes; longer JSONL rows stay on disk
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # In a folder, a YAML file is more likely a config than items.
-_FILE_SUFFIXES = (*SUFFIXES, ".yaml", ".yml")
+FILE_SUFFIXES = (*SUFFIXES, ".yaml", ".yml")
 _ROLES = ("system", "user", "assistant")
 _DETAILS = ("auto", "low", "high")
 
@@ -67,8 +67,8 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
         ".yaml": _read_yaml,
         ".yml": _read_yaml,
     }
-    if path.suffix not in _FILE_SUFFIXES:
-        hint = f"Use one of {', '.join(_FILE_SUFFIXES)}."
+    if path.suffix not in FILE_SUFFIXES:
+        hint = f"Use one of {', '.join(FILE_SUFFIXES)}."
         if path.suffix.lower() in (".xlsx", ".xls", ".ods", ".numbers"):
             hint = "Save the sheet as CSV (UTF-8), with the column names in the first row."
         raise InputError(f"{path}: unknown kind of tasks file.", hint=hint)

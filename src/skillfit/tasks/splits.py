@@ -22,7 +22,7 @@ import re
 import string
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from itertools import chain, pairwise
 from statistics import median_low
@@ -47,12 +47,18 @@ SPLIT_NAMES: Mapping[str, Split] = {
 # With fewer selection items a verdict depends on one or two of them. Ten items give four at the
 # default ratio.
 MIN_SELECTION = 4
+_SHOWN_DUPLICATES = 4  # ids of one group in a message
+_APART = (
+    "Add items that differ or make the texts differ. To divide them nevertheless, set "
+    "env.split_method: shuffle and env.allow_duplicates: true."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
     """The three splits. `fit_only`: selection is the train split again, so the result of training
-    is unverified. `warnings` are sentences for the user.
+    is unverified. `warnings` are sentences for the user, which a run records. `kept_together`:
+    that near-duplicates made a split much smaller than wanted, and what to do; usually empty.
     """
 
     train: tuple[Item, ...]
@@ -60,6 +66,7 @@ class Splits:
     test: tuple[Item, ...]
     fit_only: bool = False
     warnings: tuple[str, ...] = ()
+    kept_together: str = ""
 
 
 def split_named(name: Any, *others: str) -> Split:
@@ -87,6 +94,7 @@ def split_items(
     """
     caps = caps or {}
     warnings: list[str] = []
+    together = ""
     if _use_given(items, settings):
         divided = {name: [item for item in items if item.split == name] for name in SPLITS}
         warnings += _duplicates(divided, settings, whole_rows)
@@ -95,12 +103,16 @@ def split_items(
         warnings += _duplicates(divided, settings, whole_rows)
     else:
         divided = make_splits(items, settings.ratio, settings.split_seed, whole_rows=whole_rows)
+        together = _kept_together(items, divided, settings.ratio, whole_rows)
     for name in SPLITS:
         limits = [limit for limit in (settings.limit, caps.get(name, 0)) if limit]
         divided[name] = divided[name][: min(limits)] if limits else divided[name]
-    splits = _arranged(divided, settings.allow_fit_only, warnings)
+    splits = replace(
+        _arranged(divided, settings.allow_fit_only, warnings),
+        kept_together=f"{together} {_APART}" if together else "",
+    )
     if training:
-        _refuse_untrainable(splits)
+        _refuse_untrainable(splits, together)
     return splits
 
 
@@ -222,6 +234,32 @@ def _duplicates(
     )
 
 
+def _kept_together(
+    items: Sequence[Item],
+    divided: Mapping[Split, Sequence[Item]],
+    ratio: tuple[float, float, float],
+    whole_rows: bool,
+) -> str:
+    """Why a split has less than half of the items that the ratio wants: large groups of
+    near-duplicates. Empty where that is not so.
+    """
+    wanted = dict(zip(SPLITS, _counts(len(items), ratio), strict=True))
+    if all(2 * len(divided[name]) >= wanted[name] for name in SPLITS):
+        return ""
+    groups = [group for group in similar_groups(items, whole_rows=whole_rows) if len(group) > 1]
+    if not groups:
+        return ""
+    largest = max(groups, key=len)
+    shown = " ~ ".join(items[at].id for at in largest[:_SHOWN_DUPLICATES])
+    rest = len(largest) - _SHOWN_DUPLICATES
+    made, meant = ("/".join(map(str, one)) for one in (map(len, divided.values()), wanted.values()))
+    return (
+        f"{len(largest)} of {len(items)} items have nearly the same text "
+        f"({shown}{f' and {rest} more' if rest > 0 else ''}). Near-duplicates stay in one split, "
+        f"so train/selection/test have {made} items instead of {meant}."
+    )
+
+
 def _arranged(
     divided: Mapping[Split, list[Item]], allow_fit_only: bool, warnings: Sequence[str]
 ) -> Splits:
@@ -242,13 +280,17 @@ def _arranged(
     return Splits(train, selection, test, few and allow_fit_only, tuple(warnings))
 
 
-def _refuse_untrainable(splits: Splits) -> None:
+def _refuse_untrainable(splits: Splits, together: str) -> None:
+    """`together`: why near-duplicates left a split without items."""
     if not splits.selection and not splits.fit_only:
+        counts = _counted(splits.train, splits.selection, splits.test)
+        hint = (
+            "Add items, change env.split_ratio, or set env.allow_fit_only: true to train without "
+            "verification."
+        )
         raise InputError(
-            f"{_counted(splits.train, splits.selection, splits.test)}: there is nothing to compare "
-            "skills on.",
-            hint="Add items, change env.split_ratio, or set env.allow_fit_only: true to train "
-            "without verification.",
+            f"{counts}: there is nothing to compare skills on. {together}".rstrip(),
+            hint=_APART if together else hint,
         )
     if not splits.train:
         raise InputError("The train split is empty.", hint="Add items or change env.split_ratio.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
@@ -42,6 +43,8 @@ from skillfit.run.directory import (
 )
 from skillfit.run.events import AblationFinished, RunStarted
 from skillfit.run.records import UnitWorth
+from skillfit.run.store import JOURNAL
+from skillfit.run.view import RunView
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without_units
 from skillfit.tasks.item import Item, weights_of
@@ -50,7 +53,12 @@ from skillfit.tasks.task import Task
 from skillfit.training.ablation_plan import PLAN_VERSION, PLANS, AblationPlan, PlannedRollout
 from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.inputs import Inputs
-from skillfit.training.plan import MOST_AT_ONCE, refuse_endless, shown_count
+from skillfit.training.plan import (
+    MOST_AT_ONCE,
+    MOST_TRAINING_ROLLOUTS,
+    refuse_endless,
+    shown_count,
+)
 from skillfit.training.state import StepLog
 from skillfit.training.user_parts import gate_settings
 
@@ -116,7 +124,7 @@ async def evaluate(
         f"{quantity(len(skills), 'skill')} gives",
         repeats * len(items) * len(skills),
         "rollouts",
-        most=MOST_AT_ONCE,
+        most=_most_rollouts(path, series, MOST_AT_ONCE),
         hint="Use fewer repeats, or measure fewer skills or items at a time.",
     )
     with RunDirectory.open(path, _evaluation_identity(inputs)) as run:
@@ -133,6 +141,16 @@ async def evaluate(
         Measured(name, skill, items, tuple(o))
         for (name, skill), o in zip(skills.items(), found, strict=True)
     ]
+
+
+def _most_rollouts(path: Path, series: str, most: int) -> int:
+    """The most rollouts that a measurement may have. Earlier versions had no such limit, so one
+    that is recorded in `path` may have more than a new one and is resumed.
+    """
+    if not (path / JOURNAL).is_file():
+        return most
+    with closing(RunView.open(path)) as view:
+        return MOST_TRAINING_ROLLOUTS if view.journal.count(f"rollout/{series}/") else most
 
 
 def _evaluation_identity(inputs: Inputs) -> EvaluationIdentity:
@@ -220,7 +238,7 @@ async def ablate(
         "This ablation would take",
         total,
         "rollouts",
-        most=MOST_ABLATION_ROLLOUTS,
+        most=_most_rollouts(path, ABLATE, MOST_ABLATION_ROLLOUTS),
         hint="Use a smaller number for --rollouts.",
     )
     models = models_identity(inputs.config.model)
