@@ -326,7 +326,7 @@ def test_a_run_prints_its_progress_on_stderr(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive = threading.Event()
-    monkeypatch.setattr(run_text, "_HEARTBEAT", 0.0)  # a sign of life at every look at the clock
+    monkeypatch.setattr(run_text, "_HEARTBEAT", 0.0)  # a heartbeat whenever the clock is read
     write = run_text.ProgressLines.say
 
     def heard(lines: run_text.ProgressLines, message: str) -> None:
@@ -337,7 +337,7 @@ def test_a_run_prints_its_progress_on_stderr(
     monkeypatch.setattr(run_text.ProgressLines, "say", heard)
 
     def waiting(skill: str, item: dict[str, Any]) -> str:
-        alive.wait(60)  # rollouts take until the run has said that it is alive
+        alive.wait(60)  # rollouts wait for the first heartbeat
         return obedient(skill, item)
 
     given: dict[str, Any] = {

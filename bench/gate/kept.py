@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Results by key. Without a folder every result is made anew."""
+    """Results by key. Without a folder every result is computed again."""
 
     folder: Path | None = None
 

@@ -1,4 +1,4 @@
-"""The race: the default gate before screening, kept as a yardstick for the benchmarks.
+"""The race: the default gate before screening, kept as a baseline for the benchmarks.
 
 The candidates of one step run on the same items in the same order. After each block of items the
 worse half stops. The survivor must win again on fresh rollouts, and only those become its record.
@@ -87,7 +87,8 @@ class RaceGate(BaseGate):
         if decision != "accept":
             return RaceVerdict(decision, incumbent, None)
         lead = winner.belief.mean + self.lead_of(incumbent)
-        # Only the confirming pass enters the record: the one that won was selected for luck.
+        # Only the confirming pass is recorded: the winner of the race was partly selected by
+        # chance.
         skill = winner.candidate.skill
         if not self.carry(skill, fresh) and lead > TOLERANCE:
             self._best = skill
@@ -128,8 +129,8 @@ class _Race:
         return await self._sampler.sample([(Arm(skill), item) for item in items])
 
     def _affords(self, rollouts: int, passes: int = 1) -> bool:
-        """Whether the race may go on with `passes` of the survivor and its must-pass items still in
-        reach.
+        """Whether the race may continue with `passes` of the survivor and its must-pass items still
+        in reach.
         """
         count, again = len(self._order), 2 * AGAIN * len(set(self._evaluation.must_pass))
         budget = count * (self._candidates + 4) + again
@@ -221,8 +222,8 @@ class _Race:
         return Candidate(applied.skill, edits, label=f"{one.label} + {other.label}")
 
     async def confirm(self, winner: Contender) -> Samples:
-        """A second, fresh pass, items the race has not reached first: they tell most. Stops when
-        all together looks hopeless.
+        """A second pass on fresh rollouts. Items that the race has not reached come first, because
+        they are the most informative. Stops when the combined result is hopeless.
         """
         order = sorted(self._order, key=lambda item: item.id in winner.samples.means)
         fresh = Samples(self._settings)
@@ -236,8 +237,8 @@ class _Race:
         return fresh
 
     async def ask_again(self, winner: Contender, fresh: Samples) -> None:
-        """Still open after two passes: one more rollout, on both sides, of the items that spoke for
-        one of them. Luck goes away, a real difference stays.
+        """If undecided after two passes, roll out the items that favour one side once more on both
+        sides. A chance difference disappears, a real one stays.
         """
         differences = winner.samples.against(self.record)
         loud = max(map(abs, differences.values()), default=0.0) / 2
@@ -257,8 +258,8 @@ class _Race:
         winner.look(self.record)
 
     async def regressions(self, winner: Contender) -> list[str]:
-        """Must-pass items the winner breaks, confirmed by more rollouts of each side; one bad draw
-        is no veto.
+        """Must-pass items the winner breaks, confirmed by more rollouts of each side; one bad
+        rollout is not enough.
         """
         old, new, must = self.record.means, winner.samples.means, self._evaluation.must_pass
         pairs = [

@@ -38,11 +38,11 @@ def setting(
     )
 
 
-def gate_settings(world: Setting, seed: int, **told: int) -> GateSettings:
-    """The settings of a gate in this world. `told`: subsets and passes."""
+def gate_settings(world: Setting, seed: int, **options: int) -> GateSettings:
+    """The settings of a gate in this world. `options`: subsets and passes."""
     evaluation = EvaluationSection(gate_metric="soft" if world.graded else "hard")
     config = Config(evaluation=evaluation, train=TrainSection(seed=seed))
-    return replace(GateSettings(config), **told)
+    return replace(GateSettings(config), **options)
 
 
 def usual() -> list[Setting]:

@@ -1,4 +1,4 @@
-"""What the figures of a run can be trusted for: calibration of the intervals, runs in which nothing
+"""How far the figures of a run can be trusted: calibration of the intervals, runs in which nothing
 helps (A/A), the ship test on equal and on different skills, and the time of one fit.
 """
 

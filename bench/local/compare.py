@@ -7,7 +7,7 @@ lines of a fixed pool.
 
 All rollouts go through the shipped engine into one journal. The model answers at temperature 0, so
 equal requests are one rollout for the machine; each gate still pays for it from its own budget.
-Results are appended to a file as they come, and a second start goes on where the first one ended.
+Results are appended to a file as they come, and a second start continues where the first one ended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where two runs part, and whether a defect of SkillOpt is the reason.
+"""Where two runs first differ, and whether a defect of SkillOpt is the reason.
 
-A difference counts as explained only when SkillOpt's own files show the defect at the very
-place where the runs part. A step whose candidate is the incumbent itself is rejected there (9) and
-skipped here; nothing depends on it, so the comparison goes on.
+A difference counts as explained only when SkillOpt's own files show the defect at the point where
+the runs differ. A step whose candidate is the incumbent itself is rejected there (9) and skipped
+here; nothing depends on it, so the comparison continues.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Prompt:
 
 def reply(prompt: Prompt) -> str:
     seed = prompt.scenario.seed
-    if prompt.stage == "probe":  # skillfit's question whether anybody is there
+    if prompt.stage == "probe":  # skillfit's probe
         return "ok"
     if prompt.stage == "rollout":
         notes = world.NOTE.findall(prompt.user)

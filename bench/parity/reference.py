@@ -142,7 +142,7 @@ def _true_score(scenario: Scenario, skill: str) -> float:
 
 
 def _mishaps(step: Path, incumbent: str) -> list[str]:
-    """What happened to a step's edits that should not have."""
+    """Defects in the handling of a step's edits."""
     candidate = step / "candidate_skill.md"
     if not candidate.exists():
         return []

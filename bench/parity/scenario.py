@@ -1,8 +1,8 @@
 """What a run is: a seed, an update mode, and the settings that go with them, written for both
 systems from one place.
 
-Seeds from 1 on are plain. The probes beyond them each walk into one defect of SkillOpt on
-purpose. Standard library only.
+Seeds from 1 on are plain. Each probe beyond them triggers one defect of SkillOpt. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MODES = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
 
 @dataclass(frozen=True)
 class Probe:
-    """A habit of the scripted models, or a setting, that meets a defect; and the seeds with which
-    it makes a difference.
+    """A behaviour of the scripted models, or a setting, that triggers a defect, and the seeds for
+    which it matters.
     """
 
     defect: int

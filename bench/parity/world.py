@@ -1,9 +1,9 @@
 """A small world in which every answer is known: notes of six kinds, rules that help or harm, an
 agent that follows them to the letter, and an optimizer whose proposals depend only on the *set* of
-kinds it is shown, the skill, and what it was told before.
+kinds it is shown, the skill, and its earlier advice.
 
 Nothing here depends on the order or the grouping of trajectories, so two systems that group them
-differently are still told the same things. Pure functions of a seed; standard library only, because
+differently still get the same information. Pure functions of a seed; standard library only, because
 SkillOpt's interpreter reads it too.
 """
 
@@ -34,8 +34,8 @@ _WORDS = re.findall(
 
 @dataclass(frozen=True)
 class Action:
-    """One change to ask for: add a rule, drop one, put `rule` in place of `old`, or something that
-    comes to nothing.
+    """One change to ask for: add a rule, drop one, put `rule` in place of `old`, or something
+    without effect.
     """
 
     op: str  # add, drop, swap, nothing, cut_memory
@@ -77,7 +77,7 @@ def gold(note: str) -> str:
 
 
 def answer(seed: int, note: str, text: str) -> str:
-    """What the agent says about a note when `text` is all it was told. A wrong answer shares a word
+    """The agent's answer to a note under the skill `text`. A wrong answer shares a word
     with the right one.
     """
     return f"<answer>{gold(note) if right(seed, note, text) else 'reading unclear'}</answer>"
@@ -110,7 +110,7 @@ def score(seed: int, text: str, metric: str = "hard", split: str = "val", limit:
     return {"hard": hits, "soft": soft, "mixed": 0.5 * hits + 0.5 * soft}[metric]
 
 
-# The optimizer's mind
+# The optimizer's decisions
 
 
 def rule_text(rule: str) -> str:
@@ -149,7 +149,7 @@ def from_failures(
 def from_successes(
     seed: int, kinds: Iterable[int], skill: str, tried: Iterable[str]
 ) -> list[Action]:
-    """Tips for some kinds: harmless, useless, and in the way of a tight budget."""
+    """Tips for some kinds: harmless and useless, but they use up a tight edit budget."""
     known = set(RULE.findall(skill)) | set(tried)
     tips = [f"r{kind}-tip" for kind in sorted(set(kinds)) if draw(seed, kind, "tip") < 0.4]
     return [Action("add", tip) for tip in tips if tip not in known]
@@ -160,8 +160,8 @@ def nothing(kinds: Iterable[int]) -> Action:
 
 
 def priority(seed: int, rule: str, advice: str) -> tuple[int, float]:
-    """One order for all, changed by the optimizer's own memory. Lessons of failures first, what
-    comes to nothing last.
+    """One order for all, changed by the optimizer's own memory. Edits from failures come first,
+    edits without effect last.
     """
     rank = {"cut": -1, "tip": 1, "ghost": 2}.get(rule[3:], 0)
     return rank, draw(seed, rule, advice, "priority")
@@ -203,7 +203,7 @@ def between(skill: str, new: str) -> list[Action]:
 
 
 def guidance(seed: int, kinds: dict[str, set[int]], slip: str) -> str:
-    """The slow update's text: a remark, now and then nothing, and with a `slip` rules that change
+    """The slow update's text: a remark, sometimes nothing, and with a `slip` rules that change
     what the agent does.
     """
     weak = sorted(kinds["regressed"] | kinds["persistent_fail"])

@@ -5,7 +5,7 @@
 - ls: `skillfit ls` over 1,000 runs, and the same without starting Python;
 - studio: the first and the second request for the studio's list of 1,000 runs;
 - a large run in the studio: the first and the second request for the page of a run with 200 steps
-  and 100,000 rollouts, and the share of a core that its live updates take while it goes on.
+  and 100,000 rollouts, and the share of a core that its live updates take while it runs.
 
 The package is compiled first, as it is after an installation.
 

@@ -9,7 +9,7 @@ The path chooses what it does:
   world, after latencies with these means;
 - `/RUN/used` says what the run has used so far: calls, seconds of latency, and when.
 A failure is a 429, a 500, or a connection cut in the middle of the answer. It is drawn per question
-and attempt, so all contestants meet the same faults. HTTP is written by hand, because the server
+and attempt, so all contestants get the same faults. HTTP is written by hand, because the server
 shares the cores with the contestants.
 """
 

@@ -103,7 +103,7 @@ def latency(mean, *names):
 def agent_reply(seed, system, user, attempt):
     """`attempt`: how often this note was asked before with these rules."""
     asked = _NOTE.findall(user)
-    if not asked:  # skillfit asks first whether the model answers at all
+    if not asked:  # skillfit's probe
         return "ok"
     note = asked[-1]
     rules = sorted(set(_RULE.findall(system)))

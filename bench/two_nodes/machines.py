@@ -1,4 +1,4 @@
-"""Two machines in miniature: Linux namespaces on a bridge.
+"""Two simulated machines: Linux namespaces on a bridge.
 
 Each has its own network address, host name, process ids, `/tmp/ray` and `/dev/shm`. Killing one
 kills all its processes and its network at once, like a power cut. Needs root, iproute2 and

@@ -1,6 +1,4 @@
-"""Stand-ins for three models, so that this example runs anywhere. They follow fixed rules and
-understand nothing.
-"""
+"""Stand-ins for three models, so that this example runs anywhere. They follow fixed rules."""
 
 from __future__ import annotations
 

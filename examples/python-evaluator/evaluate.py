@@ -1,5 +1,5 @@
-"""Runs an incident report through "our own system" and scores it. Anything Python can call can
-stand here.
+"""Runs an incident report through "our own system" and scores it. Replace it
+with any Python code.
 """
 
 from __future__ import annotations

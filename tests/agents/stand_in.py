@@ -162,6 +162,6 @@ def results(attempt: Attempt, tool: str) -> list[str]:
 
 
 def seen(attempt: Attempt) -> dict[str, Any]:
-    """What the program saw of the world: its environment, its HOME, its folder."""
+    """What the program saw: its environment, its HOME and its folder."""
     (looked,) = results(attempt, "look")
     return dict(json.loads(looked))

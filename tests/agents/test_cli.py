@@ -340,7 +340,7 @@ async def test_unusual_files_left_by_a_program_do_not_fail_the_attempt(
 
 
 async def test_impossible_usage_is_counted_as_a_very_large_amount(fake: StandIn) -> None:
-    """It must neither end the run nor leave a cap with room."""
+    """It must neither end the run nor leave room in a budget."""
     fake.install(PROGRAM.replace("read=30", "read=1.7e308"), cost=1.7e308)
     fake.describe(usage=[*DESCRIPTION["usage"], *DESCRIPTION["usage"]])
 

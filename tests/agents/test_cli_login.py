@@ -112,7 +112,7 @@ def tokens() -> Iterator[TokenServer]:
 
 @pytest.fixture
 def claude_folder(fake: StandIn) -> Path:
-    """The user's ~/.claude with an expired login, and much else."""
+    """The user's ~/.claude with an expired login and other files."""
     folder = fake.home / ".claude"
     (folder / "projects" / "secret").mkdir(parents=True)
     (folder / "history.jsonl").write_text("private")

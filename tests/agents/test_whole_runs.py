@@ -74,7 +74,7 @@ def rollouts(run: Path) -> int:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs without a path are written below the current folder."""
     monkeypatch.chdir(tmp_path)
 

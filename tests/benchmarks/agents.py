@@ -33,18 +33,18 @@ COPY = "import shutil\nshutil.copy('input.xlsx', 'output.xlsx')\n"
 
 
 def solver(name: str) -> Solve:
-    """The agent that is right."""
+    """An agent that answers correctly."""
     makers = {
-        "officeqa": reader_of_documents,
-        "spreadsheetbench": writer_of_programs,
+        "officeqa": document_agent,
+        "spreadsheetbench": program_agent,
         "alfworld": player,
-        "swebench": writer_of_files,
+        "swebench": file_agent,
     }
     return makers[name]() if name in makers else chat_agent(name)
 
 
 def wrong(name: str) -> Solve:
-    """The agent that is wrong, in the form that the benchmark wants."""
+    """An agent that answers wrongly in the benchmark's format."""
     replies: dict[str, str | dict[str, Any]] = {
         "officeqa": tool("finish", answer="no idea"),
         "spreadsheetbench": fenced(COPY),
@@ -70,7 +70,7 @@ def sent_pictures(call: Call) -> list[bytes]:
     return [base64.b64decode(url.partition(",")[2]) for url in urls]
 
 
-def reader_of_documents() -> Solve:
+def document_agent() -> Solve:
     answers = by_question(sample_task("officeqa"))
 
     def solve(call: Call) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def fenced(program: str) -> str:
     return f"Here it is.\n\n```python\n{program}```\n"
 
 
-def writer_of_programs() -> Solve:
+def program_agent() -> Solve:
     task = sample_task("spreadsheetbench", task_args={"mode": "single"})
     programs = by_question(task)
     return lambda call: fenced(programs[user(call)])
@@ -126,7 +126,7 @@ def step_number(text: str) -> int:
     return int(match[1])
 
 
-def writer_of_files() -> Solve:
+def file_agent() -> Solve:
     fixed = fixed_files(sample_task("swebench"))
 
     def solve(call: Call) -> dict[str, Any]:

@@ -167,5 +167,5 @@ def sample_task(name: str, **settings: Any) -> Task:
 
 
 def by_question(task: Task) -> Mapping[str, str]:
-    """Item input -> a gold answer, for scripted agents that know everything."""
+    """Item input -> a gold answer, for scripted agents that know all answers."""
     return {item.input: item.answers[0] for item in task.items}

@@ -19,7 +19,7 @@ WITH_IMAGES = ("docvqa", "mathverse", "babyvision", "mmrb")
 
 
 def wrong_choice(item: Item) -> str:
-    """Another label than the right one, or words that answer nothing."""
+    """A wrong label, or text that is not an answer."""
     choices = item.content().get("choices")
     if not choices:
         return "something else entirely"

@@ -18,14 +18,14 @@ from tests.benchmarks.sample_training import LESSON, Lab, Solve, by_question, us
 FOLDER = Path(__file__).parents[2] / "examples" / "benchmarks"
 
 
-def sorter_of_words() -> Solve:
+def sorting_agent() -> Solve:
     options = {"size": 60, "seed": 1}
     tasks = EnvSection(tasks="reasoning_gym:word_sorting", task_args=options)
     answers = by_question(load_task(tasks))
     return lambda call: f"<answer>{answers[user(call)]}</answer>"
 
 
-def reader_of_notes() -> Solve:
+def note_agent() -> Solve:
     package = pytest.importorskip("inspect_evals")
     file = Path(package.__file__).parent / "agent_threat_bench" / "data" / "memory_poison.json"
     answers = {row["input"]: row["expected_answer"] for row in json.loads(file.read_text())}
@@ -47,7 +47,7 @@ async def trained(name: str, lab: Lab, run: Path) -> skillfit.Run:
 
 async def test_reasoning_gym(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     pytest.importorskip("reasoning_gym")
-    lab = make_lab(solve=sorter_of_words())
+    lab = make_lab(solve=sorting_agent())
     run = await trained("reasoning_gym.yaml", lab, tmp_path / "run")
     assert LESSON in run.best_skill.text
 
@@ -61,7 +61,7 @@ async def test_spreadsheetbench(make_lab: Callable[..., Lab], tmp_path: Path) ->
 
 async def test_an_inspect_eval(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     pytest.importorskip("inspect_ai")
-    lab = make_lab(solve=reader_of_notes())
+    lab = make_lab(solve=note_agent())
     run = await trained("inspect_eval.yaml", lab, tmp_path / "run")
     assert LESSON in run.best_skill.text
 

@@ -1,5 +1,5 @@
-"""The command line as tests use it: in this process where that says enough, as a real process where
-signals and imports matter.
+"""The command line as tests use it: in this process where possible, as a real process where signals
+and imports matter.
 """
 
 import json
@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "skillfit.cli.app"]
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -43,13 +43,13 @@ class Shell:
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
-    def __call__(self, *arguments: object) -> Said:
+    def __call__(self, *arguments: object) -> CommandResult:
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
-        told = self._capsys.readouterr()
+        captured = self._capsys.readouterr()
         code = ended.value.code
-        return Said(code if isinstance(code, int) else 0, told.out, told.err)
+        return CommandResult(code if isinstance(code, int) else 0, captured.out, captured.err)
 
 
 def process(*arguments: object, cwd: Path, **environ: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""The demo as shipped: it trains, improves, and says what its models are; the SQL project grades by
+"""The demo as shipped: it trains, improves, and names its models; the SQL project grades by
 running queries.
 """
 
@@ -90,12 +90,12 @@ def test_every_gold_query_scores_1_and_queries_without_the_house_rules_do_not(
         " / 100.0",
         " ORDER BY name",
     ):
-        told = [
+        scores = [
             graded(row["answer"].replace(rule, ""), row["answer"])[0]
             for row in rows
             if rule in row["answer"]
         ]
-        assert told.count(0.0) >= 0.5 * len(told) > 3, rule
+        assert scores.count(0.0) >= 0.5 * len(scores) > 3, rule
 
 
 GOLD = "SELECT name FROM customers WHERE city = 'Lyon' AND deleted_at IS NULL ORDER BY name"

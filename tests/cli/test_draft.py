@@ -93,7 +93,7 @@ class Reviewer:
     def _chunks(self) -> Iterator[str]:
         while True:
             # Python misses a signal that comes right before `input` starts to wait for a key. A
-            # person who sees nothing happen presses again.
+            # user who sees no reaction presses again.
             while self._interrupted and not select.select([self._master], [], [], 20)[0]:
                 self.process.send_signal(signal.SIGINT)
             try:

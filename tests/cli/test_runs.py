@@ -1,4 +1,4 @@
-"""What can be done with a run that is there: look at it, apply it, take it back, verify it."""
+"""Commands on an existing run: list, show, apply, undo, export, verify."""
 
 import json
 import re
@@ -655,9 +655,9 @@ def test_studio_prints_its_address_as_json(tmp_path: Path) -> None:
 
 
 def test_mcp_prints_its_start_command_as_json(shell: Shell, tmp_path: Path) -> None:
-    told = shell("mcp", "--json").json["mcpServers"]["skillfit"]
+    server = shell("mcp", "--json").json["mcpServers"]["skillfit"]
     ended = subprocess.run(
-        [told["command"], *told["args"]],
+        [server["command"], *server["args"]],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd=tmp_path,

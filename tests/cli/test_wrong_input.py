@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import skillfit
-from tests.cli.cli_project import COMMAND, SMALL, Said, Shell
+from tests.cli.cli_project import COMMAND, SMALL, CommandResult, Shell
 
 
-def one_sentence(said: Said, *words: str, code: int = 2) -> None:
+def one_sentence(said: CommandResult, *words: str, code: int = 2) -> None:
     assert said.code == code, said
     assert said.err.count("error: ") == 1 and "Traceback" not in said.err + said.out
     for word in words:
@@ -274,7 +274,7 @@ def test_a_setting_with_a_path_that_is_too_long(setting: str, config: Path, tmp_
     """As a process, so that output at its exit is seen too."""
     line = [*COMMAND, "train", str(config), setting + "x" * 300]
     ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
-    one_sentence(Said(ended.returncode, ended.stdout, ended.stderr))
+    one_sentence(CommandResult(ended.returncode, ended.stdout, ended.stderr))
 
 
 @pytest.mark.parametrize("tracker", ["jsonl:file/x", "jsonl:folder", "tensorboard:file/x"])

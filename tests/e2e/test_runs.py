@@ -218,7 +218,7 @@ async def test_a_command_that_reads_the_item_and_prints_a_score(
 
 async def test_an_agent_that_works_with_tools_in_a_workspace(make_project: MakeProject) -> None:
     def working(call: Call) -> Any:
-        """Looks the skill up in its file, then finishes with what stands there."""
+        """Reads the skill file, then finishes with its content."""
         turns = call.body["messages"]
         if turns[-1]["role"] != "tool":
             return use("read", path="skill/SKILL.md")

@@ -27,7 +27,7 @@ RECORDED = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the CI example, with its neighbour that holds the tasks."""
+    """A copy of the CI example and of the example that has its tasks."""
     for name in ("ci", "triage"):
         shutil.copytree(
             ROOT / "examples" / name,

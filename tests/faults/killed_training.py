@@ -1,8 +1,8 @@
-"""Runs trainings in forked children, so that many can be killed while imports are paid once.
+"""Runs trainings in forked children, so that many can be killed while imports are done once.
 
 One JSON line in: {config, settings, run, key, kill: null or [kind, n]}. One JSON line out: how the
 child ended and how many points of each kind it passed. A point is a row of the journal, an event,
-or a file in its place; SIGKILL comes after the n-th.
+or a file in its place; SIGKILL is sent after the n-th.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ POINTS: dict[str, tuple[Any, str]] = {
 }
 
 
-def spare_what_a_kill_cannot_touch() -> None:
-    """Certificates read once for all children; and no waiting for the disk, because a killed
-    process leaves the kernel alive.
+def skip_slow_operations() -> None:
+    """Read certificates once for all children, and do not wait for the disk: the kernel survives
+    a killed process.
     """
     context = ssl.create_default_context()
     ssl.create_default_context = lambda *_, **__: context  # type: ignore[assignment]
@@ -47,7 +47,7 @@ def spare_what_a_kill_cannot_touch() -> None:
 
 
 def count_points(kill: list[Any] | None) -> Counter[str]:
-    """Make every point count, and one of them deadly."""
+    """Count every point, and kill the process at one of them."""
     passed: Counter[str] = Counter()
 
     def counting(kind: str, write: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,14 +97,14 @@ def fork(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def warm_up(order: dict[str, Any]) -> None:
-    """A whole run in this process: whatever is made once and kept is made before the first fork."""
+    """A whole run in this process, so that caches are filled before the first fork."""
     with tempfile.TemporaryDirectory() as folder:
         inputs = read_inputs(load_config(order["config"], order["settings"]))
         asyncio.run(start(inputs, Path(folder) / "run"))
 
 
 def main() -> None:
-    spare_what_a_kill_cannot_touch()
+    skip_slow_operations()
     warm = False
     for line in sys.stdin:
         order = json.loads(line)

@@ -54,7 +54,7 @@ def error(status: int, message: str, **headers: str) -> Response:
 
 
 class Unreliable:
-    """Fails a share of the agent's requests for good, in the ways endpoints do; the rest is
+    """Permanently fails a share of the agent's requests, in the ways endpoints do; the rest is
     answered.
     """
 
@@ -88,8 +88,8 @@ async def test_twenty_percent_failed_rollouts_do_not_bias_the_mean(
     assert all(event.hard is None for event in failed)
     scores = {event.name: event for event in project.events(EvaluationFinished)}
     expected = {event.name: event for event in reliable.events(EvaluationFinished)}
-    # The agent is right or wrong by colour alone, so an unbiased mean is near, and one that counts
-    # failures as zeros is not.
+    # The agent is right or wrong by colour alone, so an unbiased mean is close to the true one, and
+    # one that counts failures as zeros is not.
     assert scores["step_0001"].hard == expected["step_0001"].hard == 1.0
     assert scores["baseline"].hard == pytest.approx(expected["baseline"].hard, abs=0.12)
     assert scores["baseline"].scored < scores["baseline"].planned == 24
@@ -120,8 +120,8 @@ async def test_an_item_that_times_out_is_missing_not_wrong(make_project: MakePro
 async def test_failed_rollouts_stay_excluded_when_the_run_is_started_again(
     make_project: MakeProject,
 ) -> None:
-    """What a verdict was reached without stays out of it when the run is started again: it must not
-    decide anew.
+    """Rollouts that were missing from a verdict stay missing when the run is started again, so that
+    it decides the same.
     """
     project = make_project(*SETTINGS, script=Unreliable(0.2), rows=items(12, 12, 4))
     await project.train()
@@ -137,7 +137,7 @@ async def test_below_the_coverage_floor_a_verdict_is_inconclusive(
     script = Script()
 
     def refusing(call: Call) -> Any:
-        """Refuses what the candidate makes of half the items: no outage, and no score either."""
+        """Refuses half of the items under the candidate: neither an outage nor a score."""
         if (
             call.stage == "rollout"
             and "green means" in call.text
@@ -319,8 +319,8 @@ async def test_a_coding_agent_that_is_not_logged_in_ends_the_run_without_a_score
 async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(
     make_project: MakeProject,
 ) -> None:
-    """The first of a batch fails at once and for good; the others are slower, paid for, and must
-    not be asked again.
+    """The first of a batch fails at once and permanently. The others are slower, are paid for, and
+    must not be sent again.
     """
     script, rows = Script(), items(4, 4, 0)
     plan = ShuffledBatches().plan(

@@ -1,5 +1,5 @@
-"""An optimizer without an API: prompts as files, answers dropped beside them, the same command
-again and again.
+"""An optimizer without an API: prompts as files, answers written beside them, and the same
+command repeated.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Paid once: a run killed at any point and started again ends as if nothing had happened, and asks
-nothing twice.
+"""A run killed at any point and started again has the result of an uninterrupted one and sends no
+request twice.
 """
 
 from __future__ import annotations

@@ -115,14 +115,14 @@ async def test_a_cancelled_run_is_closed_and_resumes(
 ) -> None:
     project = make_project(*SETTINGS, rows=items(4, 4, 2))
     await project.train(run="straight")
-    heard = asyncio.Event()
+    started = asyncio.Event()
 
-    def hear(stored: Stored) -> None:
+    def listen(stored: Stored) -> None:
         if isinstance(stored.event, RolloutFinished) and stored.event.phase == "rollout":
-            heard.set()
+            started.set()
 
-    running = asyncio.create_task(project.train(listeners=[hear]))
-    await heard.wait()
+    running = asyncio.create_task(project.train(listeners=[listen]))
+    await started.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -1,4 +1,4 @@
-"""Nothing a server sends can crash the client or wedge a run.
+"""Nothing a server sends can crash the client or block a run.
 
 Thousands of mutated replies per protocol. A failing case names its seed and number;
 `SKILLFIT_FUZZ_SEED=… SKILLFIT_FUZZ_CASES=… pytest tests/faults/test_wire_fuzz.py` repeats it.
@@ -26,7 +26,7 @@ from skillfit.models.failures import POLICIES
 from skillfit.models.protocol import ModelError, Reply
 from skillfit.models.providers.practice import ScriptedModel, practice_answer, practice_reply
 from skillfit.optimize import optimizer
-from tests.models.clocks_and_meters import Purse, say, to
+from tests.models.clocks_and_meters import CappedMeter, say, to
 from tests.support.chat_server import (
     Call,
     ChatServer,
@@ -129,10 +129,10 @@ async def test_a_mutated_reply_is_a_reply_or_a_typed_failure(protocol: str, laye
         head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
         return f"{head}\r\n\r\n".encode() + data
 
-    purse, kinds = Purse(), Counter[str]()
+    meter, kinds = CappedMeter(), Counter[str]()
     async with fuzz_server(answer) as root:
         url = root if protocol == "anthropic" else f"{root}/v1"
-        model = to(url, meter=purse, retries=1, timeout=20, concurrency=AT_ONCE, **spec)
+        model = to(url, meter=meter, retries=1, timeout=20, concurrency=AT_ONCE, **spec)
         for start in range(0, CASES, AT_ONCE):
             numbers = range(start, min(CASES, start + AT_ONCE))
             calls = [model.complete(say(f"case {number}")) for number in numbers]
@@ -140,7 +140,7 @@ async def test_a_mutated_reply_is_a_reply_or_a_typed_failure(protocol: str, laye
             for number, result in zip(numbers, results, strict=True):
                 kinds[check(result, f"seed {SEED}, {protocol}/{layer} case {number}")] += 1
         await model.close()
-    assert purse.open == 0 and model.limiter.in_flight == 0
+    assert meter.open == 0 and model.limiter.in_flight == 0
     assert kinds["reply"] > CASES / 50 and kinds["bad_reply"] + kinds["network"] > CASES / 10
     assert kinds["timeout"] < CASES / 50
 

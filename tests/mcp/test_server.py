@@ -1,5 +1,5 @@
-"""An agent's way through skillfit, with the real client over stdio: a whole run, a run whose
-optimizer is the agent itself, and the doors that stay closed.
+"""The MCP server with the real client over stdio: a whole run, a run whose optimizer is the agent
+itself, and requests that are refused.
 """
 
 import json
@@ -79,11 +79,11 @@ async def follow_to_the_end(agent: Client, run: Path) -> tuple[dict[str, Any], l
     seen: list[str] = []
     last = 0
     while True:
-        told = await call(agent, "follow", run=str(run), after=last, wait=30)
-        seen += [event["kind"] for event in told["events"]]
-        last = told["last"]
-        if told["state"] != "running" and not told["events"]:
-            return told, seen
+        status = await call(agent, "follow", run=str(run), after=last, wait=30)
+        seen += [event["kind"] for event in status["events"]]
+        last = status["last"]
+        if status["state"] != "running" and not status["events"]:
+            return status, seen
 
 
 def calls_of(run: Path) -> int:
@@ -107,8 +107,8 @@ async def test_an_agent_checks_starts_follows_shows_and_applies_a_run(tmp_path: 
         assert "needs_confirmation" in await call(agent, "start", **given)
         begun = await call(agent, "start", **given, confirm=True)
         assert begun["state"] in ("running", "finished")
-        told, seen = await follow_to_the_end(agent, run)
-        assert told["state"] == "finished"
+        status, seen = await follow_to_the_end(agent, run)
+        assert status["state"] == "finished"
         assert "RunStarted" in seen and seen[-1] == "RunFinished"
         assert "RolloutFinished" not in seen
         shown = await call(agent, "show", run=str(run))
@@ -132,13 +132,13 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
         "success_patterns": [],
     }
     chosen = {"reasoning": "", "edits": edits, "selected_indices": [0, 1, 2]}
-    told: dict[str, Any] = {}
+    status: dict[str, Any] = {}
     async with client(tmp_path) as agent:
         answered = 0
         for _ in range(8):
             await call(agent, "start", config=str(config), run=str(run), confirm=True)
-            told, _ = await follow_to_the_end(agent, run)
-            if told["state"] != "waiting":
+            status, _ = await follow_to_the_end(agent, run)
+            if status["state"] != "waiting":
                 break
             for waiting in (await call(agent, "prompts", run=str(run)))["prompts"]:
                 text = json.dumps(reply if "reflect" in waiting["id"] else chosen)
@@ -147,7 +147,7 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
                 await call(agent, "answer", **given, confirm=True)
                 answered += 1
         assert answered
-        assert told["state"] == "finished"
+        assert status["state"] == "finished"
         shown = await call(agent, "show", run=str(run))
         assert {edit["edit"]["content"] for edit in shown["edits"]} >= set(rules)
         said = await refused(agent, "answer", run=str(run), id="x", text="y")

@@ -1,4 +1,4 @@
-"""Shared by the tests of the models: clocks that do not wait, a strict meter, a short way to
+"""Shared by the tests of the models: clocks that do not wait, a meter with a cap, and a helper to
 connect.
 """
 
@@ -63,24 +63,24 @@ class SimulatedClock:
         return await task
 
 
-class OutOfMoney(SkillfitError):
+class CapReached(SkillfitError):
     pass
 
 
 @dataclass
-class _Share:
-    purse: Purse
+class _Reservation:
+    meter: CappedMeter
     bound: Usage
 
     def settle(self, usage: Usage) -> None:
-        self.purse.open -= 1
-        self.purse.reserved -= self.bound.usd or 0
-        self.purse.settled.append(usage)
-        self.purse.spent += usage
+        self.meter.open -= 1
+        self.meter.reserved -= self.bound.usd or 0
+        self.meter.settled.append(usage)
+        self.meter.spent += usage
 
 
-class Purse:
-    """A meter that refuses to pass its cap, and remembers everything."""
+class CappedMeter:
+    """A meter that enforces its cap and records every reservation."""
 
     def __init__(self, usd: float = 1e9, calls: int = 10**9) -> None:
         self.usd, self.calls = usd, calls
@@ -89,15 +89,15 @@ class Purse:
         self.bounds: list[Usage] = []
         self.reserved, self.open = 0.0, 0
 
-    async def reserve(self, role: Role, upper_bound: Usage) -> _Share:
+    async def reserve(self, role: Role, upper_bound: Usage) -> _Reservation:
         if (self.spent.usd or 0) + self.reserved + (
             upper_bound.usd or 0
         ) > self.usd or self.spent.calls + self.open >= self.calls:
-            raise OutOfMoney("The purse is empty.")
+            raise CapReached("The cap is reached.")
         self.bounds.append(upper_bound)
         self.reserved += upper_bound.usd or 0
         self.open += 1
-        return _Share(self, upper_bound)
+        return _Reservation(self, upper_bound)
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()

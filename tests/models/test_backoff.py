@@ -145,7 +145,7 @@ async def test_retries_outlast_an_outage_of_a_fast_server(calls, outage):
 
 
 async def test_a_call_that_always_fails_does_not_delay_the_others():
-    async def time_of_the_others(unlucky: int) -> float:
+    async def time_of_other_calls(unlucky: int) -> float:
         endpoint = Endpoint(0.1, none_fail())
 
         async def answer(request: Request) -> str:
@@ -156,7 +156,7 @@ async def test_a_call_that_always_fails_does_not_delay_the_others():
         model = endpoint.client(concurrency=4)
         model.provider = ScriptedModel(answer)
 
-        async def everybody() -> float:
+        async def all_calls() -> float:
             failing = [
                 asyncio.ensure_future(model.complete(say("unlucky"))) for _ in range(unlucky)
             ]
@@ -166,9 +166,9 @@ async def test_a_call_that_always_fails_does_not_delay_the_others():
             assert all(isinstance(failure, Overloaded) for failure in failures)
             return ended
 
-        return await endpoint.clock.run(everybody())
+        return await endpoint.clock.run(all_calls())
 
-    assert await time_of_the_others(1) <= 1.2 * await time_of_the_others(0)
+    assert await time_of_other_calls(1) <= 1.2 * await time_of_other_calls(0)
 
 
 async def test_each_outage_is_reported_once():

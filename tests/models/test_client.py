@@ -24,7 +24,7 @@ from skillfit.models.protocol import (
     Refused,
 )
 from skillfit.models.providers.practice import ScriptedModel
-from tests.models.clocks_and_meters import InstantClock, OutOfMoney, Purse, say, to
+from tests.models.clocks_and_meters import CappedMeter, CapReached, InstantClock, say, to
 from tests.support.chat_server import Call, ChatServer, RawServer, completion, http
 
 
@@ -140,7 +140,7 @@ async def test_a_retry_after_of_an_hour_is_not_waited_for():
 async def test_empty_replies_are_failures_and_are_billed(content):
     with ChatServer(lambda call: {"content": content}) as server, pytest.raises(BadReply) as caught:
         await to(server.url).complete(say("x"))
-    assert len(server.calls) == 3  # asked twice more, not five times: these cost money
+    assert len(server.calls) == 3  # two retries instead of five, because these replies are billed
     assert caught.value.usage.input == 30
 
 
@@ -224,27 +224,27 @@ async def test_reasoning_models_get_their_own_parameters_and_a_dropped_temperatu
 
 
 async def test_budget_is_reserved_before_each_attempt_and_settled_after_it():
-    purse = Purse()
+    meter = CappedMeter()
     with ChatServer(failing(1, 500)) as server:
-        reply = await to(server.url, meter=purse).complete(say("x"))
-    assert len(purse.bounds) == 2 and purse.open == 0
-    assert [usage.calls for usage in purse.settled] == [1, 1]
-    assert purse.settled[0].tokens == 0
-    assert purse.spent == reply.usage
-    assert all((bound.usd or 0) > (reply.usage.usd or 0) for bound in purse.bounds)
+        reply = await to(server.url, meter=meter).complete(say("x"))
+    assert len(meter.bounds) == 2 and meter.open == 0
+    assert [usage.calls for usage in meter.settled] == [1, 1]
+    assert meter.settled[0].tokens == 0
+    assert meter.spent == reply.usage
+    assert all((bound.usd or 0) > (reply.usage.usd or 0) for bound in meter.bounds)
 
 
 async def test_no_attempt_is_sent_without_budget():
-    purse = Purse(calls=0)
-    with ChatServer(lambda call: "ok") as server, pytest.raises(OutOfMoney):
-        await to(server.url, meter=purse).complete(say("x"))
+    meter = CappedMeter(calls=0)
+    with ChatServer(lambda call: "ok") as server, pytest.raises(CapReached):
+        await to(server.url, meter=meter).complete(say("x"))
     assert server.calls == []
 
 
 async def test_a_budget_reached_between_attempts_reports_their_cost():
-    purse = Purse(calls=2)
-    with ChatServer(failing(99, 500)) as server, pytest.raises(OutOfMoney) as caught:
-        await to(server.url, meter=purse).complete(say("x"))
+    meter = CappedMeter(calls=2)
+    with ChatServer(failing(99, 500)) as server, pytest.raises(CapReached) as caught:
+        await to(server.url, meter=meter).complete(say("x"))
     assert len(server.calls) == 2
     failure = caught.value.__cause__
     assert isinstance(failure, Overloaded) and failure.usage.calls == 2
@@ -255,34 +255,34 @@ async def test_concurrent_calls_exceed_neither_the_budget_nor_the_ceiling():
         await asyncio.sleep(0.01)
         return "word " * 20
 
-    purse = Purse(usd=0.5)
+    meter = CappedMeter(usd=0.5)
     with ChatServer(slow) as server:
-        model = to(server.url, meter=purse, concurrency=6, max_tokens=1000)
+        model = to(server.url, meter=meter, concurrency=6, max_tokens=1000)
         results = await asyncio.gather(
             *(model.complete(say(f"{n}")) for n in range(60)), return_exceptions=True
         )
     answered = [result for result in results if isinstance(result, Reply)]
     assert len(answered) == len(server.calls) == 60
-    assert purse.spent == sum((reply.usage for reply in answered), Usage())
+    assert meter.spent == sum((reply.usage for reply in answered), Usage())
     assert 1 < server.most_in_flight <= 6
     assert model.limiter.in_flight == 0
 
 
 async def test_a_cancelled_call_is_charged_its_upper_bound():
-    purse = Purse()
+    meter = CappedMeter()
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
     def never(number: int) -> None:
         loop.call_soon_threadsafe(arrived.set)
 
     with RawServer(never) as server:
-        model = to(server.url, meter=purse)
+        model = to(server.url, meter=meter)
         task = asyncio.ensure_future(model.complete(say("x")))
         await arrived.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert purse.open == 0 and purse.settled == purse.bounds
+    assert meter.open == 0 and meter.settled == meter.bounds
     assert model.limiter.in_flight == 0
 
 
@@ -290,11 +290,11 @@ async def test_a_model_can_be_used_from_several_event_loops():
     with ChatServer(lambda call: "ok") as server:
         model = to(server.url)
 
-        def in_a_loop_of_its_own() -> str:
+        def in_a_new_loop() -> str:
             return asyncio.run(model.complete(say("x"))).text
 
-        assert await asyncio.to_thread(in_a_loop_of_its_own) == "ok"
-        assert await asyncio.to_thread(in_a_loop_of_its_own) == "ok"
+        assert await asyncio.to_thread(in_a_new_loop) == "ok"
+        assert await asyncio.to_thread(in_a_new_loop) == "ok"
 
 
 async def test_a_scripted_model_returns_its_replies_and_records_requests():

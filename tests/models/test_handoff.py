@@ -14,7 +14,7 @@ from skillfit.errors import Exit, InputError
 from skillfit.models import Request, Usage, ask
 from skillfit.models.protocol import AnswerPending, Image, Message
 from skillfit.models.providers.handoff import Pending, _Form, pending, waiting
-from tests.models.clocks_and_meters import InstantClock, Purse, to
+from tests.models.clocks_and_meters import CappedMeter, InstantClock, to
 
 REQUEST = Request(
     (
@@ -27,13 +27,13 @@ REQUEST = Request(
 
 
 async def test_a_prompt_is_written_once_and_waits(tmp_path):
-    clock, purse, folder = InstantClock(), Purse(), tmp_path / "handoff"
-    model = to("", "handoff", folder=folder, clock=clock, meter=purse)
+    clock, meter, folder = InstantClock(), CappedMeter(), tmp_path / "handoff"
+    model = to("", "handoff", folder=folder, clock=clock, meter=meter)
     for _ in range(2):
         with pytest.raises(AnswerPending) as caught:
             await model.complete(REQUEST)
     assert caught.value.exit_code is Exit.HANDOFF
-    assert clock.slept == [] and purse.spent == Usage()
+    assert clock.slept == [] and meter.spent == Usage()
     (prompt,) = pending(folder)
     assert str(prompt.answer) in str(caught.value)
     text = prompt.prompt.read_text(encoding="utf-8")

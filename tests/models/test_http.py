@@ -1,5 +1,5 @@
-"""How requests travel: proxies and certificates as the environment says, keys only to the server
-they are for.
+"""How requests are sent: proxies and certificates from the environment, keys only to their own
+server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from skillfit.models.protocol import (
     RateLimited,
 )
 from skillfit.models.providers.http import join, proxy_for
-from tests.models.clocks_and_meters import Purse, say, to
+from tests.models.clocks_and_meters import CappedMeter, say, to
 from tests.support.chat_server import ChatServer, RawServer, completion, http
 
 KEY = {"OPENAI_API_KEY": "key-for-the-model-server"}
@@ -183,10 +183,10 @@ async def test_a_refusing_proxy_is_reported_without_its_password(monkeypatch):
 
 async def test_an_unreachable_proxy_costs_nothing(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    purse = Purse()
+    meter = CappedMeter()
     with pytest.raises(NotReached):
-        await to("http://model.example/v1", retries=0, meter=purse).complete(say("x"))
-    assert purse.spent.calls == 0
+        await to("http://model.example/v1", retries=0, meter=meter).complete(say("x"))
+    assert meter.spent.calls == 0
 
 
 @pytest.mark.parametrize(
@@ -319,14 +319,14 @@ def endless(head: str, piece: bytes) -> Iterator[bytes]:
 
 
 async def test_an_endless_reply_is_aborted_and_charged_in_full():
-    purse = Purse()
+    meter = CappedMeter()
     with (
         RawServer(lambda number: endless("200 OK", b"[" * 65536)) as server,
         pytest.raises(NoReply, match="more than 8 MB"),
     ):
-        await to(server.url, retries=1, meter=purse).complete(say("x"))
+        await to(server.url, retries=1, meter=meter).complete(say("x"))
     assert server.requests == 2
-    assert purse.settled == purse.bounds
+    assert meter.settled == meter.bounds
 
 
 async def test_an_endless_error_is_classified_by_its_beginning():
@@ -454,11 +454,11 @@ async def test_anthropic_headers_are_sent_and_a_token_is_a_bearer_token():
 
 
 async def test_a_connection_closed_before_the_reply_may_have_been_billed():
-    purse = Purse()
+    meter = CappedMeter()
     with RawServer(lambda number: b"") as server, pytest.raises(NetworkFailed) as caught:
-        await to(server.url, retries=0, meter=purse).complete(say("x"))
+        await to(server.url, retries=0, meter=meter).complete(say("x"))
     assert not isinstance(caught.value, NotReached)
-    assert purse.settled == purse.bounds
+    assert meter.settled == meter.bounds
 
 
 async def test_a_reply_that_is_not_http_is_a_network_failure():

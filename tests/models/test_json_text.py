@@ -104,7 +104,7 @@ def test_unusable_text_is_an_error(text: str) -> None:
     ],
 )
 def test_no_text_takes_superlinear_time(piece: str) -> None:
-    """A reader that goes back for every quote would need hours for these."""
+    """A parser that backtracks at every quote would need hours for these."""
     for start in ("", "{", "[", '{"a": ', '{"a": "', "{'a': '"):
         text = start + piece * (90_000 // len(piece))
         try:

@@ -140,10 +140,10 @@ async def test_a_rate_limited_endpoint_serves_every_call_within_its_retries():
                 tries.append(attempt)
                 return
 
-    async def everybody() -> None:
+    async def all_calls() -> None:
         await asyncio.gather(*(persistent(number) for number in range(200)))
 
-    await clock.run(everybody())
+    await clock.run(all_calls())
     assert len(tries) == 200
     assert clock.now() < 1.5 * 200 / 5
 

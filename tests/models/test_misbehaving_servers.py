@@ -1,5 +1,5 @@
-"""Servers that hang, break off or send invalid replies: each failure has one name, and nothing
-unreadable is taken for an answer.
+"""Servers that hang, break off or send invalid replies: each failure has its own type, and an
+unreadable reply is never an answer.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import pytest
 from starlette.responses import HTMLResponse, JSONResponse
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed, TimedOut, Usage
-from tests.models.clocks_and_meters import Purse, say, to
+from tests.models.clocks_and_meters import CappedMeter, say, to
 from tests.support.chat_server import ChatServer, RawServer, completion, http
 
 WHOLE = json.dumps(completion({"content": "fine"}, "m"))
 
 
 async def test_a_silent_server_is_a_timeout_and_is_charged_in_full():
-    purse = Purse()
+    meter = CappedMeter()
     with RawServer(lambda number: None) as server, pytest.raises(TimedOut) as caught:
-        await to(server.url, timeout=0.15, retries=1, meter=purse).complete(say("x"))
+        await to(server.url, timeout=0.15, retries=1, meter=meter).complete(say("x"))
     assert server.requests == 2
-    assert caught.value.usage == purse.bounds[0] + purse.bounds[1]
+    assert caught.value.usage == meter.bounds[0] + meter.bounds[1]
 
 
 async def test_a_connection_closed_within_the_body_is_retried():
@@ -50,10 +50,10 @@ async def test_a_truncated_json_document_is_never_an_answer():
 async def test_a_refused_connection_costs_nothing():
     with RawServer(lambda number: None) as server:
         url = server.url
-    purse = Purse()
+    meter = CappedMeter()
     with pytest.raises(NetworkFailed, match="base_url") as caught:
-        await to(url, retries=1, meter=purse).complete(say("x"))
-    assert caught.value.usage == Usage() == purse.spent
+        await to(url, retries=1, meter=meter).complete(say("x"))
+    assert caught.value.usage == Usage() == meter.spent
 
 
 async def test_calls_to_a_closed_port_are_reported_once_while_they_are_retried():
@@ -111,11 +111,11 @@ async def test_an_error_sent_with_status_200_is_still_an_error():
 
 async def test_a_reply_without_usage_is_not_free():
     body = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
-    purse = Purse()
+    meter = CappedMeter()
     with ChatServer(lambda call: JSONResponse(body)) as server:
-        reply = await to(server.url, meter=purse).complete(say("x" * 100))
+        reply = await to(server.url, meter=meter).complete(say("x" * 100))
     assert reply.usage.input >= 100 and reply.usage.output >= 5
-    assert reply.usage.input <= purse.bounds[0].input
+    assert reply.usage.input <= meter.bounds[0].input
 
 
 async def test_a_lone_surrogate_in_a_reply_is_replaced():

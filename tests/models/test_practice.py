@@ -1,4 +1,4 @@
-"""The practice pair: no language models, but what they do really depends on the skill."""
+"""The practice models: no language models, but their replies depend on the skill."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""A request's fingerprint is its name in the journal: were it computed otherwise, runs begun before
-would pay again.
+"""A request's fingerprint is its key in the journal. If it changed, runs of earlier versions would
+pay again.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.models.wire import MAX_TOKEN_COUNT
-from tests.models.clocks_and_meters import Purse, say, to
+from tests.models.clocks_and_meters import CappedMeter, say, to
 from tests.support.chat_server import (
     ChatServer,
     RawServer,
@@ -44,8 +44,8 @@ def whole(protocol: str) -> dict[str, Any]:
     return (openai_response if protocol == "responses" else anthropic_message)("fine", "m")
 
 
-async def answered(protocol: str, body: Any, meter: Purse | None = None) -> Reply:
-    """The reply to this body, sent as it stands (NaN included)."""
+async def answered(protocol: str, body: Any, meter: CappedMeter | None = None) -> Reply:
+    """The reply to this body, sent unchanged (NaN included)."""
     answer = Response(json.dumps(body), media_type="application/json")
     with ChatServer(lambda call: answer) as server:
         url = server.root if protocol == "anthropic" else server.url
@@ -91,10 +91,10 @@ async def answered(protocol: str, body: Any, meter: Purse | None = None) -> Repl
     ],
 )
 async def test_a_reply_of_unexpected_structure_is_a_failure_charged_in_full(protocol, part):
-    purse = Purse()
+    meter = CappedMeter()
     with pytest.raises(BadReply):
-        await answered(protocol, whole(protocol) | part, purse)
-    assert purse.settled == purse.bounds
+        await answered(protocol, whole(protocol) | part, meter)
+    assert meter.settled == meter.bounds
 
 
 USAGES: list[Any] = [
@@ -149,19 +149,19 @@ WRONG = [
 
 @pytest.mark.parametrize(("protocol", "usage"), WRONG, ids=str)
 async def test_invalid_usage_is_a_failure_charged_in_full(protocol, usage):
-    purse = Purse()
+    meter = CappedMeter()
     with pytest.raises(NoReply):
-        await answered(protocol, whole(protocol) | {"usage": reported(protocol, usage)}, purse)
-    assert purse.settled == purse.bounds
+        await answered(protocol, whole(protocol) | {"usage": reported(protocol, usage)}, meter)
+    assert meter.settled == meter.bounds
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("usage", [None, {}, {"in": 0, "out": 0}, {"in": None, "out": None}])
 async def test_usage_of_zero_counts_as_not_reported(protocol, usage):
-    purse = Purse()
+    meter = CappedMeter()
     body = whole(protocol) | {"usage": reported(protocol, usage) if usage else usage}
-    reply = await answered(protocol, body, purse)
-    assert reply.usage.input == purse.bounds[0].input
+    reply = await answered(protocol, body, meter)
+    assert reply.usage.input == meter.bounds[0].input
     assert reply.usage.output == len("fine")
 
 

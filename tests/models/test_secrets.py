@@ -109,7 +109,7 @@ async def test_custom_headers_are_sent_and_never_shown():
     with ChatServer(script) as server, pytest.raises(AuthFailed) as caught:
         await to(server.url, environ={"OPENAI_CUSTOM_HEADERS": headers}).complete(say("x"))
     assert "Not for [secret], [secret], [secret]" in str(caught.value)
-    # In skills and replies an ordinary word stays what it is.
+    # In skills and replies an ordinary word stays unchanged.
     assert (
         hide_keys_in_use("gw-planted 0123456789abcdef01 research") == "[secret] [secret] research"
     )

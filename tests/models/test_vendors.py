@@ -1,4 +1,4 @@
-"""Where each vendor is, which key it wants, and what it does differently."""
+"""Each vendor's address, key and special parameters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Scripted parts for tests of the optimizer: items, outcomes, and an optimizer whose model says
-what a function tells it to.
+"""Scripted parts for tests of the optimizer: items, outcomes, and an optimizer whose replies
+come from a function.
 """
 
 from __future__ import annotations

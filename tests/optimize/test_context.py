@@ -218,10 +218,10 @@ def test_rejected_edits_are_listed_with_their_scores():
         0.25,
         (rejected,),
     )
-    told = render_memory([entry])
-    assert "Step 3: reject, score 0.500 -> 0.250; 2 of 8 rollouts failed" in told
-    assert "Shout." in told and "format" in told
-    assert "support_count" not in told
+    rendered = render_memory([entry])
+    assert "Step 3: reject, score 0.500 -> 0.250; 2 of 8 rollouts failed" in rendered
+    assert "Shout." in rendered and "format" in rendered
+    assert "support_count" not in rendered
     assert entry.failure_patterns[0].task_ids == ("a",)
 
 
@@ -233,7 +233,7 @@ def test_the_memory_is_bounded_and_drops_the_oldest_first():
     long = Proposal(Edit("append", content="x" * 5_000), "failure").record()
     edits = (long,) * 8
     entries = [StepMemory(step, "reject", 8, 2, (), 0.5, 0.25, edits) for step in range(1, 21)]
-    told = render_memory(entries)
-    assert len(told) < 13_000
-    assert "Step 20:" in told and "Step 1:" not in told
-    assert "earlier steps left out" in told and "characters left out" in told
+    rendered = render_memory(entries)
+    assert len(rendered) < 13_000
+    assert "Step 20:" in rendered and "Step 1:" not in rendered
+    assert "earlier steps left out" in rendered and "characters left out" in rendered

@@ -38,7 +38,7 @@ def server() -> Iterator[ParityServer]:
 
 
 @pytest.fixture(autouse=True)
-def a_key_that_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_dummy_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARITY_API_KEY", "not-a-key")
 
 

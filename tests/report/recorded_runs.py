@@ -312,8 +312,8 @@ async def improved(path: Path, *, skill: str = BEST, text: str = "billing") -> P
 
 
 def _effects(step: int, edits: Sequence[Edit], draw: random.Random) -> list[EditEffect]:
-    """The pool after a step: edits enter two per step, are measured better and better, and are
-    promoted or dropped after four steps.
+    """The pool after a step: edits enter two per step, are measured more and more precisely, and
+    are promoted or dropped after four steps.
     """
     effects = []
     for at, edit in enumerate(edits[: 2 * step]):

@@ -1,4 +1,4 @@
-"""The story of a run: what its events add up to, however it ended."""
+"""The story of a run, built from its events, for every way a run can end."""
 
 import subprocess
 import sys

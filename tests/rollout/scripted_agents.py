@@ -1,4 +1,4 @@
-"""A small setup to roll out in: arithmetic items, agents made of a function, and a run's journal
+"""A small setup for rollouts: arithmetic items, agents made of a function, and a run's journal
 and events on disk.
 """
 
@@ -34,7 +34,7 @@ def right(item: Item) -> str:
 
 @dataclass(frozen=True)
 class SolvingAgent:
-    """An agent whose whole mind is one async function."""
+    """An agent that is one async function."""
 
     solve: Solve
 

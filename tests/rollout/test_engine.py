@@ -47,14 +47,14 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(
     )
     assert [outcome.score for outcome in outcomes] == [Score(0), Score(1), Score(0), Score(1)]
     assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4)
-    told = {event.item: event for event in setup.finished()}
+    events = {event.item: event for event in setup.finished()}
     assert (
-        told["sum-001"].hard,
-        told["sum-001"].calls,
-        told["sum-001"].tokens,
-        told["sum-001"].usd,
+        events["sum-001"].hard,
+        events["sum-001"].calls,
+        events["sum-001"].tokens,
+        events["sum-001"].usd,
     ) == (1.0, 2, 35, 0.25)
-    assert {event.status for event in told.values()} == {"scored"}
+    assert {event.status for event in events.values()} == {"scored"}
 
 
 @pytest.mark.parametrize(

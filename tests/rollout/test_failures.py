@@ -1,4 +1,4 @@
-"""Promise 3: a failure of the infrastructure is not a score. A failure that stops a run stops it
+"""A failure of the infrastructure is not a score. A failure that stops a run stops it
 before more is spent.
 """
 

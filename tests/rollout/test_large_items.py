@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 COUNT, SIZE, LIMIT = 10_000, 100_000, 500
-ON_DISK = 100  # rows that the items share: each is read anew at every use, so memory would not tell
+ON_DISK = 100  # rows that the items share; each is read again at every use
 
 RUN = """
 import asyncio, json, sys

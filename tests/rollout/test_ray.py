@@ -65,7 +65,7 @@ def cluster() -> Iterator[Any]:
 
 
 class Adder:
-    """A model of the driver: does the sum it is asked, and knows its process."""
+    """A model of the driver: computes the requested sum and reports its process."""
 
     id = "practice/adder"
     context_window = 8000
@@ -91,7 +91,7 @@ class Adder:
 
 @dataclass(frozen=True)
 class Asking:
-    """Asks its model, then leaves a mark in `folder` and does there what `mark` says, once per
+    """Calls its model, writes a marker file in `folder`, then fails as `trouble` says, once per
     item.
     """
 

@@ -1,4 +1,4 @@
-"""Promise 4, budget before call: no cap is ever passed, not by one call, not over kills and
+"""The budget is checked before each call: no cap is ever exceeded, not even across kills and
 resumes.
 """
 
@@ -132,16 +132,16 @@ async def test_minutes_are_counted_over_all_processes_and_end_waiting(path: Path
 async def test_warnings_at_50_and_80_percent_are_not_repeated_after_a_resume(
     path: Path,
 ) -> None:
-    heard: list[BudgetWarning] = []
-    budget = Budget(BudgetSection(calls=10), Journal(path), on_warning=heard.append)
+    warnings: list[BudgetWarning] = []
+    budget = Budget(BudgetSection(calls=10), Journal(path), on_warning=warnings.append)
     for _ in range(7):
         await spend(budget)
-    assert [(warning.cap, warning.percent) for warning in heard] == [("calls", 50)]
-    assert heard[0].message == "50 % of the budget of 10 calls is used (5 calls)."
-    resumed = Budget(BudgetSection(calls=10), Journal(path), on_warning=heard.append)
+    assert [(warning.cap, warning.percent) for warning in warnings] == [("calls", 50)]
+    assert warnings[0].message == "50 % of the budget of 10 calls is used (5 calls)."
+    resumed = Budget(BudgetSection(calls=10), Journal(path), on_warning=warnings.append)
     for _ in range(3):
         await spend(resumed)
-    assert [warning.percent for warning in heard] == [50, 80]
+    assert [warning.percent for warning in warnings] == [50, 80]
 
 
 async def test_a_dollar_cap_refuses_models_without_a_price_before_anything_is_spent(
@@ -409,7 +409,7 @@ async def test_a_failed_journal_ends_waits_and_refuses_new_reservations(path: Pa
 
 
 class Server:
-    """Bills what really arrives, and knows what it has billed at every moment."""
+    """Bills the requests that arrive, and keeps the total."""
 
     def __init__(self) -> None:
         self.calls = self.tokens = 0
@@ -461,7 +461,7 @@ def test_no_interleaving_of_attempts_failures_and_resumes_exceeds_a_cap(
     async def process(some: list[tuple[int, int, int, bool]]) -> None:
         journal = Journal(path)
         budget = Budget(caps, journal)
-        async with asyncio.timeout(10):  # nobody waits for ever
+        async with asyncio.timeout(10):  # no reservation waits forever
             await asyncio.gather(*(attempt(budget, *one) for one in some))
         journal.close()
 

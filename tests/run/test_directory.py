@@ -1,5 +1,5 @@
-"""Promise 9, writes are whole: files complete or not at all, one writer, and a run resumes only
-with its own identity: what is recorded of it, and what counts as a change.
+"""Files are written completely or not at all, a run has one writer, and it resumes only with its
+own identity: what is recorded of it, and what counts as a change.
 """
 
 import json
@@ -282,7 +282,7 @@ def test_a_read_only_view_follows_a_run(tmp_path: Path) -> None:
         assert len(list(view.events.read())) == 3
         view.close()
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})):
-        assert RunDirectory.read(tmp_path / "run").finished is None  # it goes on
+        assert RunDirectory.read(tmp_path / "run").finished is None  # it was resumed
 
 
 def test_reading_a_folder_without_a_run_is_an_error_with_a_message(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One source for all faces: ordered, persisted, the same on replay, readable live."""
+"""The event log: ordered, persisted, the same on replay, readable live."""
 
 import sqlite3
 import subprocess
@@ -54,10 +54,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
-def hearing(path: Path) -> tuple[EventLog, list[Stored]]:
-    log, heard = EventLog(path), []
-    log.listen(heard.append)
-    return log, heard
+def log_with_listener(path: Path) -> tuple[EventLog, list[Stored]]:
+    log, received = EventLog(path), []
+    log.listen(received.append)
+    return log, received
 
 
 def test_events_are_read_back_in_order_with_their_types(path: Path) -> None:
@@ -73,11 +73,11 @@ def test_replayed_events_are_stored_once_and_listeners_get_the_stored_ones(
     path: Path,
 ) -> None:
     EventLog(path).emit(StageFinished(epoch=1, step=1, stage="gate", seconds=2.0))
-    log, heard = hearing(path)
+    log, received = log_with_listener(path)
     log.emit(StageFinished(epoch=1, step=1, stage="gate", seconds=0.001))
     assert [
         (stored.seq, stored.event.seconds)
-        for stored in heard
+        for stored in received
         if isinstance(stored.event, StageFinished)
     ] == [(1, 2.0)]
     assert len(list(log.read())) == 1
@@ -87,10 +87,10 @@ def test_a_rollout_that_succeeds_on_resume_replaces_its_failed_event(path: Path)
     EventLog(path).emit(
         replace(ROLLOUT, status="failed", hard=None, soft=None, failure="network: cut")
     )
-    log, heard = hearing(path)
+    log, received = log_with_listener(path)
     log.emit(ROLLOUT)
     assert [stored.event for stored in log.read()] == [ROLLOUT]
-    assert heard[0].seq == 2  # whoever follows live sees it as news
+    assert received[0].seq == 2  # live readers get it as a new event
 
 
 def test_a_resumed_run_is_unfinished_and_may_have_another_result(path: Path) -> None:
@@ -209,9 +209,9 @@ def test_another_process_can_follow_events_live(path: Path) -> None:
 
 
 def test_a_json_line_of_an_event_has_its_kind_and_number(path: Path) -> None:
-    log, heard = hearing(path)
+    log, received = log_with_listener(path)
     log.emit(Warned(what="w", message="m"))
-    line = as_json(heard[0])
+    line = as_json(received[0])
     assert {key: line[key] for key in ("seq", "kind", "what", "message")} == {
         "seq": 1,
         "kind": "Warned",
@@ -222,9 +222,9 @@ def test_a_json_line_of_an_event_has_its_kind_and_number(path: Path) -> None:
 
 def test_secrets_reach_neither_the_log_nor_its_listeners(path: Path) -> None:
     secret = remember_secret("zz-planted-in-an-event-1")
-    log, heard = hearing(path)
+    log, received = log_with_listener(path)
     log.emit(Warned(what="w", message=f"refused {secret}"))
-    assert heard[0].event == Warned(what="w", message="refused [secret]")
+    assert received[0].event == Warned(what="w", message="refused [secret]")
     assert secret.encode() not in b"".join(file.read_bytes() for file in path.parent.iterdir())
 
 

@@ -208,7 +208,7 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
 def evaluation(name: str, split: str, skill: str) -> EvaluationFinished:
     by_type = (
         {"math": TypeScore(3, 0.5, 0.5)} if split == "test" else {}
-    )  # nobody measures types on selection
+    )  # types are not measured on selection
     return EvaluationFinished(
         name=name,
         split=split,
@@ -403,7 +403,7 @@ def test_a_run_killed_between_an_event_and_its_files_has_identical_files(
 
         stop, again = int(sys.argv[2]), len(sys.argv) > 3
         with RunDirectory.open(sys.argv[1], RecordedIdentity({})) as run:
-            # heard before the files are: the event is stored, nothing else
+            # called before the files are written: only the event is stored
             def kill(stored):
                 if stored.seq == stop:
                     os.kill(os.getpid(), signal.SIGKILL)

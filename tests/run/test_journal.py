@@ -1,4 +1,4 @@
-"""Promise 1, paid once: a recorded effect is never run again, also after a kill."""
+"""A recorded effect is never run again, even after a kill."""
 
 import asyncio
 import os

@@ -1,6 +1,4 @@
-"""Promise 7, nothing secret on disk: keys planted wherever a key can come from are in no byte of
-the run directory.
-"""
+"""No secrets on disk: keys planted in every possible source are in no file of the run directory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +30,7 @@ PLANTED: Mapping[str, str] = {
 }
 
 
-class Blabbing:
+class KeyEcho:
     """A server that repeats every key it was sent, in its replies or in its errors."""
 
     id = "openai/blabbing"
@@ -55,7 +53,7 @@ async def test_no_file_of_the_run_directory_contains_a_key_from_any_variable(
     with RunDirectory.open(
         path, RecordedIdentity({"base_url": "http://me:url-password-77@host/v1", "said": said})
     ) as run:
-        model = RecordedModel(Blabbing(), run.journal, "agent")
+        model = RecordedModel(KeyEcho(), run.journal, "agent")
         await model.complete(Request((Message("user", said),), stage="rollout"))
         with pytest.raises(AuthFailed):
             await model.complete(Request((Message("user", said),), stage="rollout", purpose="fail"))

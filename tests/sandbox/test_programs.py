@@ -485,7 +485,7 @@ async def test_a_closed_pipe_ends_a_program_with_sigpipe(tmp_path: Path) -> None
 def test_the_clean_up_does_not_follow_links_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody may write there. A link to a folder of ours is not a folder that we made."""
+    """Every user may write there. A link to a folder is not a folder that skillfit made."""
     scratch, mine = tmp_path / "tmp", tmp_path / "mine"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))

@@ -1,4 +1,4 @@
-"""Edits change what they name and say what became of them. Units can be removed from a skill in any
+"""Edits change only their target and report the result. Units can be removed from a skill in any
 combination; headings and protected text stay.
 """
 

@@ -1,5 +1,5 @@
-"""Promise 5, protected is protected: 10,500 generated edit sequences and rewrites a run, with text
-made to break out.
+"""Protected regions never change: 10,500 generated edit sequences and rewrites, with text that
+tries to break out of a region.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The studio over real HTTP: its pages, its doors, and clients that leave in the middle."""
+"""The studio over real HTTP: its pages, access control, and clients that disconnect."""
 
 import asyncio
 import json
@@ -256,7 +256,7 @@ def test_new_runs_appear_in_the_list(tmp_path: Path) -> None:
 
 
 def test_clients_may_disconnect_at_any_time(tmp_path: Path) -> None:
-    """A stream is left dozens of times, before and while the journal is read."""
+    """Clients disconnect from a stream dozens of times, before and while the journal is read."""
     run = WrittenRun(tmp_path / "live")
     screening_run(tmp_path / "big", steps=30, items=100, rollouts=400)
     with studio_process(tmp_path) as running, running.client() as client:
@@ -817,7 +817,7 @@ def test_the_form_shows_the_values_of_the_chosen_config(tmp_path: Path) -> None:
 
 
 def _configured_run(run: Path, folder: Path) -> Path:
-    """A run whose config lay in `folder`."""
+    """A run whose config was in `folder`."""
     WrittenRun(run, {"env": {"folder": str(folder)}}).close()
     return run
 
@@ -844,7 +844,7 @@ def test_a_studio_started_elsewhere_finds_the_project_of_the_runs(
 def test_without_a_project_the_page_shows_the_command_to_start_a_studio_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """A run may come from somebody else, so it cannot open any folder that it names."""
+    """A run may come from another user, so it cannot open any folder that it names."""
     named = {"elsewhere": tmp_path / "other", "runs": tmp_path / "gone", "no config": tmp_path}
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.yaml").write_text("env: {}\n")
@@ -901,13 +901,13 @@ def test_the_printed_address_is_reachable_at_once(tmp_path: Path) -> None:
     class Reached(Exception):
         pass
 
-    def knock(link: str) -> None:
+    def visit(link: str) -> None:
         url = httpx.URL(link)
         socket.create_connection((url.host, url.port or 0), 5).close()
         raise Reached
 
     with pytest.raises(Reached):
-        serve_studio(tmp_path, announce=knock)
+        serve_studio(tmp_path, announce=visit)
 
 
 def _names_in(environment: Environment, template: str) -> set[str]:

@@ -59,8 +59,8 @@ needs_failing_disk = pytest.mark.skipif(
 
 
 def on_failing_disk(folder: Path, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` with an ext4 disk mounted at `folder`. When somebody
-    creates `folder` + ".fail", the disk becomes read-only as after an I/O error, with all files
+    """The command line that runs `command` with an ext4 disk mounted at `folder`. When
+    `folder` + ".fail" is created, the disk becomes read-only as after an I/O error, with all files
     still open; then `folder` + ".failed" appears.
     """
     folder.mkdir(parents=True, exist_ok=True)

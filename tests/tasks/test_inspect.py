@@ -261,8 +261,8 @@ async def test_closing_the_evaluator_cancels_running_rollouts(tmp_path: Path) ->
 
 
 async def test_each_model_call_runs_in_the_context_of_its_own_rollout(tmp_path: Path) -> None:
-    """Time limits live there: waiting for a slot stops the clock of the rollout that waits, not of
-    the one that came first.
+    """Time limits are in the context: waiting for a slot pauses the clock of the waiting rollout,
+    not of the first one.
     """
     asking: ContextVar[str] = ContextVar("asking")
     seen: dict[str, str] = {}
@@ -306,11 +306,11 @@ async def test_the_skill_can_be_copied_into_the_sandbox(tmp_path: Path) -> None:
     async with opened(task, tmp_path) as evaluator:
         attempt, score = await evaluator(package(tmp_path), task.items[3], 0)
     assert score.hard == 1
-    told = model.requests[0].messages[0]
+    message = model.requests[0].messages[0]
     assert (
-        told.role == "system"
-        and ".agents/skills/sums/SKILL.md" in told.content
-        and "Add carefully." not in told.content
+        message.role == "system"
+        and ".agents/skills/sums/SKILL.md" in message.content
+        and "Add carefully." not in message.content
     )
     results = [
         step.text.strip()

@@ -1,5 +1,5 @@
-"""An Inspect task through a whole program: rollouts in time and out of it, its logs in the run
-directory, the process ends.
+"""An Inspect task through a whole program: rollouts within and over their time limit, its logs in
+the run directory, and the end of the process.
 """
 
 from __future__ import annotations

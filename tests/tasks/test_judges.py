@@ -1,4 +1,4 @@
-"""Graders that ask a judge, with a judge that says what the test wants."""
+"""Graders that ask a judge, with a judge whose replies the test scripts."""
 
 from __future__ import annotations
 

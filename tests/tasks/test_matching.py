@@ -1,4 +1,4 @@
-"""Grading that takes long holds up nobody, and ends."""
+"""Long grading does not delay other work, and it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many big rows do not fill the memory."""
+"""Many big rows do not exhaust memory."""
 
 from __future__ import annotations
 

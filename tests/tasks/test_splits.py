@@ -313,12 +313,12 @@ def test_a_task_that_runs_its_items_is_split_by_id_when_their_text_is_the_same()
     same = [Item(str(at), {"input": "Help the customer."}) for at in range(20)]
     assert len(similar_groups(same)) == 1
     assert len(similar_groups(same, whole_rows=True)) == 20
-    told = [
+    rows = [
         Item(str(at), {"input": "Help the customer.", "metadata": {"case": sentence(at)}})
         for at in range(20)
     ]
     copy = Item("copy", {"input": "Help the customer.", "metadata": {"case": sentence(3) + "!"}})
-    groups = similar_groups([*told, copy], whole_rows=True)
+    groups = similar_groups([*rows, copy], whole_rows=True)
     assert [group for group in groups if len(group) > 1] == [[3, 20]]
 
 

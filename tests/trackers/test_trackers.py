@@ -46,7 +46,7 @@ def events(run: Path) -> list[Stored]:
         return list(view.events.read())
 
 
-def tell(tracker: Tracker, events: list[Stored]) -> None:
+def feed(tracker: Tracker, events: list[Stored]) -> None:
     for stored in events:
         tracker(stored)
 
@@ -55,10 +55,10 @@ def test_jsonl_has_each_event_once_after_a_kill_and_a_resume(
     tmp_path: Path, run: Path, events: list[Stored]
 ) -> None:
     path = tmp_path / "deep" / "events.jsonl"
-    tell(make_tracker(f"jsonl:{path}", run), events[:10])
+    feed(make_tracker(f"jsonl:{path}", run), events[:10])
     with path.open("a") as file:
         file.write('{"seq": 11, "half a li')
-    tell(make_tracker(f"jsonl:{path}", run), events)
+    feed(make_tracker(f"jsonl:{path}", run), events)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["seq"] for line in lines] == [stored.seq for stored in events]
     assert lines[0]["kind"] == "RunStarted"
@@ -68,12 +68,12 @@ def test_jsonl_refuses_a_file_that_holds_another_run(
     tmp_path: Path, run: Path, events: list[Stored]
 ) -> None:
     path = tmp_path / "events.jsonl"
-    tell(make_tracker(f"jsonl:{path}", run), events)
+    feed(make_tracker(f"jsonl:{path}", run), events)
     first = events[0]
     assert isinstance(first.event, RunStarted)
     other = Stored(first.seq, first.at, replace(first.event, run="another"))
     with pytest.raises(InputError, match="another run"):
-        tell(make_tracker(f"jsonl:{path}", run), [other, *events[1:]])
+        feed(make_tracker(f"jsonl:{path}", run), [other, *events[1:]])
     assert len(path.read_text().splitlines()) == len(events)
 
 
@@ -95,8 +95,8 @@ def test_mlflow_has_settings_scores_verdicts_and_the_best_skill_once(
 
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path / 'tracked.db'}"
-    tell(make_tracker(f"mlflow:{uri}", run), events[:-5])
-    tell(make_tracker(f"mlflow:{uri}", run), events)
+    feed(make_tracker(f"mlflow:{uri}", run), events[:-5])
+    feed(make_tracker(f"mlflow:{uri}", run), events)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("skillfit")
     assert experiment is not None
@@ -150,7 +150,7 @@ def test_an_unfinished_run_is_marked_and_found_again_on_resume(
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path / 'tracked.db'}"
     stopped = make_tracker(f"mlflow:{uri}", run)
-    tell(stopped, events[:-5])
+    feed(stopped, events[:-5])
     stopped.close()
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("skillfit")
@@ -158,7 +158,7 @@ def test_an_unfinished_run_is_marked_and_found_again_on_resume(
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "KILLED"
     resumed = make_tracker(f"mlflow:{uri}", run)
-    tell(resumed, events)
+    feed(resumed, events)
     resumed.close()
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED"
@@ -177,7 +177,7 @@ def test_an_mlflow_server_that_becomes_unreachable_does_not_stop_the_run(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.warns(UserWarning, match="The tracker mlflow is off for the rest of this run"):
-        tell(make_tracker("mlflow:http://127.0.0.1:9", run), events)
+        feed(make_tracker("mlflow:http://127.0.0.1:9", run), events)
 
 
 def test_a_listener_that_raises_is_disabled_and_does_not_stop_the_run(
@@ -190,7 +190,7 @@ def test_a_listener_that_raises_is_disabled_and_does_not_stop_the_run(
         raise KeyError("score")
 
     with pytest.warns(UserWarning, match=r"failing is off .*KeyError\('score'\)"):
-        tell(make_tracker(failing, run), events)
+        feed(make_tracker(failing, run), events)
     assert len(called) == 1 < len(events)
 
 
@@ -212,7 +212,7 @@ def test_an_unreachable_mlflow_server_is_called_only_a_few_times(
     with ThreadingHTTPServer(("127.0.0.1", 0), Gone) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.warns(UserWarning, match="The tracker mlflow is off"):
-            tell(make_tracker(f"mlflow:http://127.0.0.1:{server.server_port}", run), events)
+            feed(make_tracker(f"mlflow:http://127.0.0.1:{server.server_port}", run), events)
         server.shutdown()
     assert len(asked) == 3
 
@@ -220,8 +220,8 @@ def test_an_unreachable_mlflow_server_is_called_only_a_few_times(
 def test_tensorboard_files_are_read_back(tmp_path: Path, run: Path, events: list[Stored]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    tell(make_tracker(f"tensorboard:{tmp_path / 'tb'}", run), events)
-    tell(make_tracker(f"tensorboard:{tmp_path / 'tb'}", run), events)
+    feed(make_tracker(f"tensorboard:{tmp_path / 'tb'}", run), events)
+    feed(make_tracker(f"tensorboard:{tmp_path / 'tb'}", run), events)
     (folder,) = (tmp_path / "tb").iterdir()
     read = EventAccumulator(str(folder)).Reload()
     points = {
@@ -296,7 +296,7 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
         ),
     ]
     for _ in range(2):  # a run and its replay
-        tell(
+        feed(
             make_tracker(f"otel:{endpoint}", tmp_path),
             [Stored(seq, 1000.0 + seq, event) for seq, event in enumerate(said, start=1)],
         )
@@ -311,15 +311,15 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
     }
     assert len({span.span_id for span in spans}) == 5, "a replay makes no new spans"
     assert len({span.trace_id for span in spans}) == 1
-    told = {
+    attributes = {
         span.name: {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
         for span in spans
     }
-    assert told["reflect"]["gen_ai.request.model"] == "big"
-    assert told["reflect"]["gen_ai.provider.name"] == "anthropic"
-    assert told["step 1"]["gen_ai.usage.input_tokens"] == 100
-    assert told["run"]["gen_ai.usage.output_tokens"] == 20
-    assert told["run"]["skillfit.finish_reason"] == "improved"
+    assert attributes["reflect"]["gen_ai.request.model"] == "big"
+    assert attributes["reflect"]["gen_ai.provider.name"] == "anthropic"
+    assert attributes["step 1"]["gen_ai.usage.input_tokens"] == 100
+    assert attributes["run"]["gen_ai.usage.output_tokens"] == 20
+    assert attributes["run"]["skillfit.finish_reason"] == "improved"
 
 
 async def test_opentelemetry_gets_rollouts_and_their_model_calls(
@@ -407,7 +407,7 @@ def test_wandb_records_a_run_offline(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    tell(make_tracker("wandb:skillfit-test", run), events)
+    feed(make_tracker("wandb:skillfit-test", run), events)
     assert list(tmp_path.glob("wandb/offline-run-*"))
 
 

@@ -159,8 +159,8 @@ OPTIMIZER: dict[str, Reply] = {
 
 @dataclass
 class Script:
-    """What the server says. `optimizer` replaces stages, `agent` the agent's mind; a reply may be a
-    function of the call.
+    """What the server says. `optimizer` replaces stages, `agent` the agent's answers; a reply may
+    be a function of the call.
 
     A reply names the request it answers in its `model` field, so a journal shows which requests it
     holds the answers of.

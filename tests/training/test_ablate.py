@@ -79,14 +79,14 @@ async def test_a_line_that_all_others_depend_on_is_kept(
 ) -> None:
     """Its worth is far larger than that of most proposed edits, for which the prior is made."""
 
-    def answers_if_told(call: Call) -> str:
+    def answers_if_complete(call: Call) -> str:
         return knowing(call) if NEEDED in system(call) else "That is a colour."
 
     project = make_project(
         f"train.seed={seed}",
         rows=ROWS,
         skill=f"# Colours\n\n{NEEDED}\n{RULES}\n",
-        agent=answers_if_told,
+        agent=answers_if_complete,
     )
     found = await ablate(project.inputs(), project.folder / "run")
     line = next(unit for unit in found.event.units if unit.text == NEEDED)
@@ -99,8 +99,8 @@ async def test_the_score_of_a_skill_whose_lines_work_only_together_is_not_too_lo
     make_project: MakeProject, seed: int
 ) -> None:
     def answers_if_told_all(call: Call) -> str:
-        told = all(line in system(call) for line in ALL_NEEDED)
-        return knowing(call) if told else "That is a colour."
+        complete = all(line in system(call) for line in ALL_NEEDED)
+        return knowing(call) if complete else "That is a colour."
 
     lines = "\n".join(ALL_NEEDED)
     project = make_project(

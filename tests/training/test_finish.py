@@ -727,10 +727,11 @@ class TestPreflight:
         with pytest.raises(PreflightStopped):  # any letter will do, so the grader is blind, too
             await project.train()
         [report] = project.events(PreflightFinished)
-        told = {check.name: check for check in report.checks}
-        assert told["gold"].verdict == "warn" and "train-03" in told["gold"].message
+        checks = {check.name: check for check in report.checks}
+        assert checks["gold"].verdict == "warn" and "train-03" in checks["gold"].message
         assert (
-            "agent (openai/agent)" in told["keys"].message and "optimizer" in told["keys"].message
+            "agent (openai/agent)" in checks["keys"].message
+            and "optimizer" in checks["keys"].message
         )
 
     async def test_gold_answers_are_not_reported_as_checked_when_only_a_judge_grades(

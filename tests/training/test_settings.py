@@ -1,5 +1,5 @@
-"""Promise 8, every setting acts: each is read by the code that runs, and a changed value changes
-what a run asks or writes.
+"""Every setting has an effect: each is read by the code that runs, and a changed value changes the
+requests or files of a run.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ async def test_two_runs_with_equal_settings_have_the_same_requests_and_files(
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, str]]:
-    """What skillfit reads from settings, by object and name, anywhere but in the config room
-    itself.
+    """What skillfit reads from settings, by object and name, anywhere but in the config
+    package.
     """
     seen: set[tuple[int, str]] = set()
 

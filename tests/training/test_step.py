@@ -237,16 +237,16 @@ async def test_rollouts_of_the_next_step_start_before_the_verdict_only_with_a_la
 ) -> None:
     project = make_project("train.num_epochs=2", "train.batch_size=2", f"train.lag={lag}")
     await project.train()
-    told = [
+    order = [
         (event.step, type(event) is GateDecided)
         for event in project.events(Event)
         if (isinstance(event, StageStarted) and event.stage == "rollout")
         or (isinstance(event, GateDecided) and event.name.startswith("step_"))
     ]
-    judged = [step for step, verdict in told if verdict and step < 8]
+    judged = [step for step, verdict in order if verdict and step < 8]
     assert judged
     for step in judged:
-        assert (told.index((step + 1, False)) < told.index((step, True))) == (lag > 0)
+        assert (order.index((step + 1, False)) < order.index((step, True))) == (lag > 0)
 
 
 @pytest.mark.slow
