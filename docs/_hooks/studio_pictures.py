@@ -22,7 +22,7 @@ from shutil import which
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from skillfit.studio.web_app import Session, make_app
+from skillfit.studio.web_app import Session, make_app, make_web_server
 
 IMAGES = Path(__file__).parents[1] / "images"
 SIZES = {"desktop": (1280, 860), "phone": (390, 844)}
@@ -93,7 +93,7 @@ def served(runs: Path, project: Path) -> Iterator[str]:
         session = Session()
         app = make_app(runs, session, project=project)
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
+        server = make_web_server(config, app.state.studio)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

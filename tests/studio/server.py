@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from skillfit.studio.web_app import Session, make_app, make_server
+from skillfit.studio.web_app import Session, make_app, make_web_server
 
 SKILL = """---
 name: triage
@@ -69,7 +69,7 @@ def studio(
         links.append(f"{address}/?token={session.token}")
         app = make_app(runs, session, project=None if find_project else project or runs)
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-        server = make_server(config, app.state.studio)
+        server = make_web_server(config, app.state.studio)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

@@ -198,10 +198,10 @@ def serve_studio(
             timeout_graceful_shutdown=5,  # enough for a page that is being read
             server_header=False,
         )
-        make_server(config, app.state.studio).run([listening])
+        make_web_server(config, app.state.studio).run([listening])
 
 
-def make_server(config: uvicorn.Config, studio: Studio) -> uvicorn.Server:
+def make_web_server(config: uvicorn.Config, studio: Studio) -> uvicorn.Server:
     """A server that ends the streams of open pages before it shuts down. Otherwise it would wait
     for them, and cancel them with a traceback.
     """
