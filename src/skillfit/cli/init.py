@@ -299,7 +299,7 @@ def demo_command(
     lines = [
         line.as_text(story.diagnosis),
         f"The report: {near(write_report(result.run))}",
-        f"The project, to change and train again: {folder}",
+        f"Edit the project and train it again: {folder}",
     ]
     show(line.as_json(), "\n".join(lines), as_json)
 
