@@ -39,7 +39,7 @@ def test_the_demo_refuses_a_folder_with_other_files(shell: Shell, tmp_path: Path
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_demo_that_cannot_start_leaves_nothing_behind(
+def test_a_demo_that_cannot_start_leaves_no_files(
     made: bool, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

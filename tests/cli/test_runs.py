@@ -64,7 +64,7 @@ def test_ls_marks_a_best_score_that_fresh_rollouts_did_not_confirm(
     assert re.search(r"inconclusive +0\.\d+ +0\.\d+ \(not confirmed\)", row)
 
 
-def test_every_view_has_the_same_bill_after_a_later_check(shell: Shell, config: Path) -> None:
+def test_every_view_shows_the_same_usage_after_a_later_check(shell: Shell, config: Path) -> None:
     trained = shell("train", config, *SMALL, "--run", "runs/one", "--json").json
     assert shell("check", config, *SMALL, "--run", "runs/one", "--json").code == 0
     story = Run.open("runs/one").story
@@ -332,7 +332,7 @@ def test_verify_uses_the_grader_of_its_record(shell: Shell, config: Path) -> Non
     assert shell("verify", "here", "--json").json["recorded"] == pytest.approx(initial) != 0
 
 
-def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
+def test_verify_works_with_a_small_record(shell: Shell, run: Path) -> None:
     assert shell("verify", run, "--save", "record.json").code == 0
     record = json.loads(Path("record.json").read_text())
     assert (
@@ -370,7 +370,7 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_record_is_refused_and_the_damage_named(
+def test_a_damaged_record_is_refused_with_the_wrong_field(
     shell: Shell, written: str, why: str
 ) -> None:
     Path("record.json").write_text(written)
@@ -579,7 +579,7 @@ def test_init_refuses_wrong_settings_before_it_writes_anything(
     assert not Path("project").exists()
 
 
-def test_init_names_a_judge_for_a_grader_that_asks_one(shell: Shell) -> None:
+def test_init_sets_a_judge_for_a_grader_that_needs_one(shell: Shell) -> None:
     assert shell("init", "project", "--grader", "rubric").code == 0
     assert load_config(Path("project/skillfit.yaml")).model.judge is not None
 

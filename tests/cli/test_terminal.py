@@ -198,7 +198,7 @@ def test_plain_lines_are_readable_sentences() -> None:
         ("test_final", "test", "test final: last skill scores 0.500 on 4 test items"),
     ],
 )
-def test_a_score_says_whose_it_is_and_on_which_split(name: str, split: str, said: str) -> None:
+def test_a_score_names_its_skill_and_its_split(name: str, split: str, said: str) -> None:
     measured = replace(BASELINE, name=name, split=split, hard=0.5, soft=0.5, scored=4, planned=4)
     assert event_lines(measured) == [said]
 

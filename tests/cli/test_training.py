@@ -307,7 +307,7 @@ def test_a_run_that_recorded_a_scripted_model_without_its_folder_is_resumed(
     assert resumed.code in (3, 4) and "Resuming where the run stopped" in resumed.err
 
 
-def test_rollouts_say_which_settings_of_the_config_they_replace(shell: Shell, config: Path) -> None:
+def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     own.write_text(
         "_base_: skillfit.yaml\nenv: {limit: 12}\ntrain: {num_epochs: 9}\n"
@@ -322,9 +322,7 @@ def test_rollouts_say_which_settings_of_the_config_they_replace(shell: Shell, co
     assert Run.open("r").config.budget.rollouts == 120
 
 
-def test_a_setting_of_the_config_that_rollouts_leave_alone_is_not_mentioned(
-    shell: Shell, config: Path
-) -> None:
+def test_the_rollouts_option_does_not_report_settings_it_keeps(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     text = config.read_text().replace("  num_epochs: 3\n", "")
     own.write_text(f"{text}evaluation: {{preflight: false}}\nbudget: {{rollouts: 120}}\n")

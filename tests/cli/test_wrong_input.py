@@ -163,7 +163,7 @@ def test_a_run_directory_that_is_a_file(shell: Shell, config: Path, tmp_path: Pa
     one_sentence(shell("train", config, "--run", "file"), "is a file, not a directory")
 
 
-def test_a_run_directory_that_holds_other_things(shell: Shell, config: Path) -> None:
+def test_a_run_directory_with_other_files(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--run", config.parent), "holds other files")
 
 

@@ -252,11 +252,11 @@ def test_other_modules_use_the_policy_and_not_the_class_of_a_failure():
         "match failure:\n    case Refused(): pass",
     ],
 )
-def test_every_way_to_ask_for_the_class_of_a_failure_is_found(code):
+def test_every_kind_of_check_of_a_failures_class_is_found(code):
     assert "Refused" in {name for _, name in asked_classes(code)}
 
 
-def test_a_probe_passes_when_a_model_answered_and_not_when_something_else_did():
+def test_a_probe_passes_only_when_a_model_answered():
     assert policy_of(BadReply("empty")).answered and policy_of(CutOff("long")).answered
     others = (NoReply("a web page"), Refused("no"), AuthFailed("bad key"), NetworkFailed("reset"))
     assert not any(policy_of(failure).answered for failure in others)

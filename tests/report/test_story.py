@@ -157,7 +157,7 @@ async def test_a_run_that_did_not_improve_returns_the_initial_skill(tmp_path: Pa
     ("verdict", "doubt"),
     [("improved", ""), ("inconclusive", ", not confirmed"), ("", ", not verified")],
 )
-async def test_a_tile_says_whether_its_score_is_a_result(
+async def test_a_tile_states_whether_its_score_is_a_result(
     tmp_path: Path, verdict: str, doubt: str
 ) -> None:
     run = WrittenRun(tmp_path / "run")
@@ -476,7 +476,7 @@ def test_the_story_names_the_reached_budget(tmp_path: Path) -> None:
     assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
 
 
-async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
+async def test_a_story_has_the_isolation_of_the_last_rollout(
     tmp_path: Path,
 ) -> None:
     run = WrittenRun(tmp_path / "run")

@@ -64,7 +64,7 @@ def test_jsonl_has_each_event_once_after_a_kill_and_a_resume(
     assert lines[0]["kind"] == "RunStarted"
 
 
-def test_jsonl_refuses_a_file_that_holds_another_run(
+def test_jsonl_refuses_a_file_of_another_run(
     tmp_path: Path, run: Path, events: list[Stored]
 ) -> None:
     path = tmp_path / "events.jsonl"
