@@ -285,7 +285,7 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "expected"),
     [
         (
             "budget",
@@ -299,7 +299,7 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
     ],
 )
 async def test_runs_that_ended_early_report_no_result(
-    tmp_path: Path, reason: str, said: str
+    tmp_path: Path, reason: str, expected: str
 ) -> None:
     run = WrittenRun(tmp_path / "run")
     run.measured("baseline", "old", 3 / 8)
@@ -308,7 +308,7 @@ async def test_runs_that_ended_early_report_no_result(
     run.finish(reason, BEST)
     run.close()
     story = read_story(tmp_path / "run")
-    assert story.verdict.startswith(said)
+    assert story.verdict.startswith(expected)
     assert [(edit.text, edit.mean) for edit in story.edits] == [(ADDED, None)]
     assert story.failed == (reason == "infrastructure")
 

@@ -387,8 +387,8 @@ async def test_handoff_prompts_are_answered(tmp_path: Path) -> None:
     with browser(tmp_path) as client:
         assert "Merge these." in client.get("/handoff/run").text
         form = {"csrf": csrf_of(client), "do": "answer", "text": "{}"}
-        said = client.post("/act/run", data=form | {"target": "../../x"}).text
-        assert "No prompt" in said
+        response = client.post("/act/run", data=form | {"target": "../../x"}).text
+        assert "No prompt" in response
         client.post("/act/run", data=form | {"target": "merge-1"})
         assert "All prompts are answered" in client.get("/handoff/run").text
     assert (tmp_path / "run" / "handoff" / "merge-1.answer.md").read_text() == "{}"
