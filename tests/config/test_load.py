@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.config import Config, load_config
@@ -496,7 +496,6 @@ def test_a_function_and_a_folder_beside_the_config_are_found(tmp_path: Path) -> 
     )
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -141,7 +141,7 @@ EDITS = st.one_of(
 POOLS = st.lists(EDITS, min_size=1, max_size=12).map(lambda edits: pool_of(*edits))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(POOLS, st.integers(0, 1000), st.sets(st.integers(0, 11)))
 def test_rivals_are_never_combined_and_dependencies_always_are(pool, seed, promoted):
     for at, one in enumerate(list(pool.edits.values())):
@@ -156,7 +156,7 @@ def test_rivals_are_never_combined_and_dependencies_always_are(pool, seed, promo
             assert pool.edits[key].status != "dropped"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(POOLS, st.integers(0, 1000))
 def test_the_text_of_an_arm_is_the_base_with_its_edits(pool, seed):
     for arm in pool.draw(str(seed), 8, pool.shares()):
@@ -165,7 +165,7 @@ def test_the_text_of_an_arm_is_the_base_with_its_edits(pool, seed):
         assert arm.skill.body.count("rule one") <= 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(EDITS, min_size=1, max_size=12), st.integers(0, 1000))
 def test_draws_depend_only_on_the_key(edits, seed):
     one, two = pool_of(*edits), pool_of(*edits)
@@ -201,7 +201,7 @@ def test_uncertain_promoted_edits_are_left_out_of_a_tenth_of_the_rollouts():
     assert {arm.edits for arm in arms} == {("s0001e01", "s0001e02"), ("s0001e01",)}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.sets(st.integers(0, 7), max_size=2), min_size=1, max_size=6), st.integers())
 def test_an_item_avoids_edits_written_from_it_where_an_arm_without_them_exists(sources, seed):
     named = tuple(tuple(f"i{at:03d}" for at in sorted(found)) for found in sources)

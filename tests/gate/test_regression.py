@@ -159,7 +159,7 @@ def test_an_edit_without_data_has_an_unknown_effect():
     assert (effect.mean, effect.z) == (0.0, 0.0) and effect.sd == pytest.approx(found.scales.edit)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000))
 def test_warm_and_cold_starts_give_the_same_fit(seed):
     """With the spreads held fixed, the mode does not depend on the starting point."""

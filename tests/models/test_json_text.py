@@ -19,7 +19,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(VALUES)
 def test_every_json_value_is_read_by_both_parsers(value: Any) -> None:
     for ascii_only in (True, False):
@@ -147,7 +147,7 @@ SNIPPETS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(SNIPPETS | st.text(max_size=5), max_size=40).map("".join))
 def test_any_text_is_a_usable_value_or_a_value_error(text: str) -> None:
     for parse in (parse_json, parse_model_json):

@@ -184,7 +184,7 @@ async def test_a_cancelled_waiter_does_not_block_others():
     assert limiter.in_flight == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -59,7 +59,7 @@ def test_a_reply_that_stops_midway_is_never_completed(cut):
         reply_form(dict).parse(GOOD[:cut])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.text(),

@@ -2,7 +2,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.errors import InfrastructureError
@@ -69,7 +69,6 @@ async def test_failures_and_successes_are_grouped_separately_in_planned_order():
     ]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 1.0, None]), min_size=1, max_size=12),
     st.randoms(use_true_random=False),

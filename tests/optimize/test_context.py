@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.optimize.context import (
@@ -138,7 +138,6 @@ def test_items_of_other_splits_never_reach_the_optimizer(split):
         )
 
 
-@settings(deadline=None)
 @given(st.text(max_size=2_000), st.integers(50, 500))
 def test_the_note_states_exactly_how_much_was_cut(text, room):
     short = head_and_tail(text, room)
@@ -152,7 +151,6 @@ def test_the_note_states_exactly_how_much_was_cut(text, room):
     assert text.startswith(short[: mark.start()]) and text.endswith(short[mark.end() :])
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=20), st.integers(0, 50_000))
 def test_shares_fit_the_available_space_and_the_smallest_are_filled_first(sizes, room):
     shares = fair_shares(sizes, room)

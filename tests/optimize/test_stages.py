@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed, Refused
@@ -557,7 +557,6 @@ def test_each_pair_policy_keeps_its_kinds_of_pairs(policy, kept):
     assert [p.item.id for p in keep_pairs(PAIRS, policy)] == kept
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 8))
 async def test_topping_up_rolls_out_items_in_planned_order_until_enough_changed(changed, target):
     order = [item(str(n)) for n in range(len(changed))]

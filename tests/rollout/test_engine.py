@@ -77,9 +77,7 @@ async def test_with_low_concurrency_rollouts_of_one_skill_run_consecutively(
     assert [outcome.item_id for outcome in outcomes] == [item.id for item in items(6)]
 
 
-@settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(6)))
 def test_outcomes_are_in_planned_order_whatever_order_they_finish_in(
     tmp_path_factory: pytest.TempPathFactory, order: list[int]
@@ -432,7 +430,7 @@ async def test_a_rollout_that_reports_nothing_is_one_call_of_unknown_price(
     assert (outcome.usage.calls, outcome.usage.usd) == (1, None)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0.01, 0.05), min_size=1, max_size=40), st.integers(1, 8))
 def test_costs_that_differ_by_a_factor_of_five_do_not_exceed_the_cap(
     costs: list[float], at_once: int

@@ -427,7 +427,7 @@ ATTEMPTS = st.tuples(st.integers(1, 50), st.integers(0, 100), st.integers(0, 4),
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(ATTEMPTS, min_size=1, max_size=25),
     st.one_of(st.none(), st.integers(1, 15)),

@@ -394,7 +394,7 @@ async def test_a_finished_run_in_a_read_only_folder_can_be_read(path: Path) -> N
         path.parent.chmod(0o700)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=12

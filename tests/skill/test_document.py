@@ -265,7 +265,7 @@ lines = st.lists(st.sampled_from(["a", "b", "a long line " * 20, "", "- x", "+ y
 texts = st.builds(lambda rows, end: "\n".join(rows) + end, lines, st.sampled_from(["", "\n"]))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(texts, texts, st.booleans(), st.booleans())
 def test_the_patch_program_turns_the_old_file_into_the_new_one(
     tmp_path: Path, old: str, new: str, crlf: bool, bom: bool

@@ -540,7 +540,7 @@ hostile = st.binary(min_size=1, max_size=10).map(make_skill)
 
 
 @pytest.mark.slow
-@settings(max_examples=4000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4000, suppress_health_check=list(HealthCheck))
 @given(st.one_of(markdown, hostile), st.sampled_from(["paragraph", "line"]), st.data())
 def test_any_subset_of_units_can_be_removed_in_any_order(
     skill: Skill, by: str, data: st.DataObject

@@ -36,7 +36,7 @@ from skillfit.skill.regions import (
     with_examples,
 )
 
-thousands = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+thousands = {"suppress_health_check": list(HealthCheck)}
 
 MARKERS = [
     f"<!-- {kind}_{edge} -->"

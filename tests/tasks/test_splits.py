@@ -41,7 +41,7 @@ def items_of_types(types: list[str]) -> list[Item]:
 ratios = st.tuples(*[st.integers(1, 9)] * 3).map(lambda parts: tuple(float(part) for part in parts))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
 def test_generated_splits_use_every_item_once_and_match_the_ratio(
     types: list[str], ratio: tuple[float, float, float], seed: int
@@ -56,7 +56,7 @@ def test_generated_splits_use_every_item_once_and_match_the_ratio(
         assert all(item.split == name for item in made[name])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
 def test_every_type_matches_the_ratio(
     types: list[str], ratio: tuple[float, float, float], seed: int
@@ -68,7 +68,7 @@ def test_every_type_matches_the_ratio(
             assert abs(there[kind] - count * part / sum(ratio)) < 2.5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(5, 40), st.integers(0, 99), st.randoms())
 def test_generated_splits_depend_on_ids_and_seed_and_not_on_order(
     count: int, seed: int, shuffle: random.Random
@@ -89,7 +89,7 @@ def test_skillopts_ratio_gives_its_counts() -> None:
     assert [len(made[name]) for name in SPLITS] == [35, 18, 124]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 4), min_size=6, max_size=15), st.integers(0, 9))
 def test_near_duplicates_are_in_the_same_split(sizes: list[int], seed: int) -> None:
     items = [

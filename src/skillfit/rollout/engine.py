@@ -46,7 +46,7 @@ from skillfit.plain_text import shorten
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.budget import Remaining
 from skillfit.run.events import EventLog, RolloutFinished
-from skillfit.run.journal import ABANDONED, Journal
+from skillfit.run.journal import ABANDONED, ROLLOUTS, Journal
 from skillfit.run.records import StageName
 from skillfit.tasks.item import Attempt, Grader, Item, Reported, Score, ScoredAttempt
 
@@ -669,7 +669,6 @@ class _Planned:
     def _journal_key(self) -> str:
         request = self.request
         parts = [
-            "rollout",
             self.series,
             request.arm.skill.hash,
             request.item.fingerprint(),
@@ -677,7 +676,7 @@ class _Planned:
         ]
         if self.instruction:
             parts.append(hashlib.sha256(self.instruction.encode()).hexdigest()[:16])
-        return "/".join(parts)
+        return ROLLOUTS + "/".join(parts)
 
     @property
     def loss_key(self) -> str:

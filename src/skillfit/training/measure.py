@@ -42,6 +42,7 @@ from skillfit.run.directory import (
     models_identity,
 )
 from skillfit.run.events import AblationFinished, RunStarted
+from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import UnitWorth
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
@@ -150,7 +151,7 @@ def _most_rollouts(path: Path, series: str, most: int) -> int:
     if not (path / JOURNAL).is_file():
         return most
     with closing(RunView.open(path)) as view:
-        return MOST_TRAINING_ROLLOUTS if view.journal.count(f"rollout/{series}/") else most
+        return MOST_TRAINING_ROLLOUTS if view.journal.count(f"{ROLLOUTS}{series}/") else most
 
 
 def _evaluation_identity(inputs: Inputs) -> EvaluationIdentity:
@@ -248,7 +249,7 @@ async def ablate(
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
             work = AblationRollouts(inputs, engine, run, parts, items)
-            recorded = run.journal.count(f"rollout/{ABLATE}/")  # of an earlier call, paid for
+            recorded = run.journal.count(f"{ROLLOUTS}{ABLATE}/")  # of an earlier call, paid for
             plan = work.plan(AblationIdentity.recorded_plan(run.journal))
             await work.roll_out(plan, total if rollouts else max(total, recorded))
             found = work.measured()
