@@ -179,7 +179,7 @@ def test_a_reorganised_data_set_is_reported_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", benchmark_names())
-def test_without_network_the_error_says_what_to_download_and_where_to_put_it(
+def test_the_error_without_network_names_the_download_and_its_folder(
     name: str, no_user_data: Path
 ) -> None:
     with socket.socket() as closed:

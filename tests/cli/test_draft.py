@@ -292,7 +292,7 @@ async def test_a_grader_that_does_not_fit_the_answers_is_replaced(
     assert await fitting_grader(check, tasks) == grader
 
 
-def test_fewer_tasks_than_asked_for_are_reported(
+def test_fewer_tasks_than_requested_are_reported(
     shell: Shell, tmp_path: Path, skill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "test")

@@ -174,9 +174,9 @@ def test_an_interrupted_run_prints_the_resume_command_and_pays_nothing_twice(
     for _ in range(presses):
         running.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    _, told = running.communicate(timeout=60)
-    assert running.returncode == 130, told
-    assert "Resume with: skillfit resume" in told and "Traceback" not in told
+    _, output = running.communicate(timeout=60)
+    assert running.returncode == 130, output
+    assert "Resume with: skillfit resume" in output and "Traceback" not in output
     paid = _rollouts(tmp_path / "here")
     assert Run.open(tmp_path / "here").finish_reason == "unfinished"
     ended = shell("resume", "here", "--json").json
@@ -226,10 +226,10 @@ def test_help_imports_no_heavy_modules() -> None:
         "import sys; from skillfit.cli.app import main\n"
         "try: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
     )
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    loaded = json.loads(told.splitlines()[-1].replace("'", '"'))
+    loaded = json.loads(output.splitlines()[-1].replace("'", '"'))
     heavy = {
         "openai",
         "anthropic",

@@ -151,7 +151,7 @@ def test_another_model_keeps_the_address_only_with_the_same_provider(
 
 @pytest.mark.parametrize("key", ["env.grader", "evaluation.ship_grader"])
 @pytest.mark.parametrize("as_section", [False, True])
-def test_a_grader_replaces_the_one_below_as_a_whole(
+def test_a_grader_replaces_an_inherited_one_completely(
     tmp_path: Path, key: str, as_section: bool
 ) -> None:
     section, _, name = key.partition(".")

@@ -503,7 +503,7 @@ def test_evaluate_needs_no_gate(project: Path) -> None:
     assert measured.tally.scored == 4
 
 
-def test_no_more_attempts_run_than_the_agent_has_slots_for(project: Path) -> None:
+def test_concurrent_attempts_are_limited_to_the_agents_slots(project: Path) -> None:
     running, most = 0, 0
 
     class OneAtATime:
@@ -594,7 +594,7 @@ def edit_identity(here: Path) -> Callable[[Callable[[dict[str, Any]], None]], No
     return edit
 
 
-def test_an_agent_may_leave_out_everything_but_attempt() -> None:
+def test_an_agent_needs_only_the_method_attempt() -> None:
     class Plain:
         async def attempt(self, skill: Any, item: Any, context: Any) -> Any: ...
 
