@@ -26,16 +26,16 @@ class Gate:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x = 1\ny = 1 / 0\n", r"mine\.py:2: ZeroDivisionError"),
         ("def f(:\n", r"mine\.py:1: SyntaxError"),
         ("import sys\nsys.exit(0)\n", r"mine\.py:2: SystemExit: 0"),
     ],
 )
-def test_an_error_in_a_user_file_is_reported_with_its_line(tmp_path, text, said):
+def test_an_error_in_a_user_file_is_reported_with_its_line(tmp_path, text, message):
     (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         load_object("mine.py:evaluate", tmp_path)
 
 

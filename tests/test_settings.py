@@ -75,7 +75,7 @@ def _refusal(settings: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "sentence"),
     [
         (
             {"evaluation": {"must_pass": "item-1"}},
@@ -105,9 +105,9 @@ def _refusal(settings: dict[str, Any]) -> str:
     ],
 )
 def test_a_message_names_the_setting_what_was_found_and_what_is_expected(
-    settings: dict[str, Any], said: str
+    settings: dict[str, Any], sentence: str
 ) -> None:
-    assert _refusal(settings) == said
+    assert _refusal(settings) == sentence
 
 
 def test_a_long_value_is_cut() -> None:

@@ -277,7 +277,7 @@ def measure_large(folder: Path) -> list[Measure]:
     used = json.loads(live.read_text())
     share = 100 * used / _WATCHED
     page = f"the studio's page of a run with {steps} steps and {rollouts:,} rollouts, first request"
-    text = f"its live updates while it goes on, {_WATCHED} s: {share:.1f} % of a core"
+    text = f"its live updates while it runs, {_WATCHED} s: {share:.1f} % of a core"
     return [
         Measure(page, *first, "< 1 s"),
         Measure("and the next", *again, "< 1 s"),

@@ -91,12 +91,12 @@ async def test_files_and_the_instruction_follow_the_item(tmp_path: Path) -> None
         SKILL, asked, AttemptContext(instruction="Say which rule you used.")
     )
 
-    said = model.requests[0].messages[-1].content
+    prompt = model.requests[0].messages[-1].content
     assert (
-        said.index("Sum it.")
-        < said.index("table.csv")
-        < said.index("1,2")
-        < said.index("Say which rule you used.")
+        prompt.index("Sum it.")
+        < prompt.index("table.csv")
+        < prompt.index("1,2")
+        < prompt.index("Say which rule you used.")
     )
 
 

@@ -135,7 +135,7 @@ async def test_an_error_of_the_program_is_never_an_answer(
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("stderr", "kind"),
     [
         ("Invalid API key · Please run /login", "auth"),
         ('API Error: 401 {"type":"error","error":{"type":"authentication_error"}}', "auth"),
@@ -156,10 +156,10 @@ async def test_an_error_of_the_program_is_never_an_answer(
     ],
 )
 async def test_the_failure_kind_comes_from_the_programs_error_message(
-    fake: StandIn, said: str, kind: str
+    fake: StandIn, stderr: str, kind: str
 ) -> None:
     with pytest.raises(ModelError) as failed:
-        await fake.attempt(Item("q", {"input": f"STDERR {said}"}))
+        await fake.attempt(Item("q", {"input": f"STDERR {stderr}"}))
 
     assert failed.value.kind == kind
 

@@ -258,7 +258,7 @@ async def test_a_long_file_is_read_page_by_page(tmp_path: Path) -> None:
     assert read.splitlines() == lines and offset > 1
 
 
-async def test_reading_begins_at_the_offset_the_model_asks_for(tmp_path: Path) -> None:
+async def test_reading_begins_at_the_requested_offset(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("one\ntwo\nthree\n")
     item = Item("i1", {"input": "Read it.", "files": ["notes.txt"]}, base=tmp_path)
     with_number = ToolCall("c1", "read", '{"path": "notes.txt", "offset": 2}')

@@ -119,7 +119,7 @@ def test_the_content_of_the_agents_file_is_part_of_the_run_identity(tmp_path: Pa
     assert read_inputs(load_config(config)).identity() != before
 
 
-def test_an_agent_object_may_be_named_too(tmp_path: Path) -> None:
+def test_an_agent_object_can_be_named_in_the_config(tmp_path: Path) -> None:
     config = project(tmp_path, env={"agent": "agent.py:Doubling"})
     (tmp_path / "agent.py").write_text(
         """

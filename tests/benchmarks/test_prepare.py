@@ -120,7 +120,7 @@ def test_an_interrupted_download_leaves_no_file(no_user_data: Path) -> None:
     assert not [path for path in no_user_data.rglob("*") if path.is_file()]
 
 
-def test_a_mirror_that_cannot_be_reached_is_named_instead_of_the_hub() -> None:
+def test_an_unreachable_mirror_is_named_instead_of_the_hub() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -136,7 +136,7 @@ def test_a_mirror_without_the_data_is_named_instead_of_the_hub() -> None:
     assert raised.message.startswith(server.url) and "answers 404" in raised.message
 
 
-def test_a_mirror_that_sends_no_list_of_files_is_named() -> None:
+def test_a_mirror_without_a_list_of_files_is_reported() -> None:
     with FileServer({TREE: b"<html>Please sign in</html>"}) as server:
         raised = error_of("searchqa", server.url)
     assert raised.message.startswith(server.url)
@@ -144,7 +144,7 @@ def test_a_mirror_that_sends_no_list_of_files_is_named() -> None:
 
 
 @pytest.mark.parametrize("address", ["mirror", "ftp://mirror", "http://", "http://mirror:many"])
-def test_a_mirror_that_is_no_address_is_refused(
+def test_an_invalid_mirror_address_is_refused(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert error_of("searchqa", address).message == f"--mirror: {address!r} is not an address."
@@ -179,7 +179,7 @@ def test_a_reorganised_data_set_is_reported_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", benchmark_names())
-def test_without_network_the_error_says_what_to_download_and_where_to_put_it(
+def test_the_error_without_network_names_the_download_and_its_folder(
     name: str, no_user_data: Path
 ) -> None:
     with socket.socket() as closed:
@@ -193,7 +193,7 @@ def test_without_network_the_error_says_what_to_download_and_where_to_put_it(
     assert find_benchmark(name).licence
 
 
-def test_make_takes_a_local_copy_with_or_without_splits(tmp_path: Path) -> None:
+def test_make_reads_a_local_copy_with_or_without_splits(tmp_path: Path) -> None:
     (tmp_path / "copy" / "data").mkdir(parents=True)
     (tmp_path / "copy" / "data" / "train.parquet").write_bytes(parquet(rows()))
     result = make("searchqa", tmp_path / "copy")

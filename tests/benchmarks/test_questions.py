@@ -121,7 +121,7 @@ def test_the_right_option_is_found_by_position_label_or_text() -> None:
         assert right_option(given, options) is None, given
 
 
-def test_shuffling_keeps_labels_in_order_and_depends_on_the_seed_alone() -> None:
+def test_shuffling_keeps_labels_in_order_and_depends_only_on_the_seed() -> None:
     options = [Option(label, f"text {label}") for label in "ABCDE"]
     orders = {tuple(option.text for option in shuffled(options, f"42/{n}")) for n in range(50)}
     assert len(orders) > 30

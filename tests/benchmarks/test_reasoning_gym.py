@@ -17,7 +17,7 @@ pytest.importorskip("reasoning_gym")
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "letter_counting", "propositional_logic", "maze"])
-async def test_the_packages_own_verifier_grades(name: str) -> None:
+async def test_answers_are_graded_by_the_packages_verifier(name: str) -> None:
     task = load_task(EnvSection(tasks=f"reasoning_gym:{name}?size=40&seed=3"))
     assert len(task.items) == 40 and task.grader is not None
     assert await prove_gold(task) == []
@@ -34,7 +34,7 @@ async def test_an_answer_in_another_format_is_right_if_the_verifier_accepts_it()
     assert score.hard == 1
 
 
-def test_items_depend_on_the_options_alone() -> None:
+def test_items_depend_only_on_the_options() -> None:
     def inputs(options: str) -> list[str]:
         task = load_task(EnvSection(tasks=f"reasoning_gym:chain_sum?size=20&{options}"))
         return [item.input for item in task.items]

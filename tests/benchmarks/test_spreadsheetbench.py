@@ -173,7 +173,7 @@ async def test_a_program_that_fits_only_the_first_workbook_scores_half() -> None
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "problem"),
     [
         ("raise ValueError('no luck')", "ValueError: no luck"),
         ("print('done')", "did not save output.xlsx"),
@@ -182,11 +182,11 @@ async def test_a_program_that_fits_only_the_first_workbook_scores_half() -> None
         ("import os\nos.listdir('/root/.ssh')", "workbooks are wrong"),
     ],
 )
-async def test_a_program_that_saves_no_workbook_scores_0(program: str, said: str) -> None:
+async def test_a_program_that_saves_no_workbook_scores_0(program: str, problem: str) -> None:
     task = single()
     assert task.grader is not None
     score = await task.grader.grade(task.items[0], Attempt(fenced(program + "\n")))
-    assert score.hard == score.soft == 0 and said in score.feedback
+    assert score.hard == score.soft == 0 and problem in score.feedback
 
 
 async def test_an_endless_program_is_killed_and_its_earlier_workbook_is_not_graded() -> None:

@@ -152,9 +152,12 @@ async def test_patches_that_do_not_resolve_the_issue_score_0(sample: Task) -> No
     assert wrong.feedback == (
         "1 of 1 tests for the issue fail; 0 tests that passed before fail now."
     )
-    for answer, said in (("no diff here", "Nothing was changed"), ("```diff\nx\n```", "not apply")):
+    for answer, expected in (
+        ("no diff here", "Nothing was changed"),
+        ("```diff\nx\n```", "not apply"),
+    ):
         score = await grader.grade(item, Attempt(answer))
-        assert score.hard == 0 and said in score.feedback
+        assert score.hard == 0 and expected in score.feedback
 
 
 async def test_a_patch_in_the_answer_counts_for_chat_agents(sample: Task) -> None:

@@ -15,8 +15,8 @@ def test_eval_of_several_models_has_one_budget(
     models = ("--model", "openai/one", "--model", "openai/two")
     with ChatServer(lambda call: "billing") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        said = shell("eval", config, *models, "--run", "both", "budget.calls=45", "--json")
-    assert said.code == 5 and "budget of 45 calls is reached" in said.err
+        result = shell("eval", config, *models, "--run", "both", "budget.calls=45", "--json")
+    assert result.code == 5 and "budget of 45 calls is reached" in result.err
     assert len(server.calls) == 45
 
 
@@ -26,8 +26,8 @@ def test_both_measurements_of_verify_have_one_budget(
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
     with ChatServer(lambda call: "no such category") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        said = shell(
+        result = shell(
             "verify", finished / "run", "model.agent=openai/one", "budget.calls=100", "--json"
         )
-    assert said.code == 5 and "budget of 100 calls is reached" in said.err
+    assert result.code == 5 and "budget of 100 calls is reached" in result.err
     assert len(server.calls) == 100

@@ -18,11 +18,11 @@ from tests.cli.cli_project import Shell, project
 def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     shell: Shell, tmp_path: Path
 ) -> None:
-    said = shell("demo", "--plain", "--dir", "here")
-    assert said.code == 0, said.err
-    assert said.out.startswith("improved") and "report.html" in said.out
-    assert "practice models (no language model)" in said.err
-    assert "promoted s0" in said.err and "dropped" in said.err
+    output = shell("demo", "--plain", "--dir", "here")
+    assert output.code == 0, output.err
+    assert output.out.startswith("improved") and "report.html" in output.out
+    assert "practice models (no language model)" in output.err
+    assert "promoted s0" in output.err and "dropped" in output.err
     assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
     again = shell("demo", "--dir", "here", "--json")
     assert (
@@ -34,12 +34,12 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
 def test_the_demo_refuses_a_folder_with_other_files(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    said = shell("demo", "--dir", "mine")
-    assert said.code == 2 and "holds other files" in said.err
+    output = shell("demo", "--dir", "mine")
+    assert output.code == 2 and "holds other files" in output.err
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_demo_that_cannot_start_leaves_nothing_behind(
+def test_a_demo_that_cannot_start_leaves_no_files(
     made: bool, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -56,8 +56,8 @@ def test_a_demo_that_cannot_start_leaves_nothing_behind(
 def test_the_demo_refuses_an_unknown_model_before_it_copies_anything(
     option: str, shell: Shell, tmp_path: Path
 ) -> None:
-    said = shell("demo", "--model", "local/model.gguf", option, "foo")
-    assert said.code == 2 and "Unknown provider 'foo'" in said.err
+    output = shell("demo", "--model", "local/model.gguf", option, "foo")
+    assert output.code == 2 and "Unknown provider 'foo'" in output.err
     assert not (tmp_path / "skillfit-demo").exists()
 
 

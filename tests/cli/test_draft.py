@@ -107,13 +107,13 @@ class Reviewer:
 
 def test_tasks_drafted_by_the_practice_model_train(shell: Shell, config: Path) -> None:
     skill = config.parent / "triage-tickets"
-    said = shell("tasks", "draft", skill, "--model", "practice/optimizer", "--yes", "--count", 30)
-    assert said.code == 0, said.err
-    assert "Wrote 30 tasks to tasks.jsonl" in said.out
+    result = shell("tasks", "draft", skill, "--model", "practice/optimizer", "--yes", "--count", 30)
+    assert result.code == 0, result.err
+    assert "Wrote 30 tasks to tasks.jsonl" in result.out
     drafts = rows(Path("tasks.jsonl"))
     assert len({row["input"] for row in drafts}) == 30
     assert all(row["reviewed"] is False for row in drafts), "--yes marks them as unread"
-    (init,) = re.findall(r"skillfit (init .*)", said.out)
+    (init,) = re.findall(r"skillfit (init .*)", result.out)
     models = ("--agent", "practice/agent", "--optimizer", "practice/optimizer")
     started = shell(*init.split(), *models)
     assert started.code == 0 and "30 items were drafted by a model and not reviewed" in started.out
@@ -162,8 +162,8 @@ def test_drafts_overwrite_nothing_and_need_a_terminal_for_review(
     monkeypatch.setenv("OPENAI_API_KEY", "test")
     with ChatServer(lambda call: drafted(*INPUTS)) as server:
         command = ("tasks", "draft", skill, "--model", MODEL.format(url=server.url), "--count", 2)
-        said = shell(*command)
-        assert said.code == 2 and "2 drafted tasks must be reviewed" in said.err
+        result = shell(*command)
+        assert result.code == 2 and "2 drafted tasks must be reviewed" in result.err
         assert shell(*command, "--yes", "--json").json["written"] == 2
         before = (tmp_path / "tasks.jsonl").read_bytes()
         again = shell(*command, "--yes")
@@ -184,8 +184,8 @@ def test_existing_tasks_are_shown_to_the_model_and_not_drafted_again(
 
     with ChatServer(script) as server:
         command = ("tasks", "draft", skill, "--model", MODEL.format(url=server.url), "--yes")
-        said = shell(*command, "--besides", "old.csv", "--count", 5, "--out", "new.jsonl")
-        assert said.code == 0, said.err
+        result = shell(*command, "--besides", "old.csv", "--count", 5, "--out", "new.jsonl")
+        assert result.code == 0, result.err
         assert len(server.calls) == 2, "the second round brought nothing new"
     assert [row["input"] for row in rows(tmp_path / "new.jsonl")] == [INPUTS[1]]
 
@@ -257,8 +257,8 @@ def test_wrong_input_is_refused_before_anything_is_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "test")
-    said = shell("tasks", "draft", skill, *arguments)
-    assert said.code == code and words in said.err, said.err
+    result = shell("tasks", "draft", skill, *arguments)
+    assert result.code == code and words in result.err, result.err
 
 
 def test_duplicates_and_answers_in_the_skill_are_shown_to_the_reviewer() -> None:
@@ -292,11 +292,11 @@ async def test_a_grader_that_does_not_fit_the_answers_is_replaced(
     assert await fitting_grader(check, tasks) == grader
 
 
-def test_fewer_tasks_than_asked_for_are_reported(
+def test_fewer_tasks_than_requested_are_reported(
     shell: Shell, tmp_path: Path, skill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "test")
     with ChatServer(lambda call: drafted(*INPUTS)) as server:
         model = MODEL.format(url=server.url)
-        said = shell("tasks", "draft", skill, "--model", model, "--count", 5, "--yes")
-    assert f"only {len(INPUTS)} different tasks of 5" in said.err
+        result = shell("tasks", "draft", skill, "--model", model, "--count", 5, "--yes")
+    assert f"only {len(INPUTS)} different tasks of 5" in result.err

@@ -64,7 +64,7 @@ def test_ls_marks_a_best_score_that_fresh_rollouts_did_not_confirm(
     assert re.search(r"inconclusive +0\.\d+ +0\.\d+ \(not confirmed\)", row)
 
 
-def test_every_view_has_the_same_bill_after_a_later_check(shell: Shell, config: Path) -> None:
+def test_every_view_shows_the_same_usage_after_a_later_check(shell: Shell, config: Path) -> None:
     trained = shell("train", config, *SMALL, "--run", "runs/one", "--json").json
     assert shell("check", config, *SMALL, "--run", "runs/one", "--json").code == 0
     story = Run.open("runs/one").story
@@ -109,20 +109,20 @@ def test_diff_of_an_unchanged_skill_prints_an_empty_patch_and_the_reason(
 ) -> None:
     assert "Nothing changed." in shell("diff", run, "1", "1").err
     assert shell("train", config, *SMALL, "budget.calls=20", "--run", "stopped").code == 5
-    said = shell("diff", "stopped")
-    assert (said.code, said.out) == (0, "")
-    assert "the run handed back the initial skill (budget reached)" in said.err
-    assert "unproven" not in said.err
+    output = shell("diff", "stopped")
+    assert (output.code, output.out) == (0, "")
+    assert "the run handed back the initial skill (budget reached)" in output.err
+    assert "unproven" not in output.err
     Path("stopped/unproven_skill.md").write_text("# Found\n")
-    said = shell("diff", "stopped")
-    initial, found = said.err.rpartition("diff -u ")[2].split()
+    output = shell("diff", "stopped")
+    initial, found = output.err.rpartition("diff -u ")[2].split()
     assert Path(initial).read_text() and found == "stopped/unproven_skill.md"
 
 
 def test_steer_accepts_a_text_that_begins_with_a_dash(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
-    said = shell("steer", "r", "reword", "s0001e01", "- Answer with the label alone.", "--json")
-    assert said.code == 0 and said.json["text"] == "- Answer with the label alone."
+    output = shell("steer", "r", "reword", "s0001e01", "- Answer with the label alone.", "--json")
+    assert output.code == 0 and output.json["text"] == "- Answer with the label alone."
     refused = shell("steer", "r", "budget", "calls", "-5")
     assert refused.code == 2 and "'-5' is not a budget." in refused.err
     assert "No such option: --jsn" in shell("steer", "r", "stop", "--jsn").err
@@ -275,14 +275,14 @@ def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_undone(
 def test_an_unwritable_output_path_is_an_error(shell: Shell, run: Path) -> None:
     Path("file").write_text("not a folder")
     for line in (("report", run, "--out", "file/x.html"), ("verify", run, "--save", run)):
-        said = shell(*line)
-        assert said.code == 2 and said.err.startswith(f"error: Cannot write {line[-1]}:")
+        output = shell(*line)
+        assert output.code == 2 and output.err.startswith(f"error: Cannot write {line[-1]}:")
 
 
 def test_export_writes_every_rollout_as_files(shell: Shell, run: Path) -> None:
-    said = shell("export", run, "--out", "out", "--json").json
+    output = shell("export", run, "--out", "out", "--json").json
     written = sorted(Path("out").rglob("conversation.json"))
-    assert len(written) == said["rollouts"] > 100
+    assert len(written) == output["rollouts"] > 100
     first = written[0]
     turns = json.loads(first.read_text())
     result = json.loads((first.parent / "result.json").read_text())
@@ -292,7 +292,7 @@ def test_export_writes_every_rollout_as_files(shell: Shell, run: Path) -> None:
     assert (Path("out") / "steps/step_0001/rollout/predictions").is_dir()
     assert (Path("out") / "selection_eval_baseline/predictions").is_dir()
     one = shell("export", run, "--item", result["id"], "--json").json
-    assert 0 < one["rollouts"] < said["rollouts"]
+    assert 0 < one["rollouts"] < output["rollouts"]
     assert Path(one["folder"]) == run / "exported"
     assert shell("export", run, "--item", "nobody").code == 2
 
@@ -332,7 +332,7 @@ def test_verify_uses_the_grader_of_its_record(shell: Shell, config: Path) -> Non
     assert shell("verify", "here", "--json").json["recorded"] == pytest.approx(initial) != 0
 
 
-def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
+def test_verify_works_with_a_small_record(shell: Shell, run: Path) -> None:
     assert shell("verify", run, "--save", "record.json").code == 0
     record = json.loads(Path("record.json").read_text())
     assert (
@@ -370,15 +370,15 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_record_is_refused_and_the_damage_named(
+def test_a_damaged_record_is_refused_with_the_wrong_field(
     shell: Shell, written: str, why: str
 ) -> None:
     Path("record.json").write_text(written)
     done = shell("verify", "record.json")
     assert done.code == Exit.USAGE
-    said = " ".join(done.err.split())
-    assert f"record.json is neither a run nor a record of one: {why}" in said
-    assert "skillfit verify RUN --save FILE" in said
+    output = " ".join(done.err.split())
+    assert f"record.json is neither a run nor a record of one: {why}" in output
+    assert "skillfit verify RUN --save FILE" in output
 
 
 def test_a_record_of_an_earlier_version_may_have_an_ignored_setting(
@@ -564,7 +564,7 @@ def test_init_writes_a_project_that_loads_and_never_overwrites_one(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         (("--grader", "regx"), "Did you mean 'regex'?"),
         (("--agent", "{id: openai/x, temprature: 1}"), "Did you mean model.agent.temperature?"),
@@ -572,14 +572,14 @@ def test_init_writes_a_project_that_loads_and_never_overwrites_one(
     ],
 )
 def test_init_refuses_wrong_settings_before_it_writes_anything(
-    options: tuple[str, ...], said: str, shell: Shell
+    options: tuple[str, ...], output: str, shell: Shell
 ) -> None:
     refused = shell("init", "project", *options)
-    assert refused.code == 2 and said in refused.err
+    assert refused.code == 2 and output in refused.err
     assert not Path("project").exists()
 
 
-def test_init_names_a_judge_for_a_grader_that_asks_one(shell: Shell) -> None:
+def test_init_sets_a_judge_for_a_grader_that_needs_one(shell: Shell) -> None:
     assert shell("init", "project", "--grader", "rubric").code == 0
     assert load_config(Path("project/skillfit.yaml")).model.judge is not None
 
@@ -599,8 +599,8 @@ def test_init_uses_the_columns_that_the_user_names(shell: Shell, run: Path) -> N
     assert "--field input=YOUR_COLUMN" in shell("init", *skill).err
     assert "expected NAME=COLUMN" in shell("init", *skill, "--field", "input").err
     assert "unknown field 'inptu'" in shell("init", *skill, "--field", "inptu=one").err
-    said = shell("init", *skill, "--field", "input=two", "--field", "answers=three")
-    assert said.code == 0 and "What about 0?" in said.out
+    output = shell("init", *skill, "--field", "input=two", "--field", "answers=three")
+    assert output.code == 0 and "What about 0?" in output.out
     assert load_config("skillfit.yaml").env.fields == {"input": "two", "answers": "three"}
 
 
@@ -612,8 +612,8 @@ def test_init_sets_no_grader_for_a_skill_with_evals(shell: Shell, run: Path) -> 
     ]
     (skill / "evals").mkdir()
     (skill / "evals" / "evals.json").write_text(json.dumps({"evals": evals}))
-    said = shell("init", "new", "--skill", skill, "--json")
-    assert said.code == 0 and said.json["grader"] is None
+    output = shell("init", "new", "--skill", skill, "--json")
+    assert output.code == 0 and output.json["grader"] is None
     assert "grader" not in Path("new/skillfit.yaml").read_text()
 
 
@@ -637,10 +637,10 @@ def test_models_lists_providers_and_what_is_ready(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-shown-anywhere")
-    said = shell("models", "--json")
-    ready = {one["provider"]: one["ready"] for one in said.json}
+    output = shell("models", "--json")
+    ready = {one["provider"]: one["ready"] for one in output.json}
     assert ready["openai"] and ready["practice"] and "cli" in ready
-    assert "not-shown-anywhere" not in said.out + shell("models").out
+    assert "not-shown-anywhere" not in output.out + shell("models").out
 
 
 def test_studio_prints_its_address_as_json(tmp_path: Path) -> None:
@@ -691,8 +691,8 @@ def test_ablate_removes_planted_useless_lines_after_a_fresh_comparison(
     measured = shell(*command)
     assert document.read_text() == before, "nothing is changed without --apply"
     assert "can go" in measured.out and "--apply" in measured.out
-    said = shell(*command, "--apply", "--json").json
-    assert said["applied"] and said["holds"] and said["comparison"]["rollouts"] > 0
+    output = shell(*command, "--apply", "--json").json
+    assert output["applied"] and output["holds"] and output["comparison"]["rollouts"] > 0
     after = document.read_text()
     assert after == "".join(
         line for line in before.splitlines(keepends=True) if line in after.splitlines(keepends=True)

@@ -35,10 +35,13 @@ def test_secrets_in_address_header_and_key_are_sent_but_never_shown(
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}?code={IN_QUERY}")
         models = [f"model.{role}={{id: openai/m, retries: 0}}" for role in ("agent", "optimizer")]
         trained = shell("train", config, "--run", "run", "--force", "--plain", *models, *SMALL)
-        said = [trained, *(shell(command, "run") for command in ("show", "report", "diff", "ls"))]
+        results = [
+            trained,
+            *(shell(command, "run") for command in ("show", "report", "diff", "ls")),
+        ]
     calls = server.calls
     assert len(calls) > 10 and all(f"code={IN_QUERY}" in call.query for call in calls)
-    shown = "".join(each.out + each.err for each in said)
+    shown = "".join(each.out + each.err for each in results)
     written = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert {"journal.sqlite", "report.html"} <= {path.name for path in written}
     assert "[secret]" in shown + "".join(map(str, written.values()))

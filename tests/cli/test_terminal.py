@@ -190,7 +190,7 @@ def test_plain_lines_are_readable_sentences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "split", "said"),
+    ("name", "split", "printed"),
     [
         ("baseline", "selection", "baseline: initial skill scores 0.500 on 4 selection items"),
         ("test_baseline", "test", "test baseline: initial skill scores 0.500 on 4 test items"),
@@ -198,9 +198,9 @@ def test_plain_lines_are_readable_sentences() -> None:
         ("test_final", "test", "test final: last skill scores 0.500 on 4 test items"),
     ],
 )
-def test_a_score_says_whose_it_is_and_on_which_split(name: str, split: str, said: str) -> None:
+def test_a_score_names_its_skill_and_its_split(name: str, split: str, printed: str) -> None:
     measured = replace(BASELINE, name=name, split=split, hard=0.5, soft=0.5, scored=4, planned=4)
-    assert event_lines(measured) == [said]
+    assert event_lines(measured) == [printed]
 
 
 def test_a_slow_update_that_the_gate_decided_on_has_one_line() -> None:
@@ -245,10 +245,10 @@ def test_the_plain_terminal_does_not_repeat_replayed_events() -> None:
     terminal(Stored(2, 2.0, BASELINE))
     terminal(Stored(3, 1e12, Warned(what="w", message="now")))
     assert isinstance(console.file, io.StringIO)
-    said = console.file.getvalue()
-    assert "baseline" not in said
-    assert "Resuming where the run stopped (1 recorded event)." in said
-    assert "warning: now" in said
+    printed = console.file.getvalue()
+    assert "baseline" not in printed
+    assert "Resuming where the run stopped (1 recorded event)." in printed
+    assert "warning: now" in printed
 
 
 def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:

@@ -27,8 +27,8 @@ from tests.cli.cli_project import COMMAND, SMALL, Shell, process
 
 
 def test_train_json_prints_the_result_as_exactly_one_line(shell: Shell, config: Path) -> None:
-    said = shell("train", config, *SMALL, "--run", "here", "--json")
-    line = said.json
+    result = shell("train", config, *SMALL, "--run", "here", "--json")
+    line = result.json
     assert list(line) == [
         "finish_reason",
         "run",
@@ -54,7 +54,7 @@ def test_train_json_prints_the_result_as_exactly_one_line(shell: Shell, config: 
     assert line["cut"] == [] and set(line["skill_tokens"]) == {"initial", "best", "found"}
     assert line["usage"]["calls"] > 30 and line["usage"]["tokens"] > line["usage"]["calls"]
     codes = {"improved": 0, "no_improvement": 3, "inconclusive": 4}
-    assert said.code == codes[line["finish_reason"]]
+    assert result.code == codes[line["finish_reason"]]
 
 
 def test_a_finished_run_is_one_database_file(shell: Shell, config: Path) -> None:
@@ -100,10 +100,10 @@ def test_default_run_directories_are_shared_only_by_equal_settings(
 def test_plain_lines_report_each_stage_and_name_the_practice_models(
     shell: Shell, config: Path
 ) -> None:
-    said = shell("train", config, *SMALL, "train.num_epochs=4", "--run", "here", "--plain")
-    assert "practice models, no language model" in said.err
-    assert "baseline: " in said.err and "ship test: " in said.err
-    assert ("skillfit apply" in said.out) == said.out.startswith("improved")
+    result = shell("train", config, *SMALL, "train.num_epochs=4", "--run", "here", "--plain")
+    assert "practice models, no language model" in result.err
+    assert "baseline: " in result.err and "ship test: " in result.err
+    assert ("skillfit apply" in result.out) == result.out.startswith("improved")
 
 
 def test_every_view_of_a_run_reports_the_gap_between_two_graders(
@@ -115,12 +115,14 @@ def test_every_view_of_a_run_reports_the_gap_between_two_graders(
         "evaluation.use_gate=false",
         "evaluation.ship_grader=exact",
     )  # something is accepted
-    said = shell("train", config, *settings, "--run", "here", "--plain")
+    result = shell("train", config, *settings, "--run", "here", "--plain")
     line = shell("show", "here", "--json").json
     assert line["ship"]["gap"] == 0.0
     gain = f"{line['ship']['difference']:+.3f}"
-    assert f"; {gain} under the training grader" in said.err
-    assert f"gain {gain} by the ship grader, {gain} by the training grader (gap +0.000)" in said.out
+    assert f"; {gain} under the training grader" in result.err
+    assert (
+        f"gain {gain} by the ship grader, {gain} by the training grader (gap +0.000)" in result.out
+    )
     assert "(gap +0.000)" in shell("show", "here").out
 
 
@@ -152,9 +154,9 @@ def test_unused_rollouts_of_a_budget_are_explained(tested: bool) -> None:
 def test_the_scores_of_both_splits_are_those_of_one_skill(unproven: bool) -> None:
     test = SplitLine(0.5, best=0.5 if unproven else 0.7, final=0.7)
     line = ResultLine("inconclusive", Path("r"), selection=SplitLine(0.4, 0.6), test=test)
-    said = replace(line, unproven=unproven).as_text("").splitlines()
+    result = replace(line, unproven=unproven).as_text("").splitlines()
     whose = "unproven skill" if unproven else "best skill"
-    assert said[1:3] == [
+    assert result[1:3] == [
         f"selection score: initial skill 0.400 → {whose} 0.600",
         f"test score: initial skill 0.500 → {whose} 0.700",
     ]
@@ -172,9 +174,9 @@ def test_an_interrupted_run_prints_the_resume_command_and_pays_nothing_twice(
     for _ in range(presses):
         running.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    _, told = running.communicate(timeout=60)
-    assert running.returncode == 130, told
-    assert "Resume with: skillfit resume" in told and "Traceback" not in told
+    _, output = running.communicate(timeout=60)
+    assert running.returncode == 130, output
+    assert "Resume with: skillfit resume" in output and "Traceback" not in output
     paid = _rollouts(tmp_path / "here")
     assert Run.open(tmp_path / "here").finish_reason == "unfinished"
     ended = shell("resume", "here", "--json").json
@@ -210,12 +212,12 @@ def test_a_run_in_use_is_refused_in_one_sentence(
     refused = [shell("train", config, "--run", "here"), shell("resume", "here")]
     os.kill(running.pid, signal.SIGKILL)
     running.communicate()
-    for said in refused:
+    for result in refused:
         assert (
-            said.code == 2
-            and said.err.startswith("error: The run in")
-            and "in use by process" in said.err
-            and "--run" not in said.err  # `resume` has no such option
+            result.code == 2
+            and result.err.startswith("error: The run in")
+            and "in use by process" in result.err
+            and "--run" not in result.err  # `resume` has no such option
         )
 
 
@@ -224,10 +226,10 @@ def test_help_imports_no_heavy_modules() -> None:
         "import sys; from skillfit.cli.app import main\n"
         "try: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
     )
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    loaded = json.loads(told.splitlines()[-1].replace("'", '"'))
+    loaded = json.loads(output.splitlines()[-1].replace("'", '"'))
     heavy = {
         "openai",
         "anthropic",
@@ -279,11 +281,11 @@ def test_every_score_of_the_result_is_in_the_metric_that_decides(
         f"evaluation.gate_metric={metric}",
         "evaluation.gate_mixed_weight=0.5",
     )
-    said = shell("train", config, *SMALL, *settings, "--run", "here")
+    result = shell("train", config, *SMALL, *settings, "--run", "here")
     score = {"soft": 0.5, "mixed": 0.25}[metric]
     scores = f"initial skill {score:.3f} → best skill {score:.3f}"
-    assert f"test {metric} score: {scores}" in said.out
-    assert f"selection {metric} score: {scores}" in said.out
+    assert f"test {metric} score: {scores}" in result.out
+    assert f"selection {metric} score: {scores}" in result.out
     line = shell("show", "here", "--json").json
     assert line["test"] == {"baseline": score, "best": score, "final": score}
     (listed,) = shell("ls", ".", "--json").json
@@ -307,14 +309,14 @@ def test_a_run_that_recorded_a_scripted_model_without_its_folder_is_resumed(
     assert resumed.code in (3, 4) and "Resuming where the run stopped" in resumed.err
 
 
-def test_rollouts_say_which_settings_of_the_config_they_replace(shell: Shell, config: Path) -> None:
+def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     own.write_text(
         "_base_: skillfit.yaml\nenv: {limit: 12}\ntrain: {num_epochs: 9}\n"
         "evaluation: {preflight: false, sel_env_num: 11}\nbudget: {rollouts: 600}\n"
     )
-    said = shell("train", own, "--rollouts", 120, "--run", "r")
-    (line,) = [line for line in said.err.splitlines() if line.startswith("--rollouts")]
+    result = shell("train", own, "--rollouts", 120, "--run", "r")
+    (line,) = [line for line in result.err.splitlines() if line.startswith("--rollouts")]
     assert line == (
         "--rollouts 120 replaces settings of own.yaml: train.num_epochs: 9, "
         "evaluation.sel_env_num: 11 (now 8), budget.rollouts: 600 (now 120)."
@@ -322,9 +324,7 @@ def test_rollouts_say_which_settings_of_the_config_they_replace(shell: Shell, co
     assert Run.open("r").config.budget.rollouts == 120
 
 
-def test_a_setting_of_the_config_that_rollouts_leave_alone_is_not_mentioned(
-    shell: Shell, config: Path
-) -> None:
+def test_the_rollouts_option_does_not_report_settings_it_keeps(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     text = config.read_text().replace("  num_epochs: 3\n", "")
     own.write_text(f"{text}evaluation: {{preflight: false}}\nbudget: {{rollouts: 120}}\n")

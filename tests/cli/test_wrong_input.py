@@ -14,11 +14,11 @@ import skillfit
 from tests.cli.cli_project import COMMAND, SMALL, CommandResult, Shell
 
 
-def one_sentence(said: CommandResult, *words: str, code: int = 2) -> None:
-    assert said.code == code, said
-    assert said.err.count("error: ") == 1 and "Traceback" not in said.err + said.out
+def one_sentence(result: CommandResult, *words: str, code: int = 2) -> None:
+    assert result.code == code, result
+    assert result.err.count("error: ") == 1 and "Traceback" not in result.err + result.out
     for word in words:
-        assert word in said.err
+        assert word in result.err
 
 
 def test_a_wrong_key_gets_a_suggestion(shell: Shell, config: Path) -> None:
@@ -140,12 +140,12 @@ def test_a_server_that_cannot_be_reached_is_reported_before_the_retries(
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
     agent = f"model.agent={{id: openai/m, base_url: '{url}', retries: 1}}"
-    said = shell(command, config, agent)
+    result = shell(command, config, agent)
     reason = f"Cannot reach openai/m at {url}: connection refused."
     notice = f"Retrying up to 1 time, waiting about 0.5 s: {reason}"
-    assert said.code == 6 and said.err.count("Retrying") == 1, said
-    assert f"warning: {notice}" in said.err.partition("error: ")[0]
-    assert reason in said.err.partition("error: ")[2]
+    assert result.code == 6 and result.err.count("Retrying") == 1, result
+    assert f"warning: {notice}" in result.err.partition("error: ")[0]
+    assert reason in result.err.partition("error: ")[2]
 
 
 @pytest.mark.skipif(
@@ -163,7 +163,7 @@ def test_a_run_directory_that_is_a_file(shell: Shell, config: Path, tmp_path: Pa
     one_sentence(shell("train", config, "--run", "file"), "is a file, not a directory")
 
 
-def test_a_run_directory_that_holds_other_things(shell: Shell, config: Path) -> None:
+def test_a_run_directory_with_other_files(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--run", config.parent), "holds other files")
 
 
@@ -189,8 +189,8 @@ def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:
         == 5
     )
     assert Path("here.old-1").is_dir()
-    said = shell("resume", "here", "train.num_epochs=9")
-    one_sentence(said, "train.num_epochs: 1 -> 9", "`skillfit train` starts a new run in another")
+    result = shell("resume", "here", "train.num_epochs=9")
+    one_sentence(result, "train.num_epochs: 1 -> 9", "`skillfit train` starts a new run in another")
 
 
 def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
@@ -198,19 +198,19 @@ def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
     ablate = ("ablate", config, "env.limit=4", "--rollouts", 50, "--run", "ablated")
     assert shell(*ablate).code == 0
     for folder, kind in (("measured", "an evaluation"), ("ablated", "an ablation")):
-        said = shell("train", config, *SMALL, "--run", folder)
-        one_sentence(said, f"{folder} holds {kind}, not a training run.", "--run")
-        assert "->" not in said.err
-    said = shell("eval", config, "env.limit=4", "--run", "ablated")
-    one_sentence(said, "holds an ablation, not an evaluation.")
+        result = shell("train", config, *SMALL, "--run", folder)
+        one_sentence(result, f"{folder} holds {kind}, not a training run.", "--run")
+        assert "->" not in result.err
+    result = shell("eval", config, "env.limit=4", "--run", "ablated")
+    one_sentence(result, "holds an ablation, not an evaluation.")
     for command in ("resume", "diff", "apply", "verify"):
         for folder, kind in (("measured", "an evaluation"), ("ablated", "an ablation")):
             one_sentence(shell(command, folder), f"{folder} holds {kind}, not a training run.")
     one_sentence(shell("show", "measured"), "measured holds an evaluation, not a training run.")
     assert shell("show", "ablated").code == 0
-    said = shell("eval", config, "env.limit=4", "train.seed=7", "--run", "measured")
-    one_sentence(said, "other settings", "--run")
-    assert "--force-new" not in said.err, "eval has no such option"
+    result = shell("eval", config, "env.limit=4", "train.seed=7", "--run", "measured")
+    one_sentence(result, "other settings", "--run")
+    assert "--force-new" not in result.err, "eval has no such option"
 
 
 @pytest.mark.parametrize(
@@ -289,10 +289,10 @@ def test_a_tracker_that_cannot_write(tracker: str, shell: Shell, config: Path) -
 
 
 def test_errors_are_json_for_programs(shell: Shell) -> None:
-    said = shell("train", "nowhere.yaml", "--json")
+    result = shell("train", "nowhere.yaml", "--json")
     assert (
-        said.json == {**said.json, "finish_reason": "usage", "exit_code": 2}
-        and "nowhere.yaml" in said.json["error"]
+        result.json == {**result.json, "finish_reason": "usage", "exit_code": 2}
+        and "nowhere.yaml" in result.json["error"]
     )
 
 
@@ -321,9 +321,9 @@ def test_a_count_that_is_too_large_is_refused_before_anything_is_spent(
 def test_errors_in_the_arguments_are_json_for_programs(
     line: tuple[str, ...], error: str, shell: Shell
 ) -> None:
-    said = shell(*line, "--json")
-    assert (said.code, said.json["exit_code"], said.json["finish_reason"]) == (2, 2, "usage")
-    assert error in said.json["error"] and said.json["hint"] and "Usage: " in said.err
+    result = shell(*line, "--json")
+    assert (result.code, result.json["exit_code"], result.json["finish_reason"]) == (2, 2, "usage")
+    assert error in result.json["error"] and result.json["hint"] and "Usage: " in result.err
     assert shell(*line).out == ""
 
 
@@ -388,6 +388,6 @@ def test_lint_names_path_and_line(shell: Shell, config: Path) -> None:
     skill = config.parent / "triage-tickets" / "SKILL.md"
     assert shell("lint", skill.parent).code == 0
     skill.write_text("---\nname: Wrong Name\ndescription: d\n---\nbody\n")
-    said = shell("lint", skill.parent)
-    assert said.code == 2 and f"{skill}:2: error: " in said.out
+    result = shell("lint", skill.parent)
+    assert result.code == 2 and f"{skill}:2: error: " in result.out
     assert json.loads(shell("lint", skill.parent, "--json").out)[0]["line"] == 2

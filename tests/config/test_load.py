@@ -151,7 +151,7 @@ def test_another_model_keeps_the_address_only_with_the_same_provider(
 
 @pytest.mark.parametrize("key", ["env.grader", "evaluation.ship_grader"])
 @pytest.mark.parametrize("as_section", [False, True])
-def test_a_grader_replaces_the_one_below_as_a_whole(
+def test_a_grader_replaces_an_inherited_one_completely(
     tmp_path: Path, key: str, as_section: bool
 ) -> None:
     section, _, name = key.partition(".")
@@ -241,8 +241,8 @@ def test_true_is_not_a_number(key: str) -> None:
         with pytest.raises(InputError) as raised:
             load_config({"model": {"agent": {"id": "openai/x"}}}, {key: value})
         shown = str(value).lower()
-        said = rf"{re.escape(key)} = {shown} is not valid: it should be a (whole )?number\."
-        assert re.search(said, str(raised.value))
+        expected = rf"{re.escape(key)} = {shown} is not valid: it should be a (whole )?number\."
+        assert re.search(expected, str(raised.value))
     assert "it should be a whole number" in refusal({}, "train.num_epochs=true")
 
 
@@ -275,7 +275,7 @@ def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             "train:\n  batchsize: 7\n",
@@ -331,9 +331,9 @@ def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -
     ],
 )
 def test_a_mistake_is_named_with_file_line_key_and_what_is_allowed(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, expected: str
 ) -> None:
-    assert refusal(write(tmp_path / "c.yaml", text)).startswith(f"{tmp_path}/{said}")
+    assert refusal(write(tmp_path / "c.yaml", text)).startswith(f"{tmp_path}/{expected}")
 
 
 def test_all_mistakes_are_reported_at_once_one_per_line(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ MERGES = "".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}\n" for n in range(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (f"l0: &l0 [x]\n{BOMB}", "with its aliases it has more than 20,000 values"),
         (f"m0: &m0 {{a: 1}}\n{MERGES}", "with its aliases it has more than 20,000 values"),
@@ -375,9 +375,9 @@ MERGES = "".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}\n" for n in range(
         ("a: \0\n", "special characters are not allowed"),
     ],
 )
-def test_yaml_that_would_hang_or_crash_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_yaml_that_would_hang_or_crash_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     message = refusal(write(tmp_path / "c.yaml", text))
-    assert message.startswith(f"{tmp_path}/c.yaml") and said in message
+    assert message.startswith(f"{tmp_path}/c.yaml") and expected in message
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "[" * 2000, "&a [*a]"])

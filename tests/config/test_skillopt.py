@@ -178,9 +178,9 @@ def test_every_skillopt_key_has_an_effect_or_a_warning(key: str) -> None:
     }
     before, quiet = read(base)
     after, warnings = read({**base, section: {**base.get(section, {}), name: value}})
-    said = [warning for warning in warnings if warning not in quiet]
-    assert after != before or said
-    assert all(key in warning for warning in said)
+    warned = [warning for warning in warnings if warning not in quiet]
+    assert after != before or warned
+    assert all(key in warning for warning in warned)
 
 
 VALUES: dict[str, Any] = {
@@ -313,14 +313,14 @@ def test_an_api_key_in_the_file_is_dropped_and_the_variable_to_use_is_named() ->
             "env": {"search_auth": "sk-hunter2hunter2hunter2"},
         }
     )
-    said = "\n".join(warnings)
-    assert "hunter2" not in said + config.model_dump_json()
+    warned = "\n".join(warnings)
+    assert "hunter2" not in warned + config.model_dump_json()
     for variable in (
         "variable AZURE_OPENAI_API_KEY.",
         "variable OPTIMIZER_AZURE_OPENAI_API_KEY.",
         "variable MINIMAX_API_KEY.",
     ):
-        assert variable in said
+        assert variable in warned
     assert optimizer(config)["key_env"] == "OPTIMIZER_AZURE_OPENAI_API_KEY"
     assert "key_env" not in agent(config)
 
@@ -494,9 +494,9 @@ def test_settings_shared_with_a_benchmark_become_its_options(
         "data_root": str(tmp_path / "mazes"),
     }
     assert (config.env.agent, config.env.max_turns) == ("tools", 24)
-    said = "\n".join(warnings)
+    warned = "\n".join(warnings)
     assert len(warnings) == 2
-    assert "env.data_dirs = ['nowhere'] does not exist" in said and "env.cost_limit" in said
+    assert "env.data_dirs = ['nowhere'] does not exist" in warned and "env.cost_limit" in warned
 
 
 def test_the_training_seed_is_not_an_option_of_the_benchmark() -> None:

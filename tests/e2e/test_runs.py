@@ -112,7 +112,7 @@ async def test_a_folder_in_skillopts_layout(make_project: MakeProject) -> None:
     assert result.finish_reason == "improved"
 
 
-async def test_a_csv_file_with_its_own_column_names_and_made_splits(
+async def test_a_csv_file_with_its_own_column_names_and_generated_splits(
     make_project: MakeProject,
 ) -> None:
     project = make_project()
@@ -245,7 +245,7 @@ async def test_an_agent_that_works_with_tools_in_a_workspace(make_project: MakeP
     assert "[calls read]" in analysed.text
 
 
-async def test_the_practice_pair_needs_no_key_and_no_network(
+async def test_the_practice_models_need_no_key_and_no_network(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")

@@ -91,9 +91,9 @@ def fork(order: dict[str, Any]) -> dict[str, Any]:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        said = pipe.read()
+        output = pipe.read()
     _, status = os.waitpid(child, 0)
-    return {"killed": os.WIFSIGNALED(status), **(json.loads(said) if said else {})}
+    return {"killed": os.WIFSIGNALED(status), **(json.loads(output) if output else {})}
 
 
 def warm_up(order: dict[str, Any]) -> None:

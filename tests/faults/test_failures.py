@@ -289,10 +289,10 @@ async def test_a_coding_agent_that_is_not_logged_in_ends_the_run_without_a_score
 ) -> None:
     program = tmp_path / "bin" / "coder"
     program.parent.mkdir()
-    said = json.dumps(
+    output = json.dumps(
         {"type": "result", "is_error": True, "text": "Not logged in. Please run /login"}
     )
-    program.write_text(f"#!{sys.executable}\nimport sys\nsys.stdin.read()\nprint({said!r})\n")
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.stdin.read()\nprint({output!r})\n")
     program.chmod(0o755)
     described = {
         "name": "coder",

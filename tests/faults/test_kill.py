@@ -90,8 +90,8 @@ class Killer:
         assert self.driver.stdin and self.driver.stdout
         self.driver.stdin.write(json.dumps(order) + "\n")
         self.driver.stdin.flush()
-        said = json.loads(self.driver.stdout.readline())
-        return said, Counter(
+        report = json.loads(self.driver.stdout.readline())
+        return report, Counter(
             fingerprint(call)
             for call in self.project.calls
             if call.headers["authorization"] == f"Bearer {key}"
@@ -136,9 +136,9 @@ def straight(request: pytest.FixtureRequest, killer: Killer) -> tuple[list[str],
 
 def undisturbed(killer: Killer, settings: list[str], name: str) -> Straight:
     run = killer.project.folder / f"straight-{name}"
-    said, requests = killer.train(run, settings)
-    assert said["reason"] in ("improved", "inconclusive", "no_improvement"), said
-    return Straight(readable(run), said["passed"], requests)
+    report, requests = killer.train(run, settings)
+    assert report["reason"] in ("improved", "inconclusive", "no_improvement"), report
+    return Straight(readable(run), report["passed"], requests)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -178,8 +178,8 @@ def check_kill(
     shutil.rmtree(run, ignore_errors=True)
     assert killer.train(run, settings, kill)[0]["killed"]
     recorded = answered(run)
-    said, again = killer.train(run, settings)
-    assert not said["killed"] and "reason" in said, (kill, said)
+    report, again = killer.train(run, settings)
+    assert not report["killed"] and "reason" in report, (kill, report)
     # With a lag, two steps may ask the optimizer the same question: then twice is right.
     twice = again + recorded - expected.requests
     assert not twice, f"{kill}: requests sent again although their answers were recorded"

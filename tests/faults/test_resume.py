@@ -193,8 +193,8 @@ async def test_two_processes_cannot_write_one_run(
             await project.train()
     finally:
         go_on.set()
-        said, _ = await asyncio.to_thread(other.communicate)
-    assert json.loads(said)["reason"] in ("improved", "inconclusive", "no_improvement")
+        printed, _ = await asyncio.to_thread(other.communicate)
+    assert json.loads(printed)["reason"] in ("improved", "inconclusive", "no_improvement")
 
 
 async def test_a_changed_config_is_refused_with_what_changed(make_project: MakeProject) -> None:

@@ -194,8 +194,10 @@ async def test_a_mutated_stage_reply_is_read_or_a_bad_reply(stage: str) -> None:
                 if luck.random() < 0.6
                 else as_json(mutated_value(GOOD, luck))
             )
-            said = data.decode("utf-8", "replace")
-            return luck.choice((said, f"```json\n{said}\n```", f"Sure! {said} Done."))
+            reply_text = data.decode("utf-8", "replace")
+            return luck.choice(
+                (reply_text, f"```json\n{reply_text}\n```", f"Sure! {reply_text} Done.")
+            )
 
         try:
             value = await ask(ScriptedModel([text(), text()]), say("x"), form)
@@ -246,17 +248,19 @@ class Mutating:
         texts = [(message["role"], message["content"] or "") for message in call.body["messages"]]
         prompt = "\n\n".join(text for _, text in texts)
         if call.body["model"] == "optimizer":
-            said = practice_reply(call.stage, prompt)
+            reply_text = practice_reply(call.stage, prompt)
         else:
             skill = "\n".join(text for role, text in texts if role == "system")
             task = "\n".join(text for role, text in texts if role == "user")
-            said = practice_answer(skill, task, int(call.body.get("seed") or 0))
+            reply_text = practice_answer(skill, task, int(call.body.get("seed") or 0))
         luck = random.Random(f"{self.seed}/{prompt}/{call.number}")
         spoilt = luck.random() < self.share and call.stage != "probe"
-        if spoilt and luck.random() < 0.5 and said.startswith("{"):
-            said = as_json(mutated_value(json.loads(said), luck)).decode("utf-8", "replace")
+        if spoilt and luck.random() < 0.5 and reply_text.startswith("{"):
+            reply_text = as_json(mutated_value(json.loads(reply_text), luck)).decode(
+                "utf-8", "replace"
+            )
             spoilt = False
-        reply = completion({"content": said}, "m")
+        reply = completion({"content": reply_text}, "m")
         data = mutated_reply(reply, luck) if spoilt else as_json(reply)
         return Response(data, media_type="application/json")
 

@@ -241,7 +241,7 @@ def test_a_promoted_edit_is_dropped_again_when_its_effect_vanishes():
     assert pool.decide().drop == ("s0001e01",)
 
 
-def test_of_two_rivals_the_better_one_is_promoted_and_the_other_must_beat_it():
+def test_the_better_of_two_rivals_is_promoted_and_the_other_must_beat_it():
     pool = pool_of(Edit("replace", "Beta.", "One."), Edit("replace", "Beta.", "Two."))
     believed(pool, "s0001e01", 2)
     believed(pool, "s0001e02", 3)
@@ -253,7 +253,7 @@ def test_of_two_rivals_the_better_one_is_promoted_and_the_other_must_beat_it():
     assert pool.edits["s0001e02"].reason == "replaced by s0001e01"
 
 
-def test_an_edit_is_not_promoted_before_the_one_it_needs():
+def test_an_edit_is_not_promoted_before_its_dependency():
     pool = pool_of(append("new rule"), Edit("replace", "new rule", "newer rule"))
     believed(pool, "s0001e01", 0.5)
     believed(pool, "s0001e02", 3)

@@ -89,7 +89,7 @@ def test_items_missing_on_one_side_are_not_paired():
     assert item_differences({"a": 1.0, "c": 1.0}, {"a": 0.0, "b": 1.0}) == {"a": 1.0}
 
 
-def test_noise_comes_from_repeats_of_the_same_item_only():
+def test_noise_is_estimated_only_from_repeats_of_the_same_item():
     assert within_item_variance({"a": [0.0], "b": [1.0]}) is None
     assert within_item_variance({"a": [0.0, 1.0], "b": [1.0, 1.0]}) == pytest.approx(0.25)
 

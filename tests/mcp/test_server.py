@@ -150,8 +150,8 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
         assert status["state"] == "finished"
         shown = await call(agent, "show", run=str(run))
         assert {edit["edit"]["content"] for edit in shown["edits"]} >= set(rules)
-        said = await refused(agent, "answer", run=str(run), id="x", text="y")
-        assert "No prompt 'x' waits" in said
+        message = await refused(agent, "answer", run=str(run), id="x", text="y")
+        assert "No prompt 'x' waits" in message
 
 
 async def test_a_run_can_be_stopped_and_resumed(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ async def test_nothing_outside_the_folders_is_read_or_written(tmp_path: Path) ->
                 assert "outside of the allowed folders" in await refused(
                     agent, tool, run=str(place / "run")
                 )
-            said = await refused(agent, "estimate", config=str(place / config.name))
-            assert "outside of the allowed folders" in said
+            message = await refused(agent, "estimate", config=str(place / config.name))
+            assert "outside of the allowed folders" in message
         config.rename(inside / config.name)
         given = {"config": str(inside / config.name), "confirm": True}
         assert "outside" in await refused(agent, "start", run=str(outside / "new"), **given)
@@ -233,8 +233,8 @@ async def test_an_agent_can_steer_a_run(tmp_path: Path) -> None:
         assert "needs_confirmation" in await call(agent, "steer", **given)
         assert not read_requests(tmp_path / "run")
         assert (await call(agent, "steer", **given, confirm=True))["number"] == 1
-        said = await refused(agent, "steer", **(given | {"action": "explode"}), confirm=True)
-        assert "Unknown action" in said
+        message = await refused(agent, "steer", **(given | {"action": "explode"}), confirm=True)
+        assert "Unknown action" in message
 
 
 async def test_errors_reach_the_client_as_messages(tmp_path: Path) -> None:

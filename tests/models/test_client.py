@@ -42,7 +42,7 @@ def failing(
     return script
 
 
-async def test_a_reply_comes_with_its_usage_and_price():
+async def test_a_reply_has_its_usage_and_price():
     with ChatServer(lambda call: "four") as server:
         reply = await to(server.url).complete(say("2+2?"))
     assert reply.text == "four"

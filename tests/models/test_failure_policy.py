@@ -128,7 +128,7 @@ def test_status_and_message_give_the_kind(status, body, kind):
 
 
 @pytest.mark.parametrize(
-    ("headers", "said", "seconds"),
+    ("headers", "text", "seconds"),
     [
         ({"retry-after": "12"}, "", 12),
         ({"retry-after": "0.5"}, "", 0.5),
@@ -157,8 +157,8 @@ def test_status_and_message_give_the_kind(status, body, kind):
         ({}, "", None),
     ],
 )
-def test_retry_after_is_read_in_every_format(headers, said, seconds):
-    assert classify(429, {"error": {"message": said}}, headers, "m").retry_after == seconds
+def test_retry_after_is_read_in_every_format(headers, text, seconds):
+    assert classify(429, {"error": {"message": text}}, headers, "m").retry_after == seconds
 
 
 def test_an_html_error_page_is_reported_without_tags():
@@ -252,11 +252,11 @@ def test_other_modules_use_the_policy_and_not_the_class_of_a_failure():
         "match failure:\n    case Refused(): pass",
     ],
 )
-def test_every_way_to_ask_for_the_class_of_a_failure_is_found(code):
+def test_every_kind_of_check_of_a_failures_class_is_found(code):
     assert "Refused" in {name for _, name in asked_classes(code)}
 
 
-def test_a_probe_passes_when_a_model_answered_and_not_when_something_else_did():
+def test_a_probe_passes_only_when_a_model_answered():
     assert policy_of(BadReply("empty")).answered and policy_of(CutOff("long")).answered
     others = (NoReply("a web page"), Refused("no"), AuthFailed("bad key"), NetworkFailed("reset"))
     assert not any(policy_of(failure).answered for failure in others)
@@ -361,7 +361,7 @@ def test_failures_that_the_skill_cannot_cause_stop_the_run(failed, scored, prove
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "try again in 1.2.3s",
         "try again in s",
@@ -370,12 +370,12 @@ def test_failures_that_the_skill_cannot_cause_stop_the_run(failed, scored, prove
         "rate limit " * 10_000,
         "\x1b[2J" * 100,
     ],
-    ids=lambda said: f"{said[:12]!r}",
+    ids=lambda text: f"{text[:12]!r}",
 )
 @pytest.mark.timeout(30)
-def test_any_error_text_of_a_provider_is_classified(said):
-    for body in (said, {"error": {"message": said}}, {"error": said}, {"message": [said] * 3}):
-        error = classify(429, body, {"retry-after": said[:100]}, "m")
+def test_any_error_text_of_a_provider_is_classified(text):
+    for body in (text, {"error": {"message": text}}, {"error": text}, {"message": [text] * 3}):
+        error = classify(429, body, {"retry-after": text[:100]}, "m")
         assert isinstance(error, ModelError) and len(error.message) < 1500
 
 

@@ -249,7 +249,7 @@ async def test_a_redirect_within_the_host_is_followed_with_the_whole_request():
     ],
 )
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_nothing_follows_a_redirect_to_another_host(id, environ, status):
+async def test_redirects_to_another_host_are_not_followed(id, environ, status):
     with (
         ChatServer(lambda call: "taken") as there,
         ChatServer(lambda call: RedirectResponse(f"{there.root}/v1/messages", status)) as here,
@@ -353,7 +353,7 @@ def compressed(encoding: str, body: bytes) -> bytes:
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def test_a_reply_that_comes_compressed_unasked_is_read():
+async def test_an_unrequested_compressed_reply_is_read():
     body = gzip.compress(json.dumps(completion({"content": "fine"}, "m")).encode())
     with RawServer(lambda number: compressed("gzip", body)) as server:
         assert (await to(server.url).complete(say("x"))).text == "fine"

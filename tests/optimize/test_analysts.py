@@ -212,9 +212,9 @@ async def test_a_failed_analyst_is_reported_and_the_others_continue(error):
         Context(1, 4),
     )
     assert (reflection.discarded, len(reflection.patches)) == (1, 1)
-    (said,) = it.discarded
-    assert (said.what, said.stage) == ("minibatch_fail_000", "reflect.failure")
-    assert said.reason.startswith(error.kind)
+    (lost,) = it.discarded
+    assert (lost.what, lost.stage) == ("minibatch_fail_000", "reflect.failure")
+    assert lost.reason.startswith(error.kind)
 
 
 @pytest.mark.parametrize(

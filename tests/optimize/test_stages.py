@@ -138,8 +138,8 @@ async def test_an_unusable_merge_becomes_a_union_without_duplicates_and_is_repor
     )
     assert [edit.content for edit in edits_of(merged.proposals)] == ["Rule a.", "Rule b."]
     assert merged.support_counts == [2, 1]
-    (said,) = it.discarded
-    assert said.stage == "merge" and "union" in said.evidence
+    (reported,) = it.discarded
+    assert reported.stage == "merge" and "union" in reported.evidence
 
 
 @pytest.mark.parametrize("error", [NetworkFailed("gone"), AuthFailed("no key")])
@@ -316,7 +316,7 @@ async def test_without_a_usable_ranking_support_decides_and_it_is_reported(reply
     )
     assert contents(selection) == ["Rule 1.", "Rule 3."]
     assert selection.decision.fallback is True
-    assert [said.stage for said in it.discarded] == ["rank"]
+    assert [reported.stage for reported in it.discarded] == ["rank"]
 
 
 async def test_an_edit_budget_of_zero_applies_nothing_and_sends_nothing():
@@ -338,11 +338,16 @@ async def test_control_none_means_no_limit():
     assert selection.edit_budget is None and not it.model.requests
 
 
-@pytest.mark.parametrize(("said", "budget"), [(1, 1), (99, 3), (-4, 0), ("2", 2)])
-async def test_an_autonomous_learning_rate_is_limited_to_the_number_of_proposals(said, budget):
+@pytest.mark.parametrize(("reported", "budget"), [(1, 1), (99, 3), (-4, 0), ("2", 2)])
+async def test_an_autonomous_learning_rate_is_limited_to_the_number_of_proposals(reported, budget):
     def script(request):
         if request.stage == "lr_autonomous":
-            return {"learning_rate": said, "reasoning": "r", "confidence": 0.9, "risk_notes": None}
+            return {
+                "learning_rate": reported,
+                "reasoning": "r",
+                "confidence": 0.9,
+                "risk_notes": None,
+            }
         return {"selected_indices": [2, 1, 0]}
 
     it = scripted(script)
@@ -637,7 +642,7 @@ async def test_an_unusable_reply_gives_no_content(reply):
     assert (
         await write_advice(it.optimizer, BEFORE, SKILL, PAIRS, advice="", epoch=2, step=8)
     ).text == ""
-    assert [said.stage for said in it.discarded] == (
+    assert [reported.stage for reported in it.discarded] == (
         [] if isinstance(reply, dict) else ["slow_update", "meta_skill"]
     )
 

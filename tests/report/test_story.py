@@ -157,7 +157,7 @@ async def test_a_run_that_did_not_improve_returns_the_initial_skill(tmp_path: Pa
     ("verdict", "doubt"),
     [("improved", ""), ("inconclusive", ", not confirmed"), ("", ", not verified")],
 )
-async def test_a_tile_says_whether_its_score_is_a_result(
+async def test_a_tile_states_whether_its_score_is_a_result(
     tmp_path: Path, verdict: str, doubt: str
 ) -> None:
     run = WrittenRun(tmp_path / "run")
@@ -285,7 +285,7 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "expected"),
     [
         (
             "budget",
@@ -299,7 +299,7 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
     ],
 )
 async def test_runs_that_ended_early_report_no_result(
-    tmp_path: Path, reason: str, said: str
+    tmp_path: Path, reason: str, expected: str
 ) -> None:
     run = WrittenRun(tmp_path / "run")
     run.measured("baseline", "old", 3 / 8)
@@ -308,7 +308,7 @@ async def test_runs_that_ended_early_report_no_result(
     run.finish(reason, BEST)
     run.close()
     story = read_story(tmp_path / "run")
-    assert story.verdict.startswith(said)
+    assert story.verdict.startswith(expected)
     assert [(edit.text, edit.mean) for edit in story.edits] == [(ADDED, None)]
     assert story.failed == (reason == "infrastructure")
 
@@ -476,7 +476,7 @@ def test_the_story_names_the_reached_budget(tmp_path: Path) -> None:
     assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
 
 
-async def test_a_story_says_how_the_programs_of_the_last_rollout_were_isolated(
+async def test_a_story_has_the_isolation_of_the_last_rollout(
     tmp_path: Path,
 ) -> None:
     run = WrittenRun(tmp_path / "run")

@@ -120,7 +120,7 @@ def test_a_folder_that_a_killed_process_left_is_removed_by_the_next_writer(tmp_p
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
 
 
-def test_the_folder_of_a_process_that_is_still_writing_stays(tmp_path: Path) -> None:
+def test_the_folder_of_a_process_that_is_still_writing_is_kept(tmp_path: Path) -> None:
     with writer_in(tmp_path) as writing:
         try:
             assert writing.stdout is not None

@@ -85,7 +85,7 @@ async def tried() -> int:
     return 1
 
 
-def test_a_run_that_records_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_that_records_nothing_leaves_no_files(tmp_path: Path) -> None:
     with RunDirectory.open(
         tmp_path / "runs" / "run", RecordedIdentity({"secret": "canary"})
     ) as run:

@@ -276,7 +276,7 @@ async def test_recording_and_emitting_continue_while_entries_are_read(path: Path
     assert journal.has("seen/k2")
 
 
-async def test_a_reader_sees_what_the_writer_adds_later(path: Path) -> None:
+async def test_a_reader_sees_entries_added_later(path: Path) -> None:
     writer = Journal(path)
     reader = Journal.open_readonly(path)
     assert not reader.has("k")

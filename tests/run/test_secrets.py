@@ -48,39 +48,46 @@ async def test_no_file_of_the_run_directory_contains_a_key_from_any_variable(
 ) -> None:
     keys = [remember_secret(PLANTED[name]) for name in VARIABLES]
     keys.append(remember_secret("url-password-77"))
-    said = " ".join(keys)
+    secrets_text = " ".join(keys)
     path = tmp_path / "run"
     with RunDirectory.open(
-        path, RecordedIdentity({"base_url": "http://me:url-password-77@host/v1", "said": said})
+        path,
+        RecordedIdentity(
+            {"base_url": "http://me:url-password-77@host/v1", "secrets_text": secrets_text}
+        ),
     ) as run:
         model = RecordedModel(KeyEcho(), run.journal, "agent")
-        await model.complete(Request((Message("user", said),), stage="rollout"))
+        await model.complete(Request((Message("user", secrets_text),), stage="rollout"))
         with pytest.raises(AuthFailed):
-            await model.complete(Request((Message("user", said),), stage="rollout", purpose="fail"))
-        run.journal.set_fact("note", said)
-        run.events.emit(run_started(config={"said": said}, skill=said, skill_hash=""))
-        run.events.emit(Warned(what=said, message=said))
+            await model.complete(
+                Request((Message("user", secrets_text),), stage="rollout", purpose="fail")
+            )
+        run.journal.set_fact("note", secrets_text)
+        run.events.emit(
+            run_started(config={"secrets_text": secrets_text}, skill=secrets_text, skill_hash="")
+        )
+        run.events.emit(Warned(what=secrets_text, message=secrets_text))
         run.events.emit(
             StepFinished(
                 epoch=1,
                 step=1,
-                action=said,
-                skill=said,
+                action=secrets_text,
+                skill=secrets_text,
                 skill_hash="",
-                best_skill=said,
-                record=step_record(reason=said),
+                best_skill=secrets_text,
+                record=step_record(reason=secrets_text),
             )
         )
         run.events.emit(
             RunFinished(
                 finish_reason="",
-                diagnosis=said,
-                best_skill=said,
-                summary=run_summary(diagnosis=said),
+                diagnosis=secrets_text,
+                best_skill=secrets_text,
+                summary=run_summary(diagnosis=secrets_text),
             )
         )
-        run.write_text("a.txt", said)
-        run.write_json("b.json", {said: [said]})
+        run.write_text("a.txt", secrets_text)
+        run.write_json("b.json", {secrets_text: [secrets_text]})
         alive = _bytes(path)
     for found in (alive, _bytes(path)):
         assert [key for key in keys if key.encode() in found] == []

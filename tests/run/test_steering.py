@@ -50,7 +50,7 @@ def test_an_incomplete_line_is_read_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "target", "text", "said"),
+    ("action", "target", "text", "message"),
     [
         ("vetoo", "", "", "Did you mean 'veto'"),
         ("veto", "", "", "needs a target"),
@@ -63,9 +63,9 @@ def test_an_incomplete_line_is_read_later(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_requests_are_refused(
-    tmp_path: Path, action: str, target: str, text: str, said: str
+    tmp_path: Path, action: str, target: str, text: str, message: str
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         request_steering(tmp_path, action, target, text)
     assert not (tmp_path / STEERING).exists()
 

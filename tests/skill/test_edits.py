@@ -166,7 +166,7 @@ def test_edits_cannot_assemble_a_marker_from_parts() -> None:
     assert run(halves, Edit("delete", "x")) == (halves, ["skipped_protected_region"])
 
 
-def test_edits_of_one_patch_see_each_other_in_order() -> None:
+def test_edits_of_one_patch_are_applied_in_order() -> None:
     text, statuses = run(
         BODY, Edit("append", content="- alpha"), Edit("insert_after", "- alpha", "- beta")
     )

@@ -80,7 +80,7 @@ def test_skills_that_the_reference_validator_accepts_have_no_errors(
     assert validate(folder) == [] == lint(folder)
 
 
-def test_problems_come_with_the_line_they_are_on(tmp_path: Path) -> None:
+def test_problems_have_their_line(tmp_path: Path) -> None:
     assert found(skill_folder(tmp_path, "---\ndescription: d\nname: Other\nfoo: 1\n---\nx\n")) == [
         (3, "error", "name"),
         (3, "error", "name"),

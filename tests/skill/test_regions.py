@@ -102,7 +102,7 @@ def test_adding_a_slow_update_region_keeps_existing_guidance() -> None:
     assert with_slow_update(skill) is skill
 
 
-def test_the_slow_update_is_replaced_whole() -> None:
+def test_the_slow_update_is_replaced_completely() -> None:
     skill = with_slow_update(
         with_slow_update(BASE, "one\n\ntwo"), "three <!-- SLOW_UPDATE_END --> four"
     )

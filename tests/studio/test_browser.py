@@ -549,7 +549,7 @@ def test_the_arrow_keys_reach_every_option_of_a_filter(
             expect(page.get_by_label("Sort by")).to_be_focused()
 
 
-def test_a_page_says_that_its_studio_was_stopped(chromium: Browser, tmp_path: Path) -> None:
+def test_a_page_shows_that_its_studio_was_stopped(chromium: Browser, tmp_path: Path) -> None:
     screening_run(tmp_path / "run", steps=2)
     context = chromium.new_context()
     page = context.new_page()

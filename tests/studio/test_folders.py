@@ -103,7 +103,7 @@ def test_skills_tasks_and_configs_are_found_but_not_those_of_runs(tmp_path: Path
     assert [folders.shown(path) for path in folders.configs()] == ["skillfit.yaml"]
 
 
-def test_every_kind_of_file_that_a_folder_of_tasks_may_hold_is_offered(tmp_path: Path) -> None:
+def test_every_file_format_of_tasks_is_offered(tmp_path: Path) -> None:
     names = [f"tasks{suffix}" for suffix in SUFFIXES]
     for name in [*names, "evals.json", "notes.txt"]:
         (tmp_path / name).write_text("")

@@ -308,7 +308,7 @@ async def test_an_unreadable_run_is_reported_and_other_runs_are_listed(
 
 
 @pytest.mark.parametrize("finish", ["", "infrastructure", "budget"])
-def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, finish: str) -> None:
+def test_a_run_that_cannot_be_resumed_shows_the_reason(tmp_path: Path, finish: str) -> None:
     """The skill of these runs does not exist."""
     screening_run(tmp_path / "run", steps=2, finish=finish)
     with browser(tmp_path) as client:
@@ -320,7 +320,7 @@ def test_a_run_that_cannot_be_resumed_says_why(tmp_path: Path, finish: str) -> N
         assert failure.startswith("error: "), page
 
 
-def test_a_folder_and_a_run_that_disappear_are_said(tmp_path: Path) -> None:
+def test_a_folder_and_a_run_that_disappear_are_reported(tmp_path: Path) -> None:
     WrittenRun(tmp_path / "runs" / "run").close()
     with browser(tmp_path / "runs", tmp_path) as client:
         with client.stream("GET", "/live/run") as reply:
@@ -387,8 +387,8 @@ async def test_handoff_prompts_are_answered(tmp_path: Path) -> None:
     with browser(tmp_path) as client:
         assert "Merge these." in client.get("/handoff/run").text
         form = {"csrf": csrf_of(client), "do": "answer", "text": "{}"}
-        said = client.post("/act/run", data=form | {"target": "../../x"}).text
-        assert "No prompt" in said
+        response = client.post("/act/run", data=form | {"target": "../../x"}).text
+        assert "No prompt" in response
         client.post("/act/run", data=form | {"target": "merge-1"})
         assert "All prompts are answered" in client.get("/handoff/run").text
     assert (tmp_path / "run" / "handoff" / "merge-1.answer.md").read_text() == "{}"
@@ -868,7 +868,7 @@ def test_a_studio_of_one_run_starts_no_run_inside_it(
         assert f"skillfit studio {tmp_path}" in client.get("/new").text
 
 
-def test_the_form_names_values_that_cannot_be_used(tmp_path: Path) -> None:
+def test_the_form_reports_invalid_values(tmp_path: Path) -> None:
     with studio_process(tmp_path) as running, running.client() as client:
         csrf = csrf_of(client)
         for key, value, problem in (
@@ -883,7 +883,7 @@ def test_the_form_names_values_that_cannot_be_used(tmp_path: Path) -> None:
             assert problem in page.partition('class="message bad"')[2], key
 
 
-def test_a_decision_about_an_edit_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_decision_about_a_missing_edit_is_refused(tmp_path: Path) -> None:
     screening_run(tmp_path / "open", steps=2, finish="")
     with browser(tmp_path) as client:
         form = {"csrf": csrf_of(client), "do": "approve", "target": "x" * 100_000}

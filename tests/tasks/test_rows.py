@@ -186,7 +186,7 @@ def test_generated_ids_depend_on_content_and_not_on_position(tmp_path: Path) -> 
     assert [item.id for item in forward] == [item.id for item in backward[::-1]]
 
 
-def test_csv_cells_may_hold_lists(tmp_path: Path) -> None:
+def test_csv_cells_may_contain_lists(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(
         "id,prompt,answers,type\n1,q,\"['x', 'y']\",easy\n2,q2,plain,\n"
     )

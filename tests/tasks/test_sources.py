@@ -81,7 +81,7 @@ async def test_a_source_of_another_package_is_found_by_its_entry_point(package: 
     assert task.grader is not None
 
 
-def test_its_config_values_fill_what_the_user_left_unset(package: Path, tmp_path: Path) -> None:
+def test_config_values_of_a_source_fill_unset_settings(package: Path, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("env: {tasks: colours, max_turns: 2, task_args: {count: 8}}\n")
     config = load_config(file)

@@ -84,7 +84,7 @@ def test_another_seed_gives_other_splits() -> None:
     assert make_splits(items, (1, 1, 1), 0) != make_splits(items, (1, 1, 1), 1)
 
 
-def test_the_references_ratio_gives_its_counts() -> None:
+def test_skillopts_ratio_gives_its_counts() -> None:
     made = make_splits(items_of_types(["x"] * 177), (2, 1, 7), 42)
     assert [len(made[name]) for name in SPLITS] == [35, 18, 124]
 
@@ -347,7 +347,7 @@ def copies(count: int, others: int = 0) -> list[Item]:
     return [Item(f"i{at:02d}", {"input": text}) for at, text in enumerate(texts)]
 
 
-def test_copies_that_leave_no_selection_items_are_named_with_what_to_do() -> None:
+def test_copies_that_leave_no_selection_items_are_reported_with_a_hint() -> None:
     with pytest.raises(InputError) as raised:
         split_items(copies(12), SplitSection())
     message, hint = raised.value.message, raised.value.hint
@@ -358,12 +358,12 @@ def test_copies_that_leave_no_selection_items_are_named_with_what_to_do() -> Non
     assert len(split_items(copies(12), apart).selection) == 5
 
 
-def test_copies_that_make_a_split_much_smaller_are_told() -> None:
+def test_copies_that_make_a_split_much_smaller_are_reported() -> None:
     splits = split_items(copies(10, others=3), SplitSection())
     assert "have 10/3/0 items instead of 5/5/3" in splits.kept_together
     assert "10 of 13 items" in splits.kept_together
     assert not any("nearly the same" in warning for warning in splits.warnings)
 
 
-def test_a_few_copies_that_fit_their_split_are_not_worth_a_word() -> None:
+def test_a_few_copies_that_fit_their_split_are_not_reported() -> None:
     assert split_items(copies(3, others=17), SplitSection()).kept_together == ""

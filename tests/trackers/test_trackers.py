@@ -64,7 +64,7 @@ def test_jsonl_has_each_event_once_after_a_kill_and_a_resume(
     assert lines[0]["kind"] == "RunStarted"
 
 
-def test_jsonl_refuses_a_file_that_holds_another_run(
+def test_jsonl_refuses_a_file_of_another_run(
     tmp_path: Path, run: Path, events: list[Stored]
 ) -> None:
     path = tmp_path / "events.jsonl"
@@ -279,7 +279,7 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
         "best_skill": "",
         "record": step_record(tokens=tokens, standings=standings(best_score=0.5)),
     }
-    said = [
+    emitted = [
         RunStarted(run="r1", config=RecordedConfig({"model": model}), **shared),
         StageStarted(epoch=0, step=0, stage="baseline"),
         StageFinished(epoch=0, step=0, stage="baseline", seconds=1.0),
@@ -298,7 +298,7 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
     for _ in range(2):  # a run and its replay
         feed(
             make_tracker(f"otel:{endpoint}", tmp_path),
-            [Stored(seq, 1000.0 + seq, event) for seq, event in enumerate(said, start=1)],
+            [Stored(seq, 1000.0 + seq, event) for seq, event in enumerate(emitted, start=1)],
         )
     names = {span.span_id: span.name for span in spans}
     tree = {(span.name, names.get(span.parent_span_id, "")) for span in spans}

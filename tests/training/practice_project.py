@@ -171,12 +171,12 @@ class Script:
     judge: Reply = ""
 
     def __call__(self, call: Call) -> Any:
-        said = self._said(call)
-        if not isinstance(said, str):
-            return said
-        return JSONResponse(completion({"content": said}, fingerprint(call)))
+        scripted = self._reply(call)
+        if not isinstance(scripted, str):
+            return scripted
+        return JSONResponse(completion({"content": scripted}, fingerprint(call)))
 
-    def _said(self, call: Call) -> Any:
+    def _reply(self, call: Call) -> Any:
         if call.body["model"] == "optimizer" or call.stage == "probe":
             reply = {**OPTIMIZER, **self.optimizer}[call.stage]
         elif call.body["model"] == "judge":

@@ -387,8 +387,8 @@ def test_a_file_on_the_command_line_is_looked_up_in_the_current_folder(
 ) -> None:
     (here / "other.py").write_text(PARTS)
     word = "executor=other.py:MyExecutor"
-    said = Shell(capsys)("train", project / "skillfit.yaml", word, "--run", "r")
-    assert "executor" in marks(here), said.err
+    printed = Shell(capsys)("train", project / "skillfit.yaml", word, "--run", "r")
+    assert "executor" in marks(here), printed.err
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -503,7 +503,7 @@ def test_evaluate_needs_no_gate(project: Path) -> None:
     assert measured.tally.scored == 4
 
 
-def test_no_more_attempts_run_than_the_agent_has_slots_for(project: Path) -> None:
+def test_concurrent_attempts_are_limited_to_the_agents_slots(project: Path) -> None:
     running, most = 0, 0
 
     class OneAtATime:
@@ -594,7 +594,7 @@ def edit_identity(here: Path) -> Callable[[Callable[[dict[str, Any]], None]], No
     return edit
 
 
-def test_an_agent_may_leave_out_everything_but_attempt() -> None:
+def test_an_agent_needs_only_the_method_attempt() -> None:
     class Plain:
         async def attempt(self, skill: Any, item: Any, context: Any) -> Any: ...
 
@@ -713,8 +713,8 @@ def test_check_refuses_a_method_that_cannot_be_called(
 ) -> None:
     written(project, propose_with("return []", "def propose(self, skill, rollouts, context)"))
     config = write_config(project, {"optimizer.proposer": "mine.py:Mine"})
-    said = Shell(capsys)("check", config, "--run", "r")
-    assert said.code == 2 and "propose() is not async" in said.err
+    printed = Shell(capsys)("check", config, "--run", "r")
+    assert printed.code == 2 and "propose() is not async" in printed.err
 
 
 def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
@@ -876,14 +876,14 @@ def test_a_run_resumes_after_its_part_was_fixed(
     written(project, FAILS_LATE + gate)
     parts = {"optimizer.proposer": "mine.py:Mine", "evaluation.gate": "mine.py:Gate"}
     config = write_config(project, {**parts, "train.batch_size": 2})
-    said = shell("train", config, "--run", "r")
-    assert said.code == 2 and "failed in step 2: IndexError" in said.err
-    assert f"skillfit resume {here / 'r'}" in said.err
+    printed = shell("train", config, "--run", "r")
+    assert printed.code == 2 and "failed in step 2: IndexError" in printed.err
+    assert f"skillfit resume {here / 'r'}" in printed.err
     before = calls("r")
     fixed = FAILS_LATE.replace("[][0]", "[]") + gate
     written(project, fixed)
-    said = shell("resume", "r")
-    assert said.code == 3, said.err
+    printed = shell("resume", "r")
+    assert printed.code == 3, printed.err
     assert calls("r") == before  # all was paid for before the failure
     written(project, fixed + "# another rule\n")  # a fix is accepted once
     assert "was started with other settings" in shell("resume", "r").err

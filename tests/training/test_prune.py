@@ -35,10 +35,10 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     reasons = [event.reason for event in project.events(GateDecided)]
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
     line = ResultLine.of_story(read_story(result.run))
-    said = line.as_text(result.diagnosis)
+    text = line.as_text(result.diagnosis)
     tokens = result.summary.skill_tokens
-    assert f"The skill has {tokens.found:,} tokens, {tokens.initial:,} before." in said
-    assert "Cut from the initial skill: line" in said
+    assert f"The skill has {tokens.found:,} tokens, {tokens.initial:,} before." in text
+    assert "Cut from the initial skill: line" in text
 
 
 async def test_a_run_that_prunes_ends_the_same_after_a_stop(make_project: MakeProject) -> None:
