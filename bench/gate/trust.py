@@ -32,14 +32,14 @@ ROOMY = 10**9  # rollouts: no limit
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """How often 80 % intervals of edit effects hold the truth. Every edit counts once, with the
-    last interval that the run gave it.
+    """How often 80 % intervals of edit effects contain the true effect. Every edit counts once,
+    with the last interval that the run gave it.
     """
 
     setting: str
     edits: int
-    selection: float  # share that holds the true effect on the selection items
-    population: float  # share that holds the true effect on the population
+    selection: float  # share that contains the true effect on the selection items
+    population: float  # share that contains the true effect on the population
     above: float  # share of true effects (selection items) above the interval
     below: float
     width: float  # mean width in points
@@ -82,7 +82,7 @@ class _Watched(ScreeningGate):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """One run: per edit, whether its last interval holds the truth, and how wide it is."""
+    """One run: per edit, whether its last interval contains the true effect, and how wide it is."""
 
     selection: list[bool]
     population: list[bool]

@@ -22,7 +22,7 @@ CHOSEN = {"helpful": HELPFUL, "overlapping": OVERLAPPING, "useless": USELESS, "w
 
 
 def planted_skill() -> str:
-    """The initial skill with lines of all sorts, mixed, so that place says nothing."""
+    """The initial skill with lines of all sorts, mixed, so that their order means nothing."""
     by_sort = {sort: [line.text for line in POOL if line.planted == sort] for sort in CHOSEN}
     lines = [by_sort[sort][at] for sort, places in CHOSEN.items() for at in places]
     lines.sort(key=lambda line: sha256(line.encode()).hexdigest())

@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 from bench.parity import world  # noqa: E402
 from bench.parity.scenario import Scenario  # noqa: E402
 
-# Settings SkillOpt knows by another name when they reach its trainer.
+# Settings that have another name in SkillOpt's trainer.
 _FLAT = {"learning_rate": "edit_budget", "min_learning_rate": "min_edit_budget"}
 
 

@@ -123,7 +123,7 @@ def read(scenario: Scenario, folder: Path) -> Outcome:
 def _unmeasured(
     scenario: Scenario, incumbent: str, believed: float, best: float
 ) -> tuple[str, ...]:
-    """Whether the score that goes with the carried skill is not its own, and whether it would have
+    """Whether the score of the current skill belongs to another skill, and whether it would have
     been the best.
     """
     true = _true_score(scenario, incumbent)

@@ -48,7 +48,7 @@ class WordRules:
 
 
 def words(item) -> set[str]:
-    """The words of a request that may say something: the longer ones."""
+    """The longer words of a request, which are more informative."""
     return {word for word in re.findall(r"[a-z]+", item.input.lower()) if len(word) > 4}
 
 

@@ -317,7 +317,7 @@ def test_verify_passes_a_stable_score_and_fails_a_confirmed_drop(shell: Shell, r
 
 
 def test_verify_uses_the_grader_of_its_record(shell: Shell, config: Path) -> None:
-    """The ship grader gives these rollouts nothing; verify grades with the one trained on."""
+    """The ship grader scores these rollouts 0; verify uses the training grader."""
     settings = (
         *SMALL,
         "env.limit=16",

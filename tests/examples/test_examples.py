@@ -1,4 +1,4 @@
-"""Every example does what its README says, in a copy of its folder, with no network."""
+"""Every example works as its README describes, in a copy of its folder, with no network."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Killer:
     def train(
         self, run: Path, settings: list[str], kill: tuple[str, int] | None = None
     ) -> tuple[dict[str, Any], Counter[str]]:
-        """How it ended, and what it asked. Each child has its own key, so that what a killed one
+        """How it ended, and its requests. Each child has its own key, so that what a killed one
         sent is not taken for the next one's: a server may read a request after its sender was
         killed.
         """
@@ -180,7 +180,7 @@ def check_kill(
     recorded = answered(run)
     report, again = killer.train(run, settings)
     assert not report["killed"] and "reason" in report, (kill, report)
-    # With a lag, two steps may ask the optimizer the same question: then twice is right.
+    # With a lag, two steps may send the optimizer the same request, so twice is correct.
     twice = again + recorded - expected.requests
     assert not twice, f"{kill}: requests sent again although their answers were recorded"
     assert again + recorded == expected.requests, kill

@@ -111,7 +111,7 @@ def test_pending_edits_in_the_final_skill_are_not_reported_as_a_gain() -> None:
 
 
 def test_a_working_grader_is_never_diagnosed_as_blind() -> None:
-    """Gold scores 1 and empty answers 0: a useless optimizer says nothing about the grader."""
+    """Gold scores 1 and empty answers 0: a useless optimizer is not evidence about the grader."""
     found = diagnose_run(replace(NORMAL, **NONE_HELPED))
     assert "grader" not in str(found)
     assert "+0.000 (-0.01 … +0.01)" in found.message

@@ -255,7 +255,7 @@ async def test_the_final_skill_is_composed_and_compared_on_fresh_rollouts():
 
 
 async def test_a_composed_skill_that_scores_worse_is_ranked_second():
-    """Two edits that help alone and harm together: main effects cannot say that."""
+    """Two edits that help alone and harm together: main effects cannot express that."""
 
     def chance(skill, item):
         one, two = "- one" in skill.body, "- two" in skill.body
@@ -362,7 +362,7 @@ async def test_useless_text_of_the_initial_skill_is_cut_and_needed_text_stays():
     assert sum(text not in finalist.body for text in USELESS) >= 3
     assert "- vital" in finalist.body and "A fenced story." in finalist.body
     by_text = {effect.edit.target: effect for effect in verdict.effects}
-    assert len(by_text) == len(USELESS) + 1  # protected text is no candidate
+    assert len(by_text) == len(USELESS) + 1  # protected text is not a candidate
     assert by_text["- vital"].status == "dropped" and by_text["- vital"].high < 0
     cut = [effect for effect in verdict.effects if effect.status == "promoted"]
     assert cut and all("score without this text" in effect.reason for effect in cut)

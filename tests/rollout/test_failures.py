@@ -119,9 +119,7 @@ async def test_fatal_errors_stop_the_run_before_it_spends(
         await setup.engine(agent, max_in_flight=4).run(
             requests_for(SKILL, items(50)), phase="rollout", series="step_1"
         )
-    assert (
-        len(agent.tried) <= 6
-    )  # those in flight, and what took a place that came free before the error
+    assert len(agent.tried) <= 6  # those in flight, and those that got a free slot before the error
     assert len(setup.finished()) == len(agent.tried) - 1  # and each of them is kept
 
 

@@ -154,7 +154,7 @@ def test_the_error_for_a_locked_run_names_the_process(tmp_path: Path) -> None:
     holder.wait()
     RunDirectory.open(
         tmp_path / "run", RecordedIdentity({})
-    ).close()  # a killed process holds nothing
+    ).close()  # a killed process holds no lock
     holder.stdout.close()
     assert holder.stdin is not None
     holder.stdin.close()

@@ -30,7 +30,7 @@ class Answer:
 
 
 class Effect:
-    """Counts how often it really ran, and takes its time."""
+    """Counts its executions, and may be slow."""
 
     def __init__(self, value: object = 7, seconds: float = 0.0) -> None:
         self.value, self.seconds, self.runs, self.cancelled = value, seconds, 0, 0

@@ -209,7 +209,7 @@ TILE_ROWS = """[...document.querySelectorAll(".facts dl")].map((list) => {
 
 @pytest.mark.parametrize("width", [1440, 1200, 1024, 768, 390])
 def test_no_tile_is_alone_in_a_row(chromium: Browser, site: RunningStudio, width: int) -> None:
-    """Six tiles stand in equal rows; of five, the last one of a phone takes a row for itself."""
+    """Six tiles fill equal rows; with five, the last one would be alone in a row on a phone."""
     with window(chromium, site, viewport={"width": width, "height": 800}) as opened:
         for path, tiles in (("/run/tested", 6), ("/report/tested", 6), ("/run/pool", 5)):
             (rows,) = opened.open(path).evaluate(TILE_ROWS)

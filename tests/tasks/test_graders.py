@@ -1,5 +1,5 @@
-"""Each grader's behaviour, what it says when its settings are wrong, and that its feedback gives
-nothing away.
+"""Each grader's scores, its errors for wrong settings, and that its feedback does not reveal the
+gold answer.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ async def test_an_exception_in_a_task_is_a_failure(tmp_path: Path) -> None:
 
 
 class SlowModel(ScriptedModel):
-    """Answers at once, except where the question holds `slow`: that one it never answers."""
+    """Answers at once, except questions that contain `slow`, which it never answers."""
 
     def __init__(self, slow: str) -> None:
         super().__init__(calculator)

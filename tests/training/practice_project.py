@@ -68,7 +68,7 @@ def items(
 
 
 def answer(skill: str, task: str) -> str:
-    """What the agent says: the letter the skill names for the task's colour, or that it does not
+    """The agent's answer: the letter the skill names for the task's colour, or that it does not
     know.
     """
     colour = task.split()[0]
@@ -159,7 +159,7 @@ OPTIMIZER: dict[str, Reply] = {
 
 @dataclass
 class Script:
-    """What the server says. `optimizer` replaces stages, `agent` the agent's answers; a reply may
+    """The server's replies. `optimizer` replaces stages, `agent` the agent's answers; a reply may
     be a function of the call.
 
     A reply names the request it answers in its `model` field, so a journal shows which requests it

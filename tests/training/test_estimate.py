@@ -77,9 +77,7 @@ async def test_the_calls_of_a_real_run_are_within_its_estimate(
         low, high = calls_of(found, role)
         used = sum(call.body["model"] == role and call.stage != "probe" for call in project.calls)
         assert low <= used <= high, role
-        assert 0 < high <= 30 * used, (
-            role
-        )  # a range so wide that it says nothing would be no estimate
+        assert 0 < high <= 30 * used, role  # a very wide range would be useless as an estimate
 
 
 async def test_dollars_are_unknown_without_a_price_and_a_range_with_one(

@@ -201,7 +201,7 @@ async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test
 
 
 def unsteady(call: Call) -> str:
-    """Knows what the skill says, most of the time."""
+    """Follows the skill in most rollouts."""
     return (
         knowing(call)
         if random.Random(f"{call.body['seed']}{system(call)}").random() < 0.7
@@ -430,7 +430,7 @@ def test_must_pass_items_need_a_gate_that_checks_them(make_project: MakeProject)
 async def test_a_second_grader_decides_the_ship_test_and_the_gap_is_reported(
     make_project: MakeProject,
 ) -> None:
-    # The first grader takes any answer that holds the letter, the second wants the letter alone.
+    # The first grader accepts any answer that contains the letter, the second only the letter.
     def wordy(call: Call) -> str:
         letter = knowing(call)
         return f"[{letter}]" if letter != "unknown" else letter

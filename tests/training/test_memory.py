@@ -1,4 +1,4 @@
-"""What a run carries beside its edits: notes, slow updates, the optimizer's own memory, worked
+"""What a run keeps beside its edits: notes, slow updates, the optimizer's own memory, worked
 examples.
 """
 

@@ -134,7 +134,7 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget.minutes": ("budget.minutes=0.00001", ()),
 }
 LABELS = ("config", "gate_metric", "lr_control_mode")  # fields that only repeat a setting
-# An answer to blue items is half of what they want: then soft scores differ from hard ones.
+# Answers to blue items are half right, so that soft scores differ from hard ones.
 ROWS = [{**row, "answer": "b indeed"} if row["type"] == "blue" else row for row in items(8, 5, 2)]
 Observed = tuple[list[str], dict[str, Any]]
 UNCHANGED: dict[tuple[str, ...], Observed] = {}  # runs that several changes are compared with

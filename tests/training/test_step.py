@@ -221,7 +221,7 @@ async def test_decisions_do_not_depend_on_the_order_in_which_answers_arrive(
         )
         await project.train()
         files = readable(project.folder / "run")
-        for name in ("config.json", "summary.json"):  # the server's port stands in them
+        for name in ("config.json", "summary.json"):  # they contain the server's port
             files[name] = json.loads(
                 json.dumps(files[name])
                 .replace(project.server.url, "URL")
