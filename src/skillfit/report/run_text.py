@@ -67,7 +67,7 @@ _NOT_VERIFIED: Mapping[str, str] = {
     " rollouts",
     "unverified": "A suggestion, not verified: there are too few items for a selection split",
     "budget": "The budget was reached before the end, so nothing is verified",
-    "infrastructure": "The run failed before finishing, so nothing can be said about the skill",
+    "infrastructure": "The run failed before it finished: there is no result for the skill",
 }
 _MEASURED_SKILLS = {
     "baseline": "initial skill",
