@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -527,6 +529,26 @@ def test_check_leaves_a_finished_run_finished(shell: Shell, config: Path) -> Non
     again = shell("train", config, *SMALL, "--run", "runs/r", "--json")
     assert again.json["finish_reason"] == trained["finish_reason"]
     assert "finished already: nothing was sent again" in again.err
+
+
+def test_check_names_its_run_and_train_continues_with_its_rollouts(
+    shell: Shell, config: Path
+) -> None:
+    def preflight(folder: str) -> list[str]:
+        with closing(RunDirectory.read(folder)) as run:
+            events = [stored.event for stored in run.events.read()]
+        rollouts = [event for event in events if isinstance(event, RolloutFinished)]
+        return [one.rollout for one in rollouts if one.phase == "preflight"]
+
+    overrides = ("env.limit=8", "train.num_epochs=1", "model.prices={a: {input: 1, output: 1}}")
+    checked = shell("check", config, *overrides)
+    folder = shell("check", config, *overrides, "--json").json["run"]
+    *_, where, command = checked.out.splitlines()
+    assert f"The rollouts are in {folder}." in where
+    made = preflight(folder)
+    trained = shell(*shlex.split(command)[1:], "--json")
+    assert Path(trained.json["run"]) == Path(folder).absolute(), trained.err
+    assert made and preflight(folder) == made
 
 
 def test_check_tests_a_key_that_changed_since_the_last_check(
