@@ -130,6 +130,15 @@ def test_steer_accepts_a_text_that_begins_with_a_dash(shell: Shell, config: Path
     assert "No such option: --jsn" in shell("steer", "r", "stop", "--jsn").err
 
 
+def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
+    shell: Shell, run: Path
+) -> None:
+    refused = shell("steer", run, "nonsense")
+    assert refused.code == 2 and "Unknown action 'nonsense'" in refused.err
+    actions = refused.err.partition("Actions: ")[2].strip(".\n").split(", ")
+    assert actions == ["veto", "pin", "reword", "approve", "decline", "budget", "stop", "answer"]
+
+
 def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:
     small = ("evaluation.preflight=false", "env.limit=10", "budget.calls=150")
     assert shell("train", config, *small, "--run", "r").code == 5
@@ -624,6 +633,14 @@ def test_init_uses_the_columns_that_the_user_names(shell: Shell, run: Path) -> N
     output = shell("init", *skill, "--field", "input=two", "--field", "answers=three")
     assert output.code == 0 and "What about 0?" in output.out
     assert load_config("skillfit.yaml").env.fields == {"input": "two", "answers": "three"}
+
+
+def test_init_prints_the_grader_as_the_option_accepts_it(shell: Shell) -> None:
+    rows = [{"input": f"case {number}", "answer": "yes"} for number in range(4)]
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    grader = "{exact: {ignore_case: true}}"
+    made = shell("init", "new", "--tasks", "rows.jsonl", "--grader", grader)
+    assert made.code == 0 and f"Grader: {grader}:" in made.out
 
 
 def test_init_sets_no_grader_for_a_skill_with_evals(shell: Shell, run: Path) -> None:

@@ -163,6 +163,11 @@ def test_a_run_directory_that_is_a_file(shell: Shell, config: Path, tmp_path: Pa
     one_sentence(shell("train", config, "--run", "file"), "is a file, not a directory")
 
 
+@pytest.mark.parametrize("command", ["train", "check", "estimate", "eval"])
+def test_an_empty_run_directory_option(command: str, shell: Shell, config: Path) -> None:
+    one_sentence(shell(command, config, "--run", ""), "--run is empty")
+
+
 def test_a_run_directory_with_other_files(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--run", config.parent), "holds other files")
 

@@ -17,7 +17,7 @@ import typer
 
 from skillfit.cli.output import Json, Overrides, ResultLine, console, near, rich_table, show, warn
 from skillfit.errors import Exit, InputError
-from skillfit.plain_text import dollars, duration, rounded, rounded_dollars
+from skillfit.plain_text import dollars, duration, quantity, rounded, rounded_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -43,10 +43,21 @@ if TYPE_CHECKING:
     from skillfit.training.start import TrainingResult
 
 
+def _run_path(text: str) -> Path:
+    if not text:  # would be the current folder, for example from a variable that is not set
+        raise InputError("--run is empty.", hint="Give the run's directory; a dot is this folder.")
+    return Path(text)
+
+
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
 RunOption = Annotated[
     Path | None,
-    typer.Option("--run", help="The run's directory; default: a new name under runs/."),
+    typer.Option(
+        "--run",
+        help="The run's directory; default: a new name under runs/.",
+        parser=_run_path,
+        metavar="<path>",
+    ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")]
 Force = Annotated[bool, typer.Option("--force", help="Train even if the preflight says stop.")]
@@ -575,7 +586,7 @@ def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
             (
                 f"{one.rollouts:,}",
                 steps,
-                f"{plan.selection} selection items",
+                quantity(plan.selection, "selection item"),
                 f"shows gains of {one.detectable:.2f}",
             )
         )
