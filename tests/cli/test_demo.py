@@ -10,6 +10,7 @@ import pytest
 
 from skillfit.config import load_config
 from skillfit.extensions import load_object
+from skillfit.report import read_story
 from skillfit.skill import Skill, lint
 from skillfit.training.inputs import read_inputs
 from tests.cli.cli_project import Shell, project
@@ -24,6 +25,11 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     assert "practice models (no language model)" in output.err
     assert "promoted s0" in output.err and "dropped" in output.err
     assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
+    story = read_story(tmp_path / "here" / "run")
+    pending = {edit.text for edit in story.edits if edit.in_best and edit.status == "pending"}
+    assert f", {len(pending)} pending that are likely to help" in output.out and pending
+    decisions = {gate.decision for gate in story.gates if not gate.promoted}
+    assert decisions == {"no change"}, "an edit that stays pending is not rejected"
     again = shell("demo", "--dir", "here", "--json")
     assert (
         again.code == 0

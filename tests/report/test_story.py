@@ -292,7 +292,7 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
             "The budget was reached before the end, so nothing is verified;"
             " best so far 87.5\u00a0%, initial skill 37.5\u00a0%",
         ),
-        ("infrastructure", "The run failed before finishing, so nothing can be said"),
+        ("infrastructure", "The run failed before it finished: there is no result"),
         ("unverified", "A suggestion, not verified"),
         ("inconclusive", "Ended (inconclusive)"),
         ("something_new", "Ended (something new)"),

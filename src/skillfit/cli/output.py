@@ -177,6 +177,7 @@ class ResultLine:
     ship: ShipLine = ShipLine()
     unproven: bool = False
     cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
+    composed: str = ""  # what the skill is composed of, if not of promoted edits alone
     skill_tokens: SkillTokens | None = None
     rollouts: RolloutsLine = RolloutsLine()
     usage: UsageLine = UsageLine()
@@ -184,6 +185,7 @@ class ResultLine:
 
     @classmethod
     def of_story(cls, story: RunStory) -> ResultLine:
+        from skillfit.report.run_text import composition
         from skillfit.run.view import ShipGain, SummaryScores
 
         run, summary = Path(story.path), story.summary
@@ -200,6 +202,7 @@ class ResultLine:
             ship=ShipLine.of(ShipGain.of(summary.ship) if summary.ship else None),
             unproven=summary.unproven,
             cut=tuple(summary.cut),
+            composed=composition(story),
             skill_tokens=summary.skill_tokens,
             rollouts=RolloutsLine(
                 summary.rollouts.planned, summary.config.settings.budget.rollouts
@@ -269,6 +272,8 @@ class ResultLine:
             gain, gap = self.ship.difference, self.ship.gap
             trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"
             lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
+        if self.composed:
+            lines.append(self.composed)
         lines += [*self._unused_rollouts(), self._cost()]
         if self.unproven:
             from skillfit.run.store import UNPROVEN_SKILL

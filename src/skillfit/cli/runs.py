@@ -163,7 +163,7 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
         parts.append(Text("\n".join([PLOT_TITLE, *plot(points)]), style="cyan"))
     if story.gates:
         rows = [
-            (gate.label, display_name(gate.action), score_change(gate.difference), gate.reason)
+            (gate.label, gate.decision, score_change(gate.difference), gate.reason)
             for gate in story.gates
         ]
         parts.append(rich_table(("step", "decision", "change in score", "reason"), rows))

@@ -162,9 +162,8 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
         found = ""
         if gate.probability is not None:
             found = with_interval(gate.difference, low, high)
-        decision = display_name(gate.action)
         reason = f": {gate.reason}" if gate.reason else ""
-        table.add_row(gate.label, found, f"{decision}{reason}")
+        table.add_row(gate.label, found, f"{gate.decision}{reason}")
     return table
 
 

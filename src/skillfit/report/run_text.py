@@ -29,7 +29,7 @@ from skillfit.plain_text import (
     score_change,
     with_interval,
 )
-from skillfit.report.story import RunStory, practice_models
+from skillfit.report.story import EditSummary, RunStory, practice_models
 from skillfit.run.control import RAISABLE
 from skillfit.run.events import (
     AblationFinished,
@@ -67,7 +67,7 @@ _NOT_VERIFIED: Mapping[str, str] = {
     " rollouts",
     "unverified": "A suggestion, not verified: there are too few items for a selection split",
     "budget": "The budget was reached before the end, so nothing is verified",
-    "infrastructure": "The run failed before finishing, so nothing can be said about the skill",
+    "infrastructure": "The run failed before it finished: there is no result for the skill",
 }
 _MEASURED_SKILLS = {
     "baseline": "initial skill",
@@ -193,7 +193,7 @@ def facts(story: RunStory) -> list[Fact]:
             found.append(Fact(row.name, row.before, f"{row.items} items"))
     tried = len(story.edits)
     if tried:
-        kept = len({edit.text for edit in story.edits if edit.in_best})
+        kept = len(_edits_in_skill(story))
         promoted = len(story.edits_with("promoted"))
         skill = "unproven skill" if story.unproven_skill else "skill"
         note = f"{tried} tried, {promoted} promoted"
@@ -203,6 +203,22 @@ def facts(story: RunStory) -> list[Fact]:
     found.append(Fact("Cost", dollars(story.total.usd) or UNPRICED, used))
     found.append(Fact("Time", duration(story.seconds), quantity(story.rollouts, "rollout")))
     return found
+
+
+def _edits_in_skill(story: RunStory) -> list[EditSummary]:
+    """The edits whose text is in the skill that was found, each text once."""
+    return list({edit.text: edit for edit in story.edits if edit.in_best}.values())
+
+
+def composition(story: RunStory) -> str:
+    """What the skill that was found is composed of, if not of promoted edits alone."""
+    found = _edits_in_skill(story)
+    pending = sum(edit.status == "pending" for edit in found)
+    if not pending:
+        return ""
+    skill = "unproven skill" if story.unproven_skill else "skill"
+    promoted = len(found) - pending
+    return f"edits in the {skill}: {promoted} promoted, {pending} pending that are likely to help"
 
 
 def _size(story: RunStory) -> Fact:

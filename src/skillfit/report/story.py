@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import label_of
+from skillfit.plain_text import display_name, label_of
 from skillfit.run.control import Action
 from skillfit.run.events import AblationFinished, RunFinished, ShipTested
 from skillfit.run.journal import BillRow
@@ -88,6 +88,15 @@ class GateSummary:
     @property
     def label(self) -> str:
         return label_of(self.name)
+
+    @property
+    def decision(self) -> str:
+        """The action as people read it. With a pool, edits that were not promoted stay pending:
+        nothing was rejected.
+        """
+        if self.action == "reject" and self.pending is not None:
+            return "no change"
+        return display_name(self.action)
 
     @property
     def accepted(self) -> bool:
