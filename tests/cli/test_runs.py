@@ -165,6 +165,24 @@ def test_apply_refuses_a_changed_skill_and_keeps_protected_text(shell: Shell, ru
     assert "Never promise a date." in skill.read_text() and "Mentions of" in skill.read_text()
 
 
+def test_a_forced_apply_writes_the_body_of_the_best_skill_with_its_markers(
+    shell: Shell, config: Path
+) -> None:
+    own, other = config.parent / "triage-tickets" / "SKILL.md", Path("other/SKILL.md")
+    rule = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->"
+    advice = "<!-- SLOW_UPDATE_START -->\nRead twice.\n<!-- SLOW_UPDATE_END -->"
+    own.write_text(f"{own.read_text()}\n{rule}\n\n{advice}\n")
+    settings = (*SMALL, "env.limit=0", "train.batch_size=40")
+    assert shell("train", config, *settings, "--run", "r").code == 0
+    other.parent.mkdir()
+    best, head = Run.open("r").best_skill, "---\nname: other\ndescription: Other.\n---\n"
+    assert "Mentions of" in best.body and rule in best.body and advice in best.body
+    for document, named in ((own, ()), (other, ("--to", "other"))):
+        document.write_text(f"{head}# Other\n")
+        assert shell("apply", "r", "--yes", "--force", *named).code == 0
+        assert document.read_text() == f"{head}{best.body}"
+
+
 def test_undo_refuses_a_file_that_changed_after_apply(shell: Shell, run: Path) -> None:
     shell("apply", run, "--yes")
     skill_of(run).write_text("mine now\n")
