@@ -240,6 +240,18 @@ def test_a_directory_without_a_run(command: str, shell: Shell, tmp_path: Path) -
     one_sentence(shell(command, tmp_path), "is not a run directory")
 
 
+@pytest.mark.parametrize("command", ["resume", "show", "diff"])
+def test_a_run_with_an_empty_journal(command: str, shell: Shell) -> None:
+    run = Path("run")
+    run.mkdir()
+    (run / "journal.sqlite").touch()
+    one_sentence(shell(command, run), "is empty: no run was started there")
+    (run / "config.json").touch()
+    one_sentence(shell(command, run), "is damaged: it is empty, but config.json is there")
+    (run / "best_skill.md").touch()
+    one_sentence(shell(command, run), "but best_skill.md, config.json are there")
+
+
 @pytest.mark.parametrize(
     "line",
     [("init", "file"), ("demo", "--dir", "file"), ("studio", ".", "--port", "99999")],
@@ -255,9 +267,12 @@ def test_an_output_path_below_a_file(line: tuple[str, ...], shell: Shell) -> Non
     not sys.platform.startswith("linux"),
     reason="needs a place where nobody may write, not even root",
 )
+@pytest.mark.parametrize("path", ["/sys/skillfit", "/proc/skillfit", "/dev/null/skillfit"])
 @pytest.mark.parametrize("line", [("demo", "--dir"), ("init",)], ids=lambda line: line[0])
-def test_an_output_path_in_a_read_only_file_system(line: tuple[str, ...], shell: Shell) -> None:
-    one_sentence(shell(*line, "/sys/skillfit"), "/sys/skillfit")
+def test_an_output_path_where_no_folder_can_be_made(
+    line: tuple[str, ...], path: str, shell: Shell
+) -> None:
+    one_sentence(shell(*line, path), path)
 
 
 @pytest.mark.parametrize(

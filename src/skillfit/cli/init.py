@@ -279,6 +279,11 @@ def demo_command(
     from skillfit.cli.train import config_inputs, train_in_terminal
     from skillfit.report import read_story, write_report
 
+    if optimizer and not model:
+        raise InputError(
+            "--optimizer needs --model: the practice models have their own optimizer.",
+            hint="Name the model that uses the skill with --model.",
+        )
     for given in (model, optimizer):
         if given:
             _refuse_unknown_model(given)
@@ -316,6 +321,7 @@ def _demo_project(name: str, folder: Path) -> Iterator[Path]:
     was_there, copied = folder.exists(), list[Path]()
     with as_file(files("skillfit.cli") / "demo_data" / name) as source:
         if not was_there or (folder.is_dir() and not any(folder.iterdir())):
+            _make_demo_folder(folder)
             shutil.copytree(
                 source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
             )
@@ -333,6 +339,15 @@ def _demo_project(name: str, folder: Path) -> Iterator[Path]:
             message = f"Nothing was trained, so the copy in {folder} was removed again."
             console(stderr=True).print(message, markup=False, soft_wrap=True)
         raise
+
+
+def _make_demo_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, NotADirectoryError) as error:  # as in /proc, or below a file
+        raise InputError(
+            f"Cannot create the folder {folder}.", hint="Give another folder with --dir."
+        ) from error
 
 
 COMMANDS = (init_command, demo_command)
