@@ -501,6 +501,11 @@ def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> An
     is named in messages.
     """
     file, _, name = reference.rpartition(":")
+    if not file:
+        raise InputError(
+            f"{setting or reference}: the name of the function is missing.",
+            hint="Write path/to/file.py:name.",
+        )
     path = (base / file).resolve()
     if not path.is_file():
         raise InputError(

@@ -154,6 +154,25 @@ def test_steer_accepts_any_edit_before_the_run_has_a_pool(shell: Shell, config: 
     assert shell("steer", "r", "veto", "s0001e01").code == 0
 
 
+@pytest.mark.parametrize("decision", [("veto", "s0001e01"), ("budget", "calls", "5")])
+def test_steer_refuses_a_folder_without_a_run_and_writes_nothing(
+    shell: Shell, tmp_path: Path, decision: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "todo.txt").write_text("hi")
+    refused = shell("steer", folder, *decision)
+    assert refused.code == 2 and f"{folder} is not a run directory" in refused.err
+    assert [path.name for path in folder.iterdir()] == ["todo.txt"]
+
+
+def test_steer_refuses_a_run_whose_journal_is_gone(shell: Shell, run: Path) -> None:
+    (run / "journal.sqlite").unlink()
+    refused = shell("steer", run, "veto", "s0001e01")
+    assert refused.code == 2 and "it has no journal.sqlite" in refused.err
+    assert not (run / "steering.jsonl").exists() and not (run / ".steering.lock").exists()
+
+
 def test_apply_shows_the_diff_and_undo_restores_every_byte(shell: Shell, run: Path) -> None:
     skill = skill_of(run)
     before = skill.read_bytes()
@@ -174,6 +193,24 @@ def test_apply_refuses_a_changed_skill_and_keeps_protected_text(shell: Shell, ru
     assert "has changed since the run began" in shell("apply", run, "--yes").err
     assert shell("apply", run, "--yes", "--force").code == 0
     assert "Never promise a date." in skill.read_text() and "Mentions of" in skill.read_text()
+
+
+def test_a_forced_apply_writes_the_body_of_the_best_skill_with_its_markers(
+    shell: Shell, config: Path
+) -> None:
+    own, other = config.parent / "triage-tickets" / "SKILL.md", Path("other/SKILL.md")
+    rule = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->"
+    advice = "<!-- SLOW_UPDATE_START -->\nRead twice.\n<!-- SLOW_UPDATE_END -->"
+    own.write_text(f"{own.read_text()}\n{rule}\n\n{advice}\n")
+    settings = (*SMALL, "env.limit=0", "train.batch_size=40")
+    assert shell("train", config, *settings, "--run", "r").code == 0
+    other.parent.mkdir()
+    best, head = Run.open("r").best_skill, "---\nname: other\ndescription: Other.\n---\n"
+    assert "Mentions of" in best.body and rule in best.body and advice in best.body
+    for document, named in ((own, ()), (other, ("--to", "other"))):
+        document.write_text(f"{head}# Other\n")
+        assert shell("apply", "r", "--yes", "--force", *named).code == 0
+        assert document.read_text() == f"{head}{best.body}"
 
 
 def test_undo_refuses_a_file_that_changed_after_apply(shell: Shell, run: Path) -> None:

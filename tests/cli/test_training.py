@@ -309,6 +309,18 @@ def test_a_run_that_recorded_a_scripted_model_without_its_folder_is_resumed(
     assert resumed.code in (3, 4) and "Resuming where the run stopped" in resumed.err
 
 
+@pytest.mark.parametrize("role", ["agent", "optimizer"])
+def test_a_scripted_model_that_raises_is_no_bug_of_skillfit(
+    shell: Shell, config: Path, role: str
+) -> None:
+    (config.parent / "own.py").write_text("def own(request):\n    raise RuntimeError('no way')\n")
+    failing = f"model.{role}=scripted/{config.parent}/own.py:own"
+    result = shell("train", config, *SMALL, failing, "--run", "r")
+    assert result.code == 6
+    assert "own.py:own: RuntimeError: no way (own.py:2)" in result.err
+    assert "skillfit itself failed" not in result.err
+
+
 def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     own.write_text(

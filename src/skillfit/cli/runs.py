@@ -506,7 +506,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
-    from skillfit.skill import Skill, rewrite, without_placeholder
+    from skillfit.skill import Skill, with_trained_body, without_placeholder
     from skillfit.skill.document import find_document
 
     if run.finish_reason != "improved" and not force:
@@ -533,7 +533,10 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
             f"{document} has changed since the run began.",
             hint="Look at it, then override with --force.",
         )
-    return SkillChange(run, document, present, rewrite(present, best.unix_body))
+    places = (document.resolve(), document.parent.resolve())
+    same_skill = began is not None and began.resolve() in places
+    wanted = with_trained_body(present, best, same_skill=same_skill)
+    return SkillChange(run, document, present, wanted)
 
 
 def _why_not(run: Run) -> str:
