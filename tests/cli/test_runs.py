@@ -131,9 +131,10 @@ def test_steer_accepts_a_text_that_begins_with_a_dash(shell: Shell, config: Path
 
 
 def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
-    shell: Shell, run: Path
+    shell: Shell, config: Path
 ) -> None:
-    refused = shell("steer", run, "nonsense")
+    shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
+    refused = shell("steer", "r", "nonsense")
     assert refused.code == 2 and "Unknown action 'nonsense'" in refused.err
     actions = refused.err.partition("Actions: ")[2].strip(".\n").split(", ")
     assert actions == ["veto", "pin", "reword", "approve", "decline", "budget", "stop", "answer"]
