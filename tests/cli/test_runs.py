@@ -143,6 +143,25 @@ def test_steer_accepts_any_edit_before_the_run_has_a_pool(shell: Shell, config: 
     assert shell("steer", "r", "veto", "s0001e01").code == 0
 
 
+@pytest.mark.parametrize("decision", [("veto", "s0001e01"), ("budget", "calls", "5")])
+def test_steer_refuses_a_folder_without_a_run_and_writes_nothing(
+    shell: Shell, tmp_path: Path, decision: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "todo.txt").write_text("hi")
+    refused = shell("steer", folder, *decision)
+    assert refused.code == 2 and f"{folder} is not a run directory" in refused.err
+    assert [path.name for path in folder.iterdir()] == ["todo.txt"]
+
+
+def test_steer_refuses_a_run_whose_journal_is_gone(shell: Shell, run: Path) -> None:
+    (run / "journal.sqlite").unlink()
+    refused = shell("steer", run, "veto", "s0001e01")
+    assert refused.code == 2 and "it has no journal.sqlite" in refused.err
+    assert not (run / "steering.jsonl").exists() and not (run / ".steering.lock").exists()
+
+
 def test_apply_shows_the_diff_and_undo_restores_every_byte(shell: Shell, run: Path) -> None:
     skill = skill_of(run)
     before = skill.read_bytes()

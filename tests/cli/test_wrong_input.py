@@ -406,3 +406,33 @@ def test_lint_names_path_and_line(shell: Shell, config: Path) -> None:
     result = shell("lint", skill.parent)
     assert result.code == 2 and f"{skill}:2: error: " in result.out
     assert json.loads(shell("lint", skill.parent, "--json").out)[0]["line"] == 2
+
+
+@pytest.mark.parametrize("command", ["train", "check", "eval", "ablate"])
+def test_a_run_directory_inside_the_skill_is_refused(
+    shell: Shell, config: Path, command: str
+) -> None:
+    skill = config.parent / "triage-tickets"
+    inside = skill / "runs" / "a"
+    refused = shell(command, config, "--run", inside)
+    one_sentence(refused, f"{inside} is inside the skill {skill}", "outside of the skill")
+    assert [path.name for path in skill.iterdir()] == ["SKILL.md"]
+
+
+def test_eval_refuses_a_run_directory_inside_a_skill_that_it_measures(
+    shell: Shell, config: Path
+) -> None:
+    other = Path("other")
+    other.mkdir()
+    (other / "SKILL.md").write_text("# Other\n")
+    refused = shell("eval", config, "--skill", other, "--run", other / "run")
+    one_sentence(refused, "is inside the skill other")
+    assert [path.name for path in other.iterdir()] == ["SKILL.md"]
+
+
+def test_a_run_directory_that_the_skill_leaves_out_is_accepted_and_resumed(
+    shell: Shell, config: Path
+) -> None:
+    hidden = config.parent / "triage-tickets" / ".runs" / "a"
+    small = (*SMALL, "budget.calls=12", "--run", hidden)
+    assert [shell("train", config, *small).code for _ in range(2)] == [5, 5]
