@@ -321,6 +321,22 @@ def test_a_scripted_model_that_raises_is_no_bug_of_skillfit(
     assert "skillfit itself failed" not in result.err
 
 
+def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(
+    shell: Shell, config: Path, tmp_path: Path
+) -> None:
+    (config.parent / "own.py").write_text("def own(request):\n    return 'no braces'\n")
+    optimizer = f"model.optimizer=scripted/{config.parent}/own.py:own"
+    settings = (*SMALL, "optimizer.proposer=reflect", optimizer)
+    run = Path("r").resolve()
+    result = shell("train", config, *settings, "--run", f"{run.parent}/nothing/../r")
+    assert f"See the errors with `skillfit show {run}`" in result.err + result.out
+    shown = " ".join(shell("show", run).out.split())
+    assert "not used because" in shown and "There is no JSON in the reply." in shown
+    rejections = shell("show", run, "--json").json["rejections"]
+    assert "reflect.failure" in {one["stage"] for one in rejections}
+    assert all("There is no JSON in the reply." in one["reason"] for one in rejections)
+
+
 def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     own.write_text(
