@@ -301,6 +301,19 @@ def test_a_run_can_be_resumed_after_its_skill_was_applied(shell: Shell, run: Pat
     assert shell("resume", run, "--json").json["finish_reason"] == "improved"
 
 
+def test_train_explains_that_apply_changed_the_skill(shell: Shell, config: Path) -> None:
+    command = ("train", config, *SMALL, "env.limit=0", "train.batch_size=40", "--run", "r")
+    assert shell(*command).code == 0
+    shell("apply", "r", "--yes")
+    refused = shell(*command)
+    skill = config.parent / "triage-tickets" / "SKILL.md"
+    assert refused.code == 2 and f"`skillfit apply` changed {skill}." in refused.err
+    assert f"skillfit resume {Path('r').absolute()}" in refused.err
+    shell("apply", "r", "--undo")
+    skill.write_text(f"{skill.read_text()}\nMore.\n")
+    assert "was applied" not in shell(*command).err
+
+
 def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_undone(
     shell: Shell, run: Path
 ) -> None:

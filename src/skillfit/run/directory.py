@@ -33,6 +33,7 @@ from skillfit.models.protocol import ROLES
 from skillfit.models.registry import MACHINE_OPTIONS, SCRIPTED, ModelSpec, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.plain_text import shorten
+from skillfit.run.control import read_requests
 from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
@@ -282,12 +283,24 @@ def _changed_settings_error(path: Path, changes: Sequence[IdentityChange], kind:
             "Set them back to resume it. `skillfit train` starts a new run in another directory "
             "with --run, or in this one with --force-new (the old run is moved aside)."
         )
+    if [change.key for change in changes] == ["skill"] and (applied := _applied_document(path)):
+        hint = (
+            f"This run was applied: `skillfit apply` changed {applied}. `skillfit resume {path}` "
+            "uses the document that the run began with. To train the new one, give another "
+            "directory with --run."
+        )
     return InputError(
         f"The run in {path} was started with other settings:\n"
         + "\n".join(f"  {change}" for change in changes)
         + "\n",
         hint=hint,
     )
+
+
+def _applied_document(path: Path) -> str:
+    """The document that `skillfit apply` changed last; empty when that was undone."""
+    requests = [one for one in read_requests(path) if one.action in ("apply", "undo")]
+    return requests[-1].target if requests and requests[-1].action == "apply" else ""
 
 
 def refuse_other_kinds(path: Path) -> None:
