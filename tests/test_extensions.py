@@ -62,7 +62,8 @@ def test_an_error_in_the_file_of_a_gate_is_reported_with_its_line(tmp_path):
 
 
 def test_the_error_for_a_missing_file_or_name_lists_what_exists(tmp_path):
-    (tmp_path / "other.py").write_text("class Gate: ...\n")
+    imports = "import os\nfrom json import loads\nfrom pathlib import Path\n"
+    (tmp_path / "other.py").write_text(f"{imports}class Gate: ...\n")
     with pytest.raises(InputError, match=r"no_such\.py does not exist"):
         find_extension("gate", "no_such.py:Gate", {}, tmp_path)
     with pytest.raises(InputError, match=r"other\.py has no 'Gates'\. It has: Gate\."):

@@ -35,6 +35,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
@@ -500,6 +501,11 @@ def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> An
     is named in messages.
     """
     file, _, name = reference.rpartition(":")
+    if not file:
+        raise InputError(
+            f"{setting or reference}: the name of the function is missing.",
+            hint="Write path/to/file.py:name.",
+        )
     path = (base / file).resolve()
     if not path.is_file():
         raise InputError(
@@ -507,12 +513,23 @@ def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> An
         )
     module = _load_module(path, path.stat().st_mtime_ns)
     if not hasattr(module, name):
-        own = [key for key in vars(module) if not key.startswith("_")]
+        own = [
+            key
+            for key, value in vars(module).items()
+            if not key.startswith("_") and not _is_imported(value, module)
+        ]
         raise InputError(
             f"{setting}{': ' if setting else ''}{path.name} has no {name!r}.",
-            hint=f"It has: {', '.join(own)}.",
+            hint=f"It has: {', '.join(own)}." if own else "Write path/to/file.py:name.",
         )
     return getattr(module, name)
+
+
+def _is_imported(value: object, module: ModuleType) -> bool:
+    """Whether it is a module, or a class or function of another module."""
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return value.__module__ != module.__name__
+    return inspect.ismodule(value)
 
 
 @cache

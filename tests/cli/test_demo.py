@@ -58,6 +58,12 @@ def test_a_demo_that_cannot_start_leaves_no_files(
     assert folder.exists() == made and not (made and any(folder.iterdir()))
 
 
+def test_the_demo_refuses_an_optimizer_without_a_model(shell: Shell, tmp_path: Path) -> None:
+    output = shell("demo", "--optimizer", "local/model.gguf")
+    assert output.code == 2 and "--optimizer needs --model" in output.err
+    assert not (tmp_path / "skillfit-demo").exists()
+
+
 @pytest.mark.parametrize("option", ["--model", "--optimizer"])
 def test_the_demo_refuses_an_unknown_model_before_it_copies_anything(
     option: str, shell: Shell, tmp_path: Path

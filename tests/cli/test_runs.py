@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -128,6 +130,16 @@ def test_steer_accepts_a_text_that_begins_with_a_dash(shell: Shell, config: Path
     assert "No such option: --jsn" in shell("steer", "r", "stop", "--jsn").err
 
 
+def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
+    shell: Shell, config: Path
+) -> None:
+    shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
+    refused = shell("steer", "r", "nonsense")
+    assert refused.code == 2 and "Unknown action 'nonsense'" in refused.err
+    actions = refused.err.partition("Actions: ")[2].strip(".\n").split(", ")
+    assert actions == ["veto", "pin", "reword", "approve", "decline", "budget", "stop", "answer"]
+
+
 def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:
     small = ("evaluation.preflight=false", "env.limit=10", "budget.calls=150")
     assert shell("train", config, *small, "--run", "r").code == 5
@@ -141,6 +153,25 @@ def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:
 def test_steer_accepts_any_edit_before_the_run_has_a_pool(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
     assert shell("steer", "r", "veto", "s0001e01").code == 0
+
+
+@pytest.mark.parametrize("decision", [("veto", "s0001e01"), ("budget", "calls", "5")])
+def test_steer_refuses_a_folder_without_a_run_and_writes_nothing(
+    shell: Shell, tmp_path: Path, decision: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "todo.txt").write_text("hi")
+    refused = shell("steer", folder, *decision)
+    assert refused.code == 2 and f"{folder} is not a run directory" in refused.err
+    assert [path.name for path in folder.iterdir()] == ["todo.txt"]
+
+
+def test_steer_refuses_a_run_whose_journal_is_gone(shell: Shell, run: Path) -> None:
+    (run / "journal.sqlite").unlink()
+    refused = shell("steer", run, "veto", "s0001e01")
+    assert refused.code == 2 and "it has no journal.sqlite" in refused.err
+    assert not (run / "steering.jsonl").exists() and not (run / ".steering.lock").exists()
 
 
 def test_apply_shows_the_diff_and_undo_restores_every_byte(shell: Shell, run: Path) -> None:
@@ -163,6 +194,24 @@ def test_apply_refuses_a_changed_skill_and_keeps_protected_text(shell: Shell, ru
     assert "has changed since the run began" in shell("apply", run, "--yes").err
     assert shell("apply", run, "--yes", "--force").code == 0
     assert "Never promise a date." in skill.read_text() and "Mentions of" in skill.read_text()
+
+
+def test_a_forced_apply_writes_the_body_of_the_best_skill_with_its_markers(
+    shell: Shell, config: Path
+) -> None:
+    own, other = config.parent / "triage-tickets" / "SKILL.md", Path("other/SKILL.md")
+    rule = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->"
+    advice = "<!-- SLOW_UPDATE_START -->\nRead twice.\n<!-- SLOW_UPDATE_END -->"
+    own.write_text(f"{own.read_text()}\n{rule}\n\n{advice}\n")
+    settings = (*SMALL, "env.limit=0", "train.batch_size=40")
+    assert shell("train", config, *settings, "--run", "r").code == 0
+    other.parent.mkdir()
+    best, head = Run.open("r").best_skill, "---\nname: other\ndescription: Other.\n---\n"
+    assert "Mentions of" in best.body and rule in best.body and advice in best.body
+    for document, named in ((own, ()), (other, ("--to", "other"))):
+        document.write_text(f"{head}# Other\n")
+        assert shell("apply", "r", "--yes", "--force", *named).code == 0
+        assert document.read_text() == f"{head}{best.body}"
 
 
 def test_undo_refuses_a_file_that_changed_after_apply(shell: Shell, run: Path) -> None:
@@ -262,6 +311,19 @@ def test_apply_to_a_new_folder_needs_the_initial_skill(shell: Shell, run: Path) 
 def test_a_run_can_be_resumed_after_its_skill_was_applied(shell: Shell, run: Path) -> None:
     shell("apply", run, "--yes")
     assert shell("resume", run, "--json").json["finish_reason"] == "improved"
+
+
+def test_train_explains_that_apply_changed_the_skill(shell: Shell, config: Path) -> None:
+    command = ("train", config, *SMALL, "env.limit=0", "train.batch_size=40", "--run", "r")
+    assert shell(*command).code == 0
+    shell("apply", "r", "--yes")
+    refused = shell(*command)
+    skill = config.parent / "triage-tickets" / "SKILL.md"
+    assert refused.code == 2 and f"`skillfit apply` changed {skill}." in refused.err
+    assert f"skillfit resume {Path('r').absolute()}" in refused.err
+    shell("apply", "r", "--undo")
+    skill.write_text(f"{skill.read_text()}\nMore.\n")
+    assert "was applied" not in shell(*command).err
 
 
 def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_undone(
@@ -529,6 +591,26 @@ def test_check_leaves_a_finished_run_finished(shell: Shell, config: Path) -> Non
     assert "finished already: nothing was sent again" in again.err
 
 
+def test_check_names_its_run_and_train_continues_with_its_rollouts(
+    shell: Shell, config: Path
+) -> None:
+    def preflight(folder: str) -> list[str]:
+        with closing(RunDirectory.read(folder)) as run:
+            events = [stored.event for stored in run.events.read()]
+        rollouts = [event for event in events if isinstance(event, RolloutFinished)]
+        return [one.rollout for one in rollouts if one.phase == "preflight"]
+
+    overrides = ("env.limit=8", "train.num_epochs=1", "model.prices={a: {input: 1, output: 1}}")
+    checked = shell("check", config, *overrides)
+    folder = shell("check", config, *overrides, "--json").json["run"]
+    *_, where, command = checked.out.splitlines()
+    assert f"The rollouts are in {folder}." in where
+    made = preflight(folder)
+    trained = shell(*shlex.split(command)[1:], "--json")
+    assert Path(trained.json["run"]) == Path(folder).absolute(), trained.err
+    assert made and preflight(folder) == made
+
+
 def test_check_tests_a_key_that_changed_since_the_last_check(
     shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -602,6 +684,14 @@ def test_init_uses_the_columns_that_the_user_names(shell: Shell, run: Path) -> N
     output = shell("init", *skill, "--field", "input=two", "--field", "answers=three")
     assert output.code == 0 and "What about 0?" in output.out
     assert load_config("skillfit.yaml").env.fields == {"input": "two", "answers": "three"}
+
+
+def test_init_prints_the_grader_as_the_option_accepts_it(shell: Shell) -> None:
+    rows = [{"input": f"case {number}", "answer": "yes"} for number in range(4)]
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    grader = "{exact: {ignore_case: true}}"
+    made = shell("init", "new", "--tasks", "rows.jsonl", "--grader", grader)
+    assert made.code == 0 and f"Grader: {grader}:" in made.out
 
 
 def test_init_sets_no_grader_for_a_skill_with_evals(shell: Shell, run: Path) -> None:

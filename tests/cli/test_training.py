@@ -309,6 +309,53 @@ def test_a_run_that_recorded_a_scripted_model_without_its_folder_is_resumed(
     assert resumed.code in (3, 4) and "Resuming where the run stopped" in resumed.err
 
 
+@pytest.mark.parametrize("role", ["agent", "optimizer"])
+def test_a_scripted_model_that_raises_is_no_bug_of_skillfit(
+    shell: Shell, config: Path, role: str
+) -> None:
+    (config.parent / "own.py").write_text("def own(request):\n    raise RuntimeError('no way')\n")
+    failing = f"model.{role}=scripted/{config.parent}/own.py:own"
+    result = shell("train", config, *SMALL, failing, "--run", "r")
+    assert result.code == 6
+    assert "own.py:own: RuntimeError: no way (own.py:2)" in result.err
+    assert "skillfit itself failed" not in result.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_one_ctrl_c_ends_a_check_whose_grader_hangs(config: Path, tmp_path: Path) -> None:
+    (config.parent / "own.py").write_text(
+        "import threading\nfrom pathlib import Path\n\n"
+        "def hang(item, answer):\n    Path('called').touch()\n    threading.Event().wait()\n"
+    )
+    grader = f"env.grader={config.parent}/own.py:hang"
+    line = ("check", config, grader, "env.exec_timeout=3", "--run", "r")
+    running = process(*line, cwd=tmp_path)
+    try:
+        while not (tmp_path / "called").exists() and running.poll() is None:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130, err
+
+
+def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(
+    shell: Shell, config: Path, tmp_path: Path
+) -> None:
+    (config.parent / "own.py").write_text("def own(request):\n    return 'no braces'\n")
+    optimizer = f"model.optimizer=scripted/{config.parent}/own.py:own"
+    settings = (*SMALL, "optimizer.proposer=reflect", optimizer)
+    run = Path("r").resolve()
+    result = shell("train", config, *settings, "--run", f"{run.parent}/nothing/../r")
+    assert f"See the errors with `skillfit show {run}`" in result.err + result.out
+    shown = " ".join(shell("show", run).out.split())
+    assert "not used because" in shown and "There is no JSON in the reply." in shown
+    rejections = shell("show", run, "--json").json["rejections"]
+    assert "reflect.failure" in {one["stage"] for one in rejections}
+    assert all("There is no JSON in the reply." in one["reason"] for one in rejections)
+
+
 def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     own.write_text(

@@ -163,6 +163,11 @@ def test_a_run_directory_that_is_a_file(shell: Shell, config: Path, tmp_path: Pa
     one_sentence(shell("train", config, "--run", "file"), "is a file, not a directory")
 
 
+@pytest.mark.parametrize("command", ["train", "check", "estimate", "eval"])
+def test_an_empty_run_directory_option(command: str, shell: Shell, config: Path) -> None:
+    one_sentence(shell(command, config, "--run", ""), "--run is empty")
+
+
 def test_a_run_directory_with_other_files(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--run", config.parent), "holds other files")
 
@@ -240,6 +245,18 @@ def test_a_directory_without_a_run(command: str, shell: Shell, tmp_path: Path) -
     one_sentence(shell(command, tmp_path), "is not a run directory")
 
 
+@pytest.mark.parametrize("command", ["resume", "show", "diff"])
+def test_a_run_with_an_empty_journal(command: str, shell: Shell) -> None:
+    run = Path("run")
+    run.mkdir()
+    (run / "journal.sqlite").touch()
+    one_sentence(shell(command, run), "is empty: no run was started there")
+    (run / "config.json").touch()
+    one_sentence(shell(command, run), "is damaged: it is empty, but config.json is there")
+    (run / "best_skill.md").touch()
+    one_sentence(shell(command, run), "but best_skill.md, config.json are there")
+
+
 @pytest.mark.parametrize(
     "line",
     [("init", "file"), ("demo", "--dir", "file"), ("studio", ".", "--port", "99999")],
@@ -255,9 +272,12 @@ def test_an_output_path_below_a_file(line: tuple[str, ...], shell: Shell) -> Non
     not sys.platform.startswith("linux"),
     reason="needs a place where nobody may write, not even root",
 )
+@pytest.mark.parametrize("path", ["/sys/skillfit", "/proc/skillfit", "/dev/null/skillfit"])
 @pytest.mark.parametrize("line", [("demo", "--dir"), ("init",)], ids=lambda line: line[0])
-def test_an_output_path_in_a_read_only_file_system(line: tuple[str, ...], shell: Shell) -> None:
-    one_sentence(shell(*line, "/sys/skillfit"), "/sys/skillfit")
+def test_an_output_path_where_no_folder_can_be_made(
+    line: tuple[str, ...], path: str, shell: Shell
+) -> None:
+    one_sentence(shell(*line, path), path)
 
 
 @pytest.mark.parametrize(
@@ -391,3 +411,33 @@ def test_lint_names_path_and_line(shell: Shell, config: Path) -> None:
     result = shell("lint", skill.parent)
     assert result.code == 2 and f"{skill}:2: error: " in result.out
     assert json.loads(shell("lint", skill.parent, "--json").out)[0]["line"] == 2
+
+
+@pytest.mark.parametrize("command", ["train", "check", "eval", "ablate"])
+def test_a_run_directory_inside_the_skill_is_refused(
+    shell: Shell, config: Path, command: str
+) -> None:
+    skill = config.parent / "triage-tickets"
+    inside = skill / "runs" / "a"
+    refused = shell(command, config, "--run", inside)
+    one_sentence(refused, f"{inside} is inside the skill {skill}", "outside of the skill")
+    assert [path.name for path in skill.iterdir()] == ["SKILL.md"]
+
+
+def test_eval_refuses_a_run_directory_inside_a_skill_that_it_measures(
+    shell: Shell, config: Path
+) -> None:
+    other = Path("other")
+    other.mkdir()
+    (other / "SKILL.md").write_text("# Other\n")
+    refused = shell("eval", config, "--skill", other, "--run", other / "run")
+    one_sentence(refused, "is inside the skill other")
+    assert [path.name for path in other.iterdir()] == ["SKILL.md"]
+
+
+def test_a_run_directory_that_the_skill_leaves_out_is_accepted_and_resumed(
+    shell: Shell, config: Path
+) -> None:
+    hidden = config.parent / "triage-tickets" / ".runs" / "a"
+    small = (*SMALL, "budget.calls=12", "--run", hidden)
+    assert [shell("train", config, *small).code for _ in range(2)] == [5, 5]

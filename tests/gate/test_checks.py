@@ -73,7 +73,8 @@ def test_a_saturated_baseline_stops_the_run(baseline, verdict):
 def test_the_smallest_detectable_effect_is_reported():
     assert power_check(100, 0.05, 0.4).verdict == "go"
     assert power_check(10, 0.25, 0.4, repeats=1).verdict == "warn"
-    assert "can't prove" in power_check(2, 0.1, 0.4).message
+    assert "2 selection items can't prove" in power_check(2, 0.1, 0.4).message
+    assert "1 selection item can't prove" in power_check(1, 0.1, 0.4).message
     assert power_check(100, 0.05, 0.4).detail["detectable"] < 0.1
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from starlette.responses import JSONResponse
 
+from skillfit.errors import InputError
 from skillfit.models import Reply, Request, Usage
 from skillfit.models.client import check_reply
 from skillfit.models.failures import is_unusable, policy
@@ -18,6 +19,7 @@ from skillfit.models.protocol import (
     BadReply,
     BadRequest,
     Message,
+    ModelError,
     Overloaded,
     QuotaExhausted,
     RateLimited,
@@ -320,3 +322,38 @@ async def test_a_function_in_a_file_is_a_scripted_model(tmp_path):
     model = to("", f"scripted/{tmp_path}/script.py:answer")
     assert (await model.complete(say("größe"))).text == "GRÖSSE"
     assert (await model.complete(say("x"))).usage.usd == 0
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+async def test_a_scripted_function_that_raises_is_a_failed_call(tmp_path, keyword):
+    (tmp_path / "script.py").write_text(
+        f"{keyword} answer(request):\n    raise RuntimeError('no way')\n"
+    )
+    model = to("", f"scripted/{tmp_path}/script.py:answer")
+    with pytest.raises(ModelError, match=r"script\.py:answer: RuntimeError: no way \(script\.py:2"):
+        await model.complete(say("x"))
+
+
+async def test_a_scripted_function_may_raise_a_kind_of_failure(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "from skillfit.models.protocol import Refused\n\n"
+        "def answer(request):\n    raise Refused('not this')\n"
+    )
+    with pytest.raises(Refused, match="not this"):
+        await to("", f"scripted/{tmp_path}/script.py:answer").complete(say("x"))
+
+
+async def test_calls_of_a_scripted_function_that_is_not_async_run_at_the_same_time(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import threading\n\nboth = threading.Barrier(2, timeout=30)\n\n"
+        "def answer(request):\n    both.wait()\n    return request.messages[-1].content\n"
+    )
+    model = to("", f"scripted/{tmp_path}/script.py:answer")
+    replies = await asyncio.gather(model.complete(say("one")), model.complete(say("two")))
+    assert [reply.text for reply in replies] == ["one", "two"]
+
+
+def test_a_scripted_model_without_the_name_of_a_function_says_so(tmp_path):
+    (tmp_path / "script.py").write_text("def answer(request):\n    return 'x'\n")
+    with pytest.raises(InputError, match=r"script\.py: the name of the function is missing"):
+        to("", f"scripted/{tmp_path}/script.py")

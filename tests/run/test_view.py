@@ -210,6 +210,7 @@ async def test_a_damaged_run_is_named_and_other_runs_are_listed(tmp_path: Path, 
     listing = list_runs(tmp_path)
     assert [listed.path.name for listed in listing.runs] == ["good"]
     (problem,) = listing.problems
+    assert isinstance(problem, DamagedRun)
     assert str(tmp_path / "bad") in problem.message and problem.hint
 
 

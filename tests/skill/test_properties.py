@@ -1,4 +1,4 @@
-"""Protected regions never change: 10,500 generated edit sequences and rewrites, with text that
+"""Protected regions never change: 11,000 generated edit sequences and rewrites, with text that
 tries to break out of a region.
 """
 
@@ -25,11 +25,13 @@ from skillfit.skill import (
     with_consolidated_notes,
     with_notes,
     with_slow_update,
+    with_trained_body,
 )
 from skillfit.skill.regions import (
     APPENDIX,
     EXAMPLES,
     MARKER,
+    PROTECTED,
     SLOW_UPDATE,
     protected,
     scan,
@@ -185,6 +187,18 @@ def test_region_edits_change_only_the_region_they_own(
 @given(skills, documents)
 def test_no_rewrite_changes_a_protected_region(skill: Skill, new_body: str) -> None:
     assert_sound(skill, rewrite(skill, new_body))
+
+
+@settings(max_examples=500, **thousands)
+@given(skills, skills, st.booleans())
+def test_a_trained_body_loses_no_protected_text(
+    present: Skill, trained: Skill, same_skill: bool
+) -> None:
+    wanted = with_trained_body(present, trained, same_skill=same_skill)
+    sources = [present] if same_skill or not trained.body.strip() else [present, trained]
+    for region in (region for skill in sources for region in scan(skill.unix_body)):
+        assert region.kind != PROTECTED or region.text in wanted.unix_body
+    assert wanted.head.rstrip() == present.head.rstrip()
 
 
 @pytest.mark.slow

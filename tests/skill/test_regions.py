@@ -19,6 +19,7 @@ from skillfit.skill import (
     with_consolidated_notes,
     with_notes,
     with_slow_update,
+    with_trained_body,
     without_placeholder,
 )
 from skillfit.skill.regions import PROTECTED, clean, scan, with_examples
@@ -254,3 +255,55 @@ def test_text_after_an_unclosed_marker_is_protected_in_a_rewrite() -> None:
     assert new.text.startswith("# New") and new.text.endswith(
         "<!-- PROTECTED_START -->\nmine\n\nalso mine\n"
     )
+
+
+def region(text: str) -> str:
+    return f"<!-- PROTECTED_START -->\n{text}\n<!-- PROTECTED_END -->"
+
+
+TRAINED = Skill.from_text(f"{HEAD}\n# Trained\n\n{HAND}\n\nlearned\n\n{SLOW}\n")
+
+
+@pytest.mark.parametrize("same_skill", [True, False])
+def test_a_trained_body_keeps_its_markers_and_blank_lines(same_skill: bool) -> None:
+    present = Skill.from_text("---\nname: y\n---\n# Other\n")
+    wanted = with_trained_body(present, TRAINED, same_skill=same_skill)
+    assert wanted.text == f"---\nname: y\n---\n{TRAINED.body}"
+
+
+def test_a_trained_body_brings_its_own_slow_update() -> None:
+    present = Skill.from_text(f"# Mine\n\n{SLOW.replace('guidance', 'old guidance')}\n")
+    assert with_trained_body(present, TRAINED, same_skill=True).body == TRAINED.body
+
+
+def test_protected_text_that_only_the_present_skill_has_is_kept_before_the_slow_update() -> None:
+    present = Skill.from_text(f"# Mine\n\n{region('new')}\n\n{HAND}\n")
+    wanted = with_trained_body(present, TRAINED, same_skill=True)
+    assert wanted.body == f"\n# Trained\n\n{HAND}\n\nlearned\n\n{region('new')}\n\n{SLOW}\n"
+    assert with_trained_body(wanted, TRAINED, same_skill=True) == wanted
+
+
+def test_protected_text_that_the_user_changed_takes_the_place_of_the_old() -> None:
+    present = Skill.from_text(f"# Mine\n\n{region('changed')}\n")
+    wanted = with_trained_body(present, TRAINED, same_skill=True)
+    assert wanted.body == TRAINED.body.replace(HAND, region("changed"))
+
+
+def test_protected_text_of_another_skill_replaces_none_of_the_trained_one() -> None:
+    present = Skill.from_text(f"# Other\n\n{region('theirs')}\n")
+    body = with_trained_body(present, TRAINED, same_skill=False).body
+    assert body == TRAINED.body.replace(SLOW, f"{region('theirs')}\n\n{SLOW}")
+
+
+def test_an_unclosed_region_of_the_present_skill_does_not_protect_trained_text() -> None:
+    present = Skill.from_text("# Mine\n\n<!-- PROTECTED_START -->\nmine\n")
+    wanted = with_trained_body(present, TRAINED, same_skill=True)
+    assert [one.text for one in scan(wanted.body)] == [
+        HAND,
+        "<!-- PROTECTED_START -->\nmine",
+        SLOW,
+    ]
+
+
+def test_a_trained_skill_without_text_changes_nothing() -> None:
+    assert with_trained_body(SKILL, Skill.from_text(HEAD), same_skill=True) is SKILL

@@ -204,7 +204,7 @@ async def test_a_grader_that_passes_wrong_answers_is_reported(tmp_path: Path) ->
 async def test_items_without_an_answer_are_a_problem(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"input": f"q{at}", "answer": "x"} for at in range(5)]
     found = await recognised(tmp_path, jsonl([*rows, {"id": "odd", "input": "no answer"}]))
-    assert found.problems[0] == "1 items have no answer, the first is odd."
+    assert found.problems[0] == "1 item has no answer, the first is odd."
 
 
 async def test_columns_the_user_has_chosen_are_kept(tmp_path: Path) -> None:

@@ -113,6 +113,14 @@ def test_the_same_row_twice_without_ids_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_blank_input_is_refused_unless_there_are_messages(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "a"}]
+    rows = [{"input": " ", "messages": said}, {"input": " \n\t"}]
+    assert len(load(write_jsonl(tmp_path / "messages.jsonl", rows[:1]))) == 1
+    with pytest.raises(InputError, match=r"t\.jsonl:2: the input is blank"):
+        load(write_jsonl(tmp_path / "t.jsonl", rows))
+
+
 def test_ids_may_be_zero_or_false(tmp_path: Path) -> None:
     items = load(
         write_jsonl(

@@ -156,7 +156,7 @@ def test_any_number_of_copies_across_given_splits_is_refused() -> None:
         for at in range(6)
     ]
     with pytest.raises(
-        InputError, match="1 near-duplicate items are in more than one split: copy0"
+        InputError, match="1 group of near-duplicate items is in more than one split: copy0"
     ):
         split_items([*given_splits(20, 20, 20), *copies], SplitSection())
 
@@ -259,7 +259,7 @@ def test_split_dir_mode_without_splits_is_refused() -> None:
 
 
 def test_some_items_without_a_split_are_refused() -> None:
-    with pytest.raises(InputError, match=r"1 items have no split \(first: odd\)"):
+    with pytest.raises(InputError, match=r"1 item has no split \(first: odd\)"):
         split_items([*given_splits(5, 5, 0), Item("odd", {"input": "odd"})], SplitSection())
 
 

@@ -117,10 +117,12 @@ async def test_the_score_of_a_skill_whose_lines_work_only_together_is_not_too_lo
 async def test_the_score_of_the_whole_demo_skill_is_covered_by_its_interval(tmp_path: Path) -> None:
     text = (DEMO / "triage-tickets" / "SKILL.md").read_text("utf-8")
     two_lines = text.replace("alone, in lower case.", "alone.\n- Write it in lower case.")
-    (tmp_path / "SKILL.md").write_text(two_lines + DEMO_RULES, "utf-8")
+    skill = tmp_path / "triage-tickets"
+    skill.mkdir()
+    (skill / "SKILL.md").write_text(two_lines + DEMO_RULES, "utf-8")
 
     def demo(seed: int) -> Inputs:
-        settings = [f"env.skill={tmp_path}", f"train.seed={seed}"]
+        settings = [f"env.skill={skill}", f"train.seed={seed}"]
         return read_inputs(load_config(DEMO / "skillfit.yaml", settings), training=False)
 
     truth = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -10,7 +11,8 @@ from statistics import mean
 
 import pytest
 
-from skillfit.errors import Exit, InputError
+from skillfit.errors import Exit, InfrastructureError, InputError
+from skillfit.extensions import load_object
 from skillfit.report import read_story
 from skillfit.run.events import (
     Discarded,
@@ -649,7 +651,67 @@ async def test_too_few_items_are_refused_or_the_result_is_unverified(
     assert project.best() == SKILL
 
 
+HANGING_GRADERS = """
+import asyncio, threading
+
+hung = []
+
+def always(item, answer):
+    threading.Event().wait()
+
+async def always_async(item, answer):
+    await asyncio.Event().wait()
+
+def once(item, answer):
+    if not hung:
+        hung.append(item["id"])
+        threading.Event().wait()
+    return answer in item["answers"]
+
+def when_empty(item, answer):
+    if not answer:
+        hung.append(item["id"])
+        threading.Event().wait()
+    return answer in item["answers"]
+"""
+
+
 class TestPreflight:
+    @pytest.mark.parametrize("grader", ["always", "always_async"])
+    async def test_a_grader_that_never_finishes_ends_the_run_at_the_time_limit(
+        self, make_project: MakeProject, grader: str
+    ) -> None:
+        project = make_project("evaluation.preflight=true", "env.exec_timeout=0.5")
+        (project.folder / "own.py").write_text(HANGING_GRADERS)
+        async with asyncio.timeout(60):  # so that a hanging check fails
+            with pytest.raises(InfrastructureError, match=r"rollouts all failed \(timeout\)"):
+                await project.train(f"env.grader={project.folder}/own.py:{grader}")
+
+    async def test_a_grader_that_hangs_at_a_gold_answer_is_a_warning_and_the_run_continues(
+        self, make_project: MakeProject
+    ) -> None:
+        project = make_project("evaluation.preflight=true", "env.exec_timeout=2", *STRICT)
+        (project.folder / "own.py").write_text(HANGING_GRADERS)
+        async with asyncio.timeout(60):
+            await project.train(f"env.grader={project.folder}/own.py:once")
+        [report] = project.events(PreflightFinished)
+        [gold] = [check for check in report.checks if check.name == "gold"]
+        assert gold.verdict == "warn"
+        assert "did not finish within 2 s on item" in gold.message
+        assert "env.exec_timeout" in gold.message
+
+    async def test_a_grader_that_hangs_at_empty_answers_is_asked_about_one_of_them(
+        self, make_project: MakeProject
+    ) -> None:
+        project = make_project("evaluation.preflight=true", "env.exec_timeout=2", *STRICT)
+        own = project.folder / "own.py"
+        own.write_text(HANGING_GRADERS)
+        async with asyncio.timeout(60):
+            await project.train(f"env.grader={own}:when_empty")
+        [report] = project.events(PreflightFinished)
+        assert {check.name for check in report.checks} >= {"gold", "blind"}
+        assert len(load_object(f"{own}:hung")) == 1
+
     async def test_a_grader_that_accepts_empty_answers_is_blind_and_stops_the_run(
         self, make_project: MakeProject
     ) -> None:

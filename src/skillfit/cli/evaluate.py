@@ -82,6 +82,7 @@ def eval_command(
     from skillfit.api import default_run
     from skillfit.run.budget import Spending
     from skillfit.skill import Skill
+    from skillfit.training.inputs import refuse_run_inside_skill
 
     spending = Spending()  # the caps hold for all models together
     found: list[_ModelScore] = []
@@ -95,6 +96,8 @@ def eval_command(
         path = run or default_run(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
+        for measured_skill in skill or ():
+            refuse_run_inside_skill(measured_skill, path)
         measured = measure(inputs, skills, path, split=split, repeats=repeats, spending=spending)
         found += [_ModelScore(agent, one) for one in measured]
     show([one.as_json(split) for one in found], _side_by_side(found), as_json)

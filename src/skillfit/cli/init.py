@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import typer
 
 from skillfit.cli.output import Json, ResultLine, console, near, show
 from skillfit.errors import InputError
-from skillfit.plain_text import shorten, visible
+from skillfit.plain_text import quantity, shorten, visible
 
 if TYPE_CHECKING:
     from skillfit.config.schema import GraderSetting
@@ -240,12 +241,12 @@ def _init_summary(
 
 def _describe_tasks(found: RecognisedTasks) -> list[str]:
     """What was recognised: rows as they will be sent, the grader and how it did."""
-    lines = [f"{found.count} items in {found.path} ({found.format})."]
+    lines = [f"{quantity(found.count, 'item')} in {found.path} ({found.format})."]
     for row in found.examples:
         lines.append(f"--- {row.id}")
         lines += [shorten(visible(message.content), 300) for message in row.messages]
         lines.append(f"expected: {shorten(visible(', '.join(row.expected)), 120)}")
-    lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
+    lines.append(f"Grader: {_setting_text(found.grader.setting)}: {found.grader.why}")
     trial = found.grader.trial
     if trial is not None:
         gold = f"{trial.gold - len(trial.gold_missed)} of {trial.gold} gold answers score 1"
@@ -253,6 +254,16 @@ def _describe_tasks(found: RecognisedTasks) -> list[str]:
         lines.append(f"  tried: {gold}, {wrong}")
     lines += [f"! {problem}" for problem in found.problems]
     return lines
+
+
+def _setting_text(setting: GraderSetting) -> str:
+    """The grader as a config or --grader names it."""
+    import yaml
+
+    if isinstance(setting, str):
+        return setting
+    text: str = yaml.safe_dump(setting, default_flow_style=True, allow_unicode=True, width=math.inf)
+    return text.strip()
 
 
 def demo_command(
@@ -279,6 +290,11 @@ def demo_command(
     from skillfit.cli.train import config_inputs, train_in_terminal
     from skillfit.report import read_story, write_report
 
+    if optimizer and not model:
+        raise InputError(
+            "--optimizer needs --model: the practice models have their own optimizer.",
+            hint="Name the model that uses the skill with --model.",
+        )
     for given in (model, optimizer):
         if given:
             _refuse_unknown_model(given)
@@ -316,6 +332,7 @@ def _demo_project(name: str, folder: Path) -> Iterator[Path]:
     was_there, copied = folder.exists(), list[Path]()
     with as_file(files("skillfit.cli") / "demo_data" / name) as source:
         if not was_there or (folder.is_dir() and not any(folder.iterdir())):
+            _make_demo_folder(folder)
             shutil.copytree(
                 source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
             )
@@ -333,6 +350,15 @@ def _demo_project(name: str, folder: Path) -> Iterator[Path]:
             message = f"Nothing was trained, so the copy in {folder} was removed again."
             console(stderr=True).print(message, markup=False, soft_wrap=True)
         raise
+
+
+def _make_demo_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, NotADirectoryError) as error:  # as in /proc, or below a file
+        raise InputError(
+            f"Cannot create the folder {folder}.", hint="Give another folder with --dir."
+        ) from error
 
 
 COMMANDS = (init_command, demo_command)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 
 _RUNS = Path("runs")  # the default folder of runs
+_REJECTIONS_SHOWN = 12  # the latest; the report has the others
 _LONGEST_NAME = 120  # characters of an item's id in the name of its folder
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
@@ -98,7 +99,7 @@ def _listed_cells(listed: ListedRun) -> tuple[str, ...]:
 
 
 def show_command(run: RunFolder, as_json: Json = False) -> None:
-    """What a run did: result, score curve, every decision, edits with their effects.
+    """What a run did: result, score curve, decisions, edits with their effects, unused replies.
 
     Example: skillfit show runs/first
     """
@@ -118,6 +119,10 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
         edits=[
             EditJson(id=edit.id, status=edit.status, effect=edit.mean, text=edit.text)
             for edit in story.edits
+        ],
+        rejections=[
+            RejectionJson(step=one.step, stage=one.stage, what=one.what, reason=one.reason)
+            for one in story.rejections
         ],
     )
     show(data, Group(*_story_tables(story)), as_json)
@@ -139,9 +144,17 @@ class EditJson(TypedDict):
     text: str
 
 
+class RejectionJson(TypedDict):
+    step: int
+    stage: str
+    what: str
+    reason: str
+
+
 class ShownJson(ListedJson):
     verdicts: list[VerdictJson]
     edits: list[EditJson]
+    rejections: list[RejectionJson]
 
 
 def _unfinished_text(story: RunStory, run: Path) -> str:
@@ -152,7 +165,7 @@ def _unfinished_text(story: RunStory, run: Path) -> str:
 
 
 def _story_tables(story: RunStory) -> list[RenderableType]:
-    """The tables of `show`: curve, decisions, edits, notices."""
+    """The tables of `show`: curve, decisions, edits, what was not used, notices."""
     from rich.text import Text
 
     from skillfit.cli.terminal import PLOT_TITLE, PlotPoint, plot
@@ -178,6 +191,15 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
             for edit in story.edits
         ]
         parts.append(rich_table(("edit", "status", "effect on score", "text"), edits))
+    if story.rejections:
+        shown = story.rejections[-_REJECTIONS_SHOWN:]
+        rejected = [
+            (str(one.step), display_name(one.stage), one_line(visible(one.reason), 300))
+            for one in shown
+        ]
+        parts.append(rich_table(("step", "stage", "not used because"), rejected))
+        if earlier := len(story.rejections) - len(shown):
+            parts.append(Text(f"{earlier} earlier ones are in the report and in --json."))
     for notice in story.notices:
         where = f"{display_name(notice.where)}: " if notice.where else ""
         parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))
@@ -506,7 +528,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
-    from skillfit.skill import Skill, rewrite, without_placeholder
+    from skillfit.skill import Skill, with_trained_body, without_placeholder
     from skillfit.skill.document import find_document
 
     if run.finish_reason != "improved" and not force:
@@ -533,7 +555,10 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
             f"{document} has changed since the run began.",
             hint="Look at it, then override with --force.",
         )
-    return SkillChange(run, document, present, rewrite(present, best.unix_body))
+    places = (document.resolve(), document.parent.resolve())
+    same_skill = began is not None and began.resolve() in places
+    wanted = with_trained_body(present, best, same_skill=same_skill)
+    return SkillChange(run, document, present, wanted)
 
 
 def _why_not(run: Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import typer
 
-from skillfit.cli.output import Json, Overrides, ResultLine, console, rich_table, show, warn
+from skillfit.cli.output import Json, Overrides, ResultLine, console, near, rich_table, show, warn
 from skillfit.errors import Exit, InputError
-from skillfit.plain_text import dollars, duration, rounded, rounded_dollars
+from skillfit.plain_text import dollars, duration, quantity, rounded, rounded_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from skillfit.cli.terminal import Terminal
     from skillfit.models.json_text import JsonObject
     from skillfit.run.control import Control
-    from skillfit.run.records import RolloutPlan
+    from skillfit.run.records import CheckResult, Level, RolloutPlan
     from skillfit.training.estimate import (
         BudgetOption,
         EstimateRow,
@@ -42,10 +43,21 @@ if TYPE_CHECKING:
     from skillfit.training.start import TrainingResult
 
 
+def _run_path(text: str) -> Path:
+    if not text:  # would be the current folder, for example from a variable that is not set
+        raise InputError("--run is empty.", hint="Give the run's directory; a dot is this folder.")
+    return Path(text)
+
+
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
 RunOption = Annotated[
     Path | None,
-    typer.Option("--run", help="The run's directory; default: a new name under runs/."),
+    typer.Option(
+        "--run",
+        help="The run's directory; default: a new name under runs/.",
+        parser=_run_path,
+        metavar="<path>",
+    ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")]
 Force = Annotated[bool, typer.Option("--force", help="Train even if the preflight says stop.")]
@@ -370,8 +382,23 @@ def check_command(
         lambda control: check_run(inputs, path, listeners=[terminal], control=control),
     )
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
-    show(report, rich_table(("", f"verdict: {report.verdict}", ""), rows), as_json)
-    raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
+    data = CheckJson(verdict=report.verdict, checks=report.checks, run=str(path))
+    show(data, rich_table(("", f"verdict: {report.verdict}", ""), rows), as_json)
+    stop = report.verdict == "stop"
+    if not as_json:  # not in the table, so that the command stays on one line
+        line = ["skillfit", "train", str(config), *(overrides or ()), "--run", str(near(path))]
+        train = shlex.join([*line, "--force"] if stop else line)
+        how = "Train anyway" if stop else "Train with them"
+        show(data, f"The rollouts are in {near(path)}. {how}:\n  {train}", as_json)
+    raise typer.Exit(int(Exit.PREFLIGHT if stop else Exit.OK))
+
+
+class CheckJson(TypedDict):
+    """What the command prints with --json."""
+
+    verdict: Level
+    checks: Sequence[CheckResult]
+    run: str
 
 
 def estimate_command(
@@ -559,7 +586,7 @@ def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
             (
                 f"{one.rollouts:,}",
                 steps,
-                f"{plan.selection} selection items",
+                quantity(plan.selection, "selection item"),
                 f"shows gains of {one.detectable:.2f}",
             )
         )

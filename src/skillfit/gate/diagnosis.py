@@ -118,7 +118,7 @@ def power_check(
     """
     if items < 5:
         message = (
-            f"{items} selection items can't prove an improvement at 5 %: results "
+            f"{quantity(items, 'selection item')} can't prove an improvement at 5 %: results "
             "will be unverified suggestions."
         )
         return CheckResult("power", "warn", message, {"items": items})

@@ -186,11 +186,11 @@ def facts(story: RunStory) -> list[Fact]:
         found.append(Fact("Score", percent(score.mean), interval))
     for row in comparisons(story):
         if story.changed:
-            change = f"{row.difference}, {row.items} items"
+            change = f"{row.difference}, {quantity(row.items, 'item')}"
             doubt = f", {story.doubt}" if story.doubt else ""
             found.append(Fact(row.name, f"{row.before} → {row.after}", change + doubt))
         else:
-            found.append(Fact(row.name, row.before, f"{row.items} items"))
+            found.append(Fact(row.name, row.before, quantity(row.items, "item")))
     tried = len(story.edits)
     if tried:
         kept = len(_edits_in_skill(story))
@@ -456,7 +456,7 @@ def _evaluated(event: EvaluationFinished) -> str:
     score = mean_score(event.hard)
     if abs(event.soft - event.hard) > 1e-9:
         score += f" (soft {mean_score(event.soft)})"
-    return f"{name}: {skill} scores {score} on {event.scored} {event.split} items"
+    return f"{name}: {skill} scores {score} on {quantity(event.scored, f'{event.split} item')}"
 
 
 def _decided(event: GateDecided) -> str:

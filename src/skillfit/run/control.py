@@ -187,7 +187,9 @@ def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
 def _checked(action: str, target: str, text: str) -> Action:
     known: tuple[Action, ...] = get_args(Action)
     if action not in known:
-        hint = did_you_mean(action, known) or f"Actions: {', '.join(known)}."
+        # `apply` and `undo` are recorded here and have commands of their own.
+        offered = [one for one in known if one not in ("apply", "undo")]
+        hint = did_you_mean(action, offered) or f"Actions: {', '.join(offered)}."
         raise InputError(f"Unknown action {action!r}.", hint=hint)
     if action in _NEED_TARGET and not target:
         raise InputError(f"{action} needs a target.", hint="Give the edit's id, like s0003e02.")

@@ -33,10 +33,20 @@ from skillfit.models.protocol import ROLES
 from skillfit.models.registry import MACHINE_OPTIONS, SCRIPTED, ModelSpec, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.plain_text import shorten
+from skillfit.run.control import read_requests
 from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
-from skillfit.run.store import JOURNAL, LOCK, Redact, RunLock, RunNotWritable, damaged, disk_full
+from skillfit.run.store import (
+    DATABASE,
+    JOURNAL,
+    Redact,
+    RunLock,
+    RunNotWritable,
+    disk_full,
+    emptied,
+    other_files,
+)
 from skillfit.run.view import CardKeeper, RunView
 from skillfit.skill.units import Granularity
 
@@ -67,7 +77,6 @@ CHANGEABLE = frozenset(
 )
 CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 
-_DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
 _SCRATCH = ".writing"  # files are written here and renamed when they are complete
 _IDENTITY_FACT = "identity"  # names of facts in the journal
 _FAILED_PART_FACT = "failed_part"
@@ -131,8 +140,8 @@ class RunDirectory:
     def _begin(self, identity: RecordedIdentity, keep_end: bool) -> None:
         """Resume the recorded run if its identity is the same, else begin a new one."""
         before = RecordedIdentity.read(self.journal)
-        if before is None and (others := _other_files(self.path)):
-            raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
+        if before is None and (others := other_files(self.path)):
+            raise emptied(self.path / JOURNAL, others)
         changes = before.changes(identity) if before is not None else []
         if before is not None and changes:
             if before.is_fix(changes, self.journal.fact(_FAILED_PART_FACT, str) or ""):
@@ -210,13 +219,13 @@ class RunDirectory:
             self.journal.close()
             self.events.close()
             shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)
-            if blank and self.path.is_dir() and not _other_files(self.path):
+            if blank and self.path.is_dir() and not other_files(self.path):
                 self._remove()
             else:
                 self._lock.release()
 
     def _remove(self) -> None:
-        for name in _DATABASE:
+        for name in DATABASE:
             (self.path / name).unlink(missing_ok=True)
         self._lock.remove()
         with suppress(OSError):  # in use, or with hidden files in it
@@ -240,7 +249,7 @@ def _locked_directory(path: Path) -> RunLock:
         raise InputError(
             f"{path} is a file, not a directory.", hint="Give a directory for the run with --run."
         )
-    if path.is_dir() and not (path / JOURNAL).exists() and (others := _other_files(path)):
+    if path.is_dir() and not (path / JOURNAL).exists() and (others := other_files(path)):
         raise InputError(
             f"{path} holds other files ({', '.join(others[:3])}) and no run.",
             hint="Give a new or empty directory with --run.",
@@ -254,14 +263,6 @@ def _locked_directory(path: Path) -> RunLock:
     lock = RunLock(path)
     shutil.rmtree(path / _SCRATCH, ignore_errors=True)
     return lock
-
-
-def _other_files(path: Path) -> list[str]:
-    """Files that an empty run would not have created."""
-    names = (entry.name for entry in path.iterdir())
-    return sorted(
-        name for name in names if name not in (*_DATABASE, LOCK) and not name.startswith(".")
-    )
 
 
 def _move_aside(path: Path, lock: RunLock) -> None:
@@ -282,12 +283,24 @@ def _changed_settings_error(path: Path, changes: Sequence[IdentityChange], kind:
             "Set them back to resume it. `skillfit train` starts a new run in another directory "
             "with --run, or in this one with --force-new (the old run is moved aside)."
         )
+    if [change.key for change in changes] == ["skill"] and (applied := _applied_document(path)):
+        hint = (
+            f"This run was applied: `skillfit apply` changed {applied}. `skillfit resume {path}` "
+            "uses the document that the run began with. To train the new one, give another "
+            "directory with --run."
+        )
     return InputError(
         f"The run in {path} was started with other settings:\n"
         + "\n".join(f"  {change}" for change in changes)
         + "\n",
         hint=hint,
     )
+
+
+def _applied_document(path: Path) -> str:
+    """The document that `skillfit apply` changed last; empty when that was undone."""
+    requests = [one for one in read_requests(path) if one.action in ("apply", "undo")]
+    return requests[-1].target if requests and requests[-1].action == "apply" else ""
 
 
 def refuse_other_kinds(path: Path) -> None:

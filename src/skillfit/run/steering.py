@@ -13,22 +13,23 @@ from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.plain_text import shorten
 from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, request_steering
-from skillfit.run.store import HANDOFF, JOURNAL
+from skillfit.run.store import HANDOFF
 from skillfit.run.view import RunView, read_listed
 
 _LISTED_EDITS = 30  # ids in a message, of those that were proposed last
 
 
 def steer_run(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
-    """Ask a run to follow a decision about an edit or a budget. A finished run cannot."""
-    if (run / JOURNAL).is_file():
-        if read_listed(run).is_over:
-            raise InputError(
-                "The run has finished, so it takes no more decisions.",
-                hint="Change the skill yourself, or start a new run from it.",
-            )
-        if action in EDIT_ACTIONS and target:
-            _refuse_unknown_edit(run, target)
+    """Ask a run to follow a decision about an edit or a budget. A finished run cannot. A folder
+    without a run is refused, and nothing is written there.
+    """
+    if read_listed(run).is_over:
+        raise InputError(
+            "The run has finished, so it takes no more decisions.",
+            hint="Change the skill yourself, or start a new run from it.",
+        )
+    if action in EDIT_ACTIONS and target:
+        _refuse_unknown_edit(run, target)
     return request_steering(run, action, target, text)
 
 

@@ -41,6 +41,7 @@ T = TypeVar("T")
 Redact = Callable[[str], str]
 
 JOURNAL = "journal.sqlite"
+DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
 LOCK = "run.lock"
 CONFIG_FILE = "config.json"
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
@@ -333,6 +334,8 @@ class Store:
         query = "SELECT 1 FROM sqlite_master WHERE name = ?"
         if not self._db.execute(query, (self._keyed,)).fetchone():
             self._db.close()
+            if others := other_files(path.parent):
+                raise emptied(path, others)
             raise InputError(
                 f"{path} is empty: no run was started there.",
                 hint="Give the directory named with --run.",
@@ -479,6 +482,20 @@ def damaged(path: Path, why: str) -> DamagedRun:
         f"The journal {path} is damaged: {why}.",
         hint=f"Restore {path.parent} from a copy, or start a new run with `skillfit train "
         "--force-new`; the old one is moved aside.",
+    )
+
+
+def emptied(path: Path, others: Sequence[str]) -> DamagedRun:
+    """The error for a journal without records beside other files of a run."""
+    are = "is" if len(others) == 1 else "are"
+    return damaged(path, f"it is empty, but {', '.join(others[:3])} {are} there")
+
+
+def other_files(run: Path) -> list[str]:
+    """Files that an empty run would not have created."""
+    names = (entry.name for entry in run.iterdir())
+    return sorted(
+        name for name in names if name not in (*DATABASE, LOCK) and not name.startswith(".")
     )
 
 

@@ -22,6 +22,7 @@ from skillfit.skill.regions import (
     with_consolidated_notes,
     with_notes,
     with_slow_update,
+    with_trained_body,
     without_placeholder,
 )
 from skillfit.skill.units import units
@@ -53,5 +54,6 @@ __all__ = [
     "with_consolidated_notes",
     "with_notes",
     "with_slow_update",
+    "with_trained_body",
     "without_placeholder",
 ]

@@ -319,7 +319,7 @@ def _read_files(folder: Path, document: Path, only: tuple[str, ...] = ()) -> _Pa
 def _walk(folder: Path, root: Path, only: tuple[str, ...] = ()) -> Iterator[Path]:
     """The files of a skill folder, sorted. At the top level only the names in `only`, if given."""
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name in _NOT_SKILL or (only and path.name not in only):
+        if _left_out(path.name) or (only and path.name not in only):
             continue
         if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(root)):
             raise InputError(
@@ -330,6 +330,23 @@ def _walk(folder: Path, root: Path, only: tuple[str, ...] = ()) -> Iterator[Path
             yield from _walk(path, root)
         elif path.is_file():
             yield path
+
+
+def _left_out(name: str) -> bool:
+    return name.startswith(".") or name in _NOT_SKILL
+
+
+def reads_folder(skill: Path, folder: Path) -> bool:
+    """Whether `Skill.load(skill)` reads the files in a folder, which need not exist yet."""
+    whole = skill.is_dir()
+    root = (skill if whole else skill.parent).resolve()
+    folder = folder.resolve()
+    if not folder.is_relative_to(root):
+        return False
+    names = folder.relative_to(root).parts
+    if any(map(_left_out, names)):
+        return False
+    return whole or (skill.name in DOCUMENT_NAMES and "".join(names[:1]) in RESOURCE_FOLDERS)
 
 
 def check_relative(name: str) -> str:

@@ -279,6 +279,34 @@ def rewrite(skill: Skill, new_body: str) -> Skill:
     return skill.with_body(body + "\n")
 
 
+def with_trained_body(present: Skill, trained: Skill, *, same_skill: bool) -> Skill:
+    """The present skill with the body of a trained one: its text and all of its regions.
+
+    Protected regions that only the present skill has are kept. If it is the same skill, changed
+    since, they take the place of the protected regions that it no longer has; the others go to the
+    end. The frontmatter stays. An empty trained body changes nothing.
+    """
+    body = trained.unix_body
+    if not body.strip():
+        return present
+    theirs, ours = (
+        [region for region in scan(text) if region.kind == PROTECTED]
+        for text in (body, present.unix_body)
+    )
+    new = [mine.text for mine in ours if mine.text not in {region.text for region in theirs}]
+    gone = [region for region in theirs if region.text not in {mine.text for mine in ours}]
+    pairs = list(zip(gone, new, strict=False)) if same_skill else []
+    merged = body
+    for region, text in reversed(pairs):
+        merged = merged[: region.start] + text + merged[region.end :]
+    kept = [region.text for region in theirs if region not in gone[: len(pairs)]]
+    if not {*kept, *new[: len(pairs)]} <= {region.text for region in scan(merged)}:
+        merged, pairs = body, []  # an unclosed region would include the text that follows it
+    for text in new[len(pairs) :]:
+        merged = _placed_at_end(merged, text)
+    return present.with_body(merged)
+
+
 def _segments(text: str) -> Iterator[tuple[str, Region | None]]:
     """Free text and regions in turn."""
     position = 0

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -211,6 +212,12 @@ def make_web_server(config: uvicorn.Config, studio: Studio) -> uvicorn.Server:
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             studio.closing.set()
             await super().shutdown(sockets)
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # A second Ctrl-C would skip parts of the shutdown, which then end with tracebacks. The
+            # shutdown that the first one began takes `timeout_graceful_shutdown` at the most.
+            if not self.should_exit:
+                super().handle_exit(sig, frame)
 
     return StudioServer(config)
 

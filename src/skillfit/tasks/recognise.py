@@ -21,7 +21,7 @@ from skillfit.config.schema import GraderSetting
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Message, Reply, Request
-from skillfit.plain_text import one_line
+from skillfit.plain_text import one_line, quantity
 from skillfit.tasks.graders import build_grader, golds, without_judges
 from skillfit.tasks.graders.built_in import normalized
 from skillfit.tasks.item import (
@@ -393,9 +393,12 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
     problems = []
     without = [item.id for item in items if not item.has_answers]
     if without and len(without) < len(items):
-        problems.append(f"{len(without)} items have no answer, the first is {without[0]}.")
+        count = quantity(len(without), "item has", "items have")
+        problems.append(f"{count} no answer, the first is {without[0]}.")
     if unread := count_unreviewed(items):
-        problems.append(f"{unread} items were drafted by a model and not reviewed.")
+        problems.append(
+            f"{quantity(unread, 'item was', 'items were')} drafted by a model and not reviewed."
+        )
     trial = grader.trial
     if trial is not None and trial.gold_missed:
         problems.append(

@@ -221,6 +221,11 @@ def _check_content(content: Mapping[str, Any], row: Row, mapped: str | None) -> 
             hint="Name one `input`, `prompt`, `question` or `messages`, or map it: "
             "env.fields: {input: YOUR_COLUMN} (for skillfit init: --field input=YOUR_COLUMN).",
         )
+    text = content.get("input")
+    if isinstance(text, str) and not text.strip() and not content.get("messages"):
+        raise InputError(
+            f"{row.where}: the input is blank.", hint="Write what the agent is asked, or drop it."
+        )
     _check_answers(content, row.where)
     if content.get("image_detail", "auto") not in _DETAILS:
         raise InputError(

@@ -126,8 +126,9 @@ def _use_given(items: Sequence[Item], settings: SplitSection) -> bool:
     if settings.split_mode == "ratio" or len(without) == len(items):
         return False
     if without:
+        count = quantity(len(without), "item has", "items have")
         raise InputError(
-            f"{len(without)} items have no split (first: {without[0].id}), the others have one.",
+            f"{count} no split (first: {without[0].id}), the others have one.",
             hint="Give every item a split, or none.",
         )
     return True
@@ -224,7 +225,10 @@ def _duplicates(
     shown = "; ".join(
         " ~ ".join(f"{item.id} ({item.split})" for item in group[:4]) for group in across[:10]
     )
-    message = f"{len(across)} near-duplicate items are in more than one split: {shown}."
+    groups = quantity(
+        len(across), "group of near-duplicate items is", "groups of near-duplicate items are"
+    )
+    message = f"{groups} in more than one split: {shown}."
     if settings.allow_duplicates:
         return [f"{message} Scores on selection and test may be too high."]
     raise InputError(

@@ -29,8 +29,13 @@ import shlex
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,7 +43,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from skillfit.config.schema import EnvSection, SplitSection
-from skillfit.errors import InputError, TaskFailure, did_you_mean
+from skillfit.errors import Exit, InputError, SkillfitError, TaskFailure, did_you_mean
 from skillfit.extensions import (
     PartDescription,
     TaskSource,
@@ -53,6 +58,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.failures import policy_of
 from skillfit.models.json_text import printed_json
+from skillfit.models.limiter import time_limit
 from skillfit.models.protocol import Model, ModelError
 from skillfit.plain_text import last_part, shorten
 from skillfit.sandbox.programs import (
@@ -367,9 +373,12 @@ class GoldProblem:
     why: str
 
 
-async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
+async def prove_gold(
+    task: Task, *, judges: bool = False, timeout: float | None = None
+) -> list[GoldProblem]:
     """Grade every gold answer with the task's own grader; empty when all score 1. Judge models are
-    called only with `judges=True`.
+    called only with `judges=True`. Raises `GradingTimedOut` at the first gold answer that takes
+    longer than `timeout` seconds.
     """
     grader = task.grader if judges or task.grader is None else without_judges(task.grader)
     if grader is None:
@@ -377,7 +386,8 @@ async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
     problems = []
     for item in task.items:
         for gold in golds(grader, item):
-            problem = await _grade_gold(grader, item, gold)
+            async with grading_limit(item, timeout):
+                problem = await _grade_gold(grader, item, gold)
             if problem is not None:
                 problems.append(problem)
     return problems
@@ -394,6 +404,27 @@ async def _grade_gold(grader: Grader, item: Item, gold: str) -> GoldProblem | No
     reason = score.feedback or "no reason given"
     why = f"the gold answer {gold!r:.100} scores {score.hard:g}: {reason}"
     return GoldProblem(item.id, score, why)
+
+
+class GradingTimedOut(SkillfitError):
+    """A grader took longer than the time limit."""
+
+    exit_code = Exit.INFRASTRUCTURE
+
+
+@asynccontextmanager
+async def grading_limit(item: Item, seconds: float | None) -> AsyncIterator[None]:
+    """Raise `GradingTimedOut` when grading in this block takes longer, as a rollout may not."""
+    try:
+        async with time_limit(seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise GradingTimedOut(
+            f"It did not finish within {seconds:g} s on item {item.id}.",
+            hint="Fix it, or raise env.exec_timeout.",
+        ) from None
 
 
 async def grade_with_retries(grader: Grader, item: Item, attempt: Attempt) -> Score:

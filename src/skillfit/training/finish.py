@@ -532,7 +532,7 @@ def _facts(
     stopped = {check.name for check in state.checks if check.verdict == "stop"}
     effects = run.gate.effects() if state.baseline is not None else ()
     return Facts(
-        run=str(run.path),
+        run=str(run.path.resolve()),
         ship=ending.ship.verdict if ending.ship else improved,
         baseline=baseline,
         coverage=1.0 if stats.coverage is None else stats.coverage,

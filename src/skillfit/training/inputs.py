@@ -25,6 +25,7 @@ from skillfit.run.records import RolloutPlan
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
+from skillfit.skill.document import reads_folder
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.graders import build_grader
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
@@ -214,6 +215,20 @@ def read_inputs(
     return Inputs(
         config, skill, loaded, available, deferred, ship_task, agent, parts.given, rollout_plan
     )
+
+
+def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = False) -> None:
+    """Raise an error when a new run in `path` would become part of the skill: its files would
+    change the skill's hash, and the agent would be given them. A recorded run is not checked.
+    """
+    if not skill or ((path / JOURNAL).is_file() and not force_new):
+        return
+    if reads_folder(Path(skill), path):
+        raise InputError(
+            f"The run directory {path} is inside the skill {skill}: the run's files would become "
+            "part of the skill.",
+            hint="Give a directory outside of the skill with --run.",
+        )
 
 
 def keep_recorded_plan(inputs: Inputs, path: Path) -> Inputs:

@@ -53,7 +53,7 @@ from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.ablation_plan import PLAN_VERSION, PLANS, AblationPlan, PlannedRollout
 from skillfit.training.assemble import Listener, open_rollouts
-from skillfit.training.inputs import Inputs
+from skillfit.training.inputs import Inputs, refuse_run_inside_skill
 from skillfit.training.plan import (
     MOST_AT_ONCE,
     MOST_TRAINING_ROLLOUTS,
@@ -117,6 +117,7 @@ async def evaluate(
     """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
     paid for again. A command that evaluates several times hands each call its one `spending`.
     """
+    refuse_run_inside_skill(inputs.config.env.skill, path)
     if not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"repeats is {repeats!r}, but each item needs at least one rollout.")
     items = items_of_split(inputs.task, split)
@@ -223,6 +224,7 @@ async def ablate(
     """Measure every unit of the skill. With `check`, compare the shorter skill with the whole one
     on fresh rollouts. What is recorded in the run directory `path` is not paid for again.
     """
+    refuse_run_inside_skill(inputs.config.env.skill, path)
     parts = units(inputs.skill, by)
     if not parts:
         raise InputError(

@@ -40,7 +40,7 @@ from skillfit.sandbox.programs import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, count_unreviewed
-from skillfit.tasks.task import Task, prove_gold
+from skillfit.tasks.task import GradingTimedOut, Task, grading_limit, prove_gold
 from skillfit.training.assemble import Assembled
 from skillfit.training.estimate import RolloutCost, estimate, small_caps
 from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
@@ -76,7 +76,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_draft_checks(run.task.items),
             await _key_check(ready),
             *_isolation_checks(run.config),
-            *await _gold_checks(run.task, ready.finish_parts.ship_task),
+            *await _gold_checks(run.task, ready.finish_parts.ship_task, run.config),
             *await _rollout_checks(run.engine, run.task, run.initial, run.gate_settings),
             *_budget_checks(run, ready.finish_parts.rollout_plan),
         ]
@@ -172,21 +172,26 @@ def _isolation_checks(config: Config) -> list[CheckResult]:
     return [CheckResult("isolation", "warn", message)]
 
 
-async def _gold_checks(task: Task, ship_task: Task | None) -> list[CheckResult]:
+async def _gold_checks(task: Task, ship_task: Task | None, config: Config) -> list[CheckResult]:
     """Gold answers under the training grader, and under the ship grader where there is one."""
-    found = [await _gold_check_of(task, "gold", "The grader")]
+    timeout = config.env.exec_timeout
+    found = [await _gold_check_of(task, "gold", "The grader", timeout)]
     if ship_task is not None:
-        found.append(await _gold_check_of(ship_task, "ship gold", "The ship grader"))
+        found.append(await _gold_check_of(ship_task, "ship gold", "The ship grader", timeout))
     return found
 
 
-async def _gold_check_of(task: Task, name: CheckName, grader: str) -> CheckResult:
+async def _gold_check_of(task: Task, name: CheckName, grader: str, timeout: float) -> CheckResult:
     if task.grader is None:
         message = "The task scores itself: there are no gold answers to check."
         return CheckResult(name, "go", message)
     if without_judges(task.grader) is None:
         return CheckResult(name, "go", "A judge grades: no gold answer was put to it.")
-    problems = await prove_gold(task)
+    try:
+        problems = await prove_gold(task, timeout=timeout)
+    except GradingTimedOut as ended:
+        # The other gold answers could take as long each. The rollouts show whether they all would.
+        return CheckResult(name, "warn", f"{grader} was ended at a gold answer. {ended}")
     wrong = {problem.item_id: problem.score.hard if problem.score else 0.0 for problem in problems}
     scores: dict[str, float | None] = {}
     for item in task.items:
@@ -210,7 +215,7 @@ async def _rollout_checks(
     )
     raise_if_skipped([*full, *weakened])
     known = _samples_of(settings, full)
-    variants = {"empty answer": await _empty_answers(task, items)}
+    variants = {"empty answer": await _empty_answers(task, items, settings.config)}
     if without.hash != skill.hash:
         variants[missing] = weakened
     worse: dict[str, Samples] = {}
@@ -262,7 +267,7 @@ def _samples_of(settings: GateSettings, outcomes: Sequence[Outcome]) -> Samples:
     return samples
 
 
-async def _empty_answers(task: Task, items: Sequence[Item]) -> list[Outcome]:
+async def _empty_answers(task: Task, items: Sequence[Item], config: Config) -> list[Outcome]:
     """The scores of an empty answer; none where a judge would have to be paid for them."""
     grader = task.grader
     if grader is None or without_judges(grader) != grader:
@@ -270,9 +275,12 @@ async def _empty_answers(task: Task, items: Sequence[Item]) -> list[Outcome]:
     outcomes = []
     for item in items:
         try:
-            score = await grader.grade(item, Attempt(""))
+            async with grading_limit(item, config.env.exec_timeout):
+                score = await grader.grade(item, Attempt(""))
         except TaskFailure:
             continue  # a grader that fails on an empty answer does not reward it either
+        except GradingTimedOut:
+            break  # nor does one that does not finish; every other item could take as long
         outcomes.append(Outcome(item.id, 0, "scored", score))
     return outcomes
 

@@ -34,7 +34,7 @@ from skillfit.training.finish import (
     reserve_ship_test,
     unfinished,
 )
-from skillfit.training.inputs import Inputs, keep_recorded_plan
+from skillfit.training.inputs import Inputs, keep_recorded_plan, refuse_run_inside_skill
 from skillfit.training.loop import train
 from skillfit.training.preflight import PreflightReport, budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
@@ -72,6 +72,7 @@ async def start(
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
     run is saved, and the same call resumes it. `force` trains even if the preflight says stop.
     """
+    refuse_run_inside_skill(inputs.config.env.skill, path, force_new=force_new)
     if force_new:
         inputs.refuse_useless_plan()
     else:
@@ -107,6 +108,7 @@ async def check_run(
     """The preflight alone (`skillfit check`). Its rollouts are recorded in the run directory, so
     that a run started there later does not pay for them again.
     """
+    refuse_run_inside_skill(inputs.config.env.skill, path)
     inputs = keep_recorded_plan(inputs, path)
     with RunDirectory.open(path, inputs.identity(), keep_end=True) as directory:
         async with assemble(inputs, directory, listeners, control) as ready:

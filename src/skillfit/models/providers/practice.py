@@ -36,11 +36,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from skillfit.errors import InputError
-from skillfit.extensions import load_object
+from skillfit.errors import InputError, TaskFailure
+from skillfit.extensions import call_user_code, load_object
 from skillfit.models.client import check_reply
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import BadReply, Reply, Request, Usage
+from skillfit.models.protocol import BadReply, ModelError, Reply, Request, Usage
 from skillfit.models.providers.openai_protocols import ChatProvider
 from skillfit.models.registry import Setup
 
@@ -543,11 +543,23 @@ class ScriptedModel:
 
 
 def scripted(setup: Setup) -> ScriptedModel:
-    """The provider of `scripted/path.py:name`: the function of that name in that file."""
+    """The provider of `scripted/path.py:name`: the function of that name in that file. Whatever it
+    raises is a failed call. A function that is not async runs in a thread.
+    """
     function = load_object(setup.name)
     if not callable(function):
         raise InputError(f"{setup.spec.id}: {setup.name} is not a function.")
-    return ScriptedModel(function, id=setup.spec.id)
+
+    async def call_function(request: Request) -> Line:
+        try:
+            line: Line = await call_user_code(
+                function, request, kind=ModelError.kind, where=setup.spec.id
+            )
+        except TaskFailure as failure:
+            raise ModelError(failure.message) from failure
+        return line
+
+    return ScriptedModel(call_function, id=setup.spec.id)
 
 
 def _in_order(lines: Iterable[Line]) -> Script:

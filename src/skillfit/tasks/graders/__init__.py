@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from skillfit.errors import InputError, did_you_mean
 from skillfit.extensions import extension_names, find_extension, name_of
 from skillfit.models.protocol import Model
+from skillfit.plain_text import quantity
 from skillfit.settings import setting_problems
 from skillfit.tasks.graders.built_in import (
     F1,
@@ -161,7 +162,7 @@ def _composed(how: str, setting: Mapping[str, Any], given: GraderContext) -> Gra
     )
     if not numbers or len(weights) != len(parts):
         raise InputError(
-            f"{key}.weights: expected {len(parts)} numbers above 0, found {weights!r}."
+            f"{key}.weights: expected {quantity(len(parts), 'number')} above 0, found {weights!r}."
         )
     built = tuple(
         build_grader(part, judge=given.judge, base=given.base, key=f"{key}.{how}") for part in parts
