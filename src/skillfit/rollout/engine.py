@@ -161,9 +161,9 @@ class RolloutEngine:
     async def persist_failures(self) -> None:
         """Record the failures of batches with too little coverage as permanent.
 
-        Called before a decision that was made without them is emitted, so that a replay decides the
-        same. Until then, starting the run again tries them again. Single failures in a batch with
-        enough coverage are recorded at once.
+        Called before the step, epoch or run that was decided without them is recorded as finished,
+        so that a replay decides the same. Until then, starting the run again tries them again.
+        Single failures in a batch with enough coverage are recorded at once.
         """
         failed, self._unrecorded_failures = self._unrecorded_failures, {}
         await self._record_failures(failed)
@@ -431,7 +431,10 @@ class Worker:
         except TimeoutError:
             if not limit.expired():
                 raise
-            message = f"Item {assignment.item.id} was ended after {assignment.timeout:g} s."
+            message = (
+                f"The rollout of item {assignment.item.id} was ended after "
+                f"{assignment.timeout:g} s, the time that agent and grader have together."
+            )
             raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
 
     async def _attempt_and_grade(self, assignment: Assignment) -> ScoredAttempt:
