@@ -27,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import quantity
+from skillfit.plain_text import one_line, quantity
 from skillfit.run.store import in_use, read_holder
 
 if TYPE_CHECKING:
@@ -210,13 +210,15 @@ def cap_amount(name: str, value: str) -> float:
             hint="Start a new run with the larger number: skillfit train CONFIG --rollouts N.",
         )
     if name not in RAISABLE:
-        raise InputError(f"There is no budget {name!r}.", hint=f"Budgets: {', '.join(RAISABLE)}.")
+        raise InputError(
+            f"There is no budget {one_line(name, 60)!r}.", hint=f"Budgets: {', '.join(RAISABLE)}."
+        )
     try:
         amount = float(value)
     except ValueError:
         amount = 0.0
     if not 0 < amount < float("inf"):
-        raise InputError(f"{value!r} is not a budget.", hint="Give a number above 0.")
+        raise InputError(f"{one_line(value, 60)!r} is not a budget.", hint="Give a number above 0.")
     return amount
 
 
