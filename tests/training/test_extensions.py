@@ -32,9 +32,11 @@ from skillfit.gate import (
     StrictGate,
     Verdict,
 )
+from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import PatchMerged, RolloutFinished
-from skillfit.run.records import Evidence
+from skillfit.run.records import Evidence, Suggestion
+from skillfit.skill import Edit
 from skillfit.tasks.item import Attempt
 from skillfit.training.estimate import RunEstimate, estimate
 from skillfit.training.inputs import read_inputs
@@ -828,6 +830,22 @@ def test_a_run_with_a_part_from_python_is_resumed_from_python(project: Path) -> 
             return {}["x"]
 
     with pytest.raises(PartFailed, match=r"test_extensions\.py, line \d+\).*Call train again"):
+        given("proposer", Mine, project)
+
+
+def test_a_proposer_whose_suggestions_nothing_applies_is_refused(project: Path) -> None:
+    class Mine:
+        async def propose(self, skill: Any, rollouts: Any, context: Any) -> Any:
+            edit = Edit("append", content="- Mentions of parcel mean delivery.")
+            return [
+                Patch(
+                    (Proposal(edit), Proposal(Suggestion("style", "", "", "Be brief."))),
+                    merge=False,
+                )
+            ]
+
+    expected = "propose gave a Suggestion, and optimizer.skill_update_mode: patch applies only Edit"
+    with pytest.raises(PartFailed, match=expected):
         given("proposer", Mine, project)
 
 

@@ -40,9 +40,17 @@ from skillfit.extensions import (
 )
 from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
 from skillfit.gate.base import BaseGate, NotMeasured, WrongResult, has_rule
-from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
+from skillfit.optimize.optimizer import Patch
+from skillfit.optimize.proposer import (
+    Proposals,
+    Proposer,
+    ProposerFactory,
+    ProposerParts,
+    asks_optimizer,
+)
 from skillfit.rollout import Executor, Outcome
 from skillfit.run.directory import PartKind, ReplacedParts
+from skillfit.skill import Edit
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
 from skillfit.training.plan import BatchSampler, Plan, selection_passes
@@ -147,7 +155,8 @@ class RunParts:
     def proposer(self, parts: ProposerParts) -> Proposer:
         found, source = self._find_proposer()
         proposer = build_part("proposer", found, Proposer, parts, source=source)
-        return cast(Proposer, guarded("proposer", proposer, Proposer, source))
+        checks = {} if parts.settings.skill_update_mode != "patch" else {"propose": _not_edits}
+        return cast(Proposer, guarded("proposer", proposer, Proposer, source, checks))
 
     @property
     def needs_optimizer(self) -> bool:
@@ -252,6 +261,17 @@ async def _no_rollouts(
 def _wrong_count(arms: Sequence[Arm], name: str, items: Sequence[Item], repeats: int) -> str:
     rollouts = len(items) * repeats
     return "" if len(arms) == rollouts else f"{len(arms)} arms for {rollouts} rollouts"
+
+
+def _not_edits(found: Proposals | Sequence[Patch], *_: Any) -> str:
+    """Suggestions and whole skills: nothing applies them where patches are applied."""
+    patches = found.patches if isinstance(found, Proposals) else found
+    for patch in patches:
+        for proposal in patch.proposals:
+            if not isinstance(proposal.payload, Edit):
+                kind = type(proposal.payload).__name__
+                return f"a {kind}, and optimizer.skill_update_mode: patch applies only Edits"
+    return ""
 
 
 def _no_steps(plan: Plan, *_: Any) -> str:
