@@ -373,16 +373,23 @@ def _selection_prompt(
 
 
 def apply_proposals(
-    skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None
-) -> Update:
-    """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
-    applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
-    return Update(applied.skill, applied.skill.hash != skill.hash, applied.results)
+    skill: Skill,
+    proposals: Sequence[Proposal],
+    own_edits: Sequence[Edit] = (),
+    *,
+    max_tokens: int | None = None,
+) -> SkillChange:
+    """Apply the edits among some proposals, in order: all of a patch, or any part of it. Then
+    skillfit's own edits.
+    """
+    own = [replace(edit, source_type="skillfit", support_count=0) for edit in own_edits]
+    applied = apply_edits(skill, [*edits_of(proposals), *own], max_tokens=max_tokens)
+    return SkillChange(applied.skill, applied.skill.hash != skill.hash, applied.results)
 
 
 async def rewrite_skill(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
-) -> Update:
+) -> SkillChange:
     """The candidate of the two rewriting update modes. `changed` is False when it equals the
     incumbent.
     """
@@ -392,7 +399,7 @@ async def rewrite_skill(
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class SkillChange:
     """A candidate and how it was made. `skill` is None when a rewrite gave nothing usable."""
 
     skill: Skill | None
@@ -410,13 +417,13 @@ class Update:
 
 async def _rewrite_from_suggestions(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
-) -> Update:
+) -> SkillChange:
     settings = optimizer.settings
     suggestions = [
         proposal.payload for proposal in proposals if isinstance(proposal.payload, Suggestion)
     ]
     if not suggestions:
-        return Update(skill, changed=False)
+        return SkillChange(skill, changed=False)
     listed = "\n\n".join(
         f"{number}. {entry.title} ({entry.type}) {entry.priority_hint}\n"
         f"Why: {entry.motivation}\n{entry.instruction}"
@@ -429,7 +436,7 @@ async def _rewrite_from_suggestions(
     )
     reply = await optimizer.try_ask(RewriteReply, call, otherwise=_SKILL_STAYS)
     if reply is None:
-        return Update(None, changed=False)
+        return SkillChange(None, changed=False)
     written = RewriteRecord(
         reasoning=reply.reasoning,
         change_summary=tuple(reply.change_summary),
@@ -440,7 +447,7 @@ async def _rewrite_from_suggestions(
 
 def _first_candidate(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
-) -> Update:
+) -> SkillChange:
     """The first whole skill among the proposals."""
     for proposal in proposals:
         candidate = proposal.payload
@@ -451,12 +458,12 @@ def _first_candidate(
                 new_skill=candidate.new_skill,
             )
             return _checked_rewrite(optimizer, skill, written, context)
-    return Update(None, changed=False)
+    return SkillChange(None, changed=False)
 
 
 def _checked_rewrite(
     optimizer: Optimizer, skill: Skill, written: RewriteRecord, context: Context
-) -> Update:
+) -> SkillChange:
     """A whole skill that a model wrote, unless it is empty or above the token ceiling."""
     candidate = rewrite(skill, written.new_skill)
     limit = optimizer.settings.max_skill_tokens
@@ -465,8 +472,8 @@ def _checked_rewrite(
         problem = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
     if problem:
         optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _SKILL_STAYS)
-        return Update(None, changed=False, rewrite=written)
-    return Update(
+        return SkillChange(None, changed=False, rewrite=written)
+    return SkillChange(
         candidate,
         candidate.hash != skill.hash,
         change_summary=written.change_summary,

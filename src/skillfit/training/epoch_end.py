@@ -25,7 +25,7 @@ from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.training.plan import Epoch, Place
 from skillfit.training.state import Components, Emit, StepLog, TrainingState
-from skillfit.training.step_end import adopt, emit_verdict
+from skillfit.training.step_end import adopt, carry_winner, emit_verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
     gate, settings, last = run.gate, run.config.optimizer, epoch is run.plan.epochs[-1]
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     if epoch.number == 1 and not gate.pools_edits:
-        state = await _placeholder(gate, run.config.evaluation, epoch, state, log, last=last)
+        if not last:
+            state = await _placeholder(gate, run.config.evaluation, epoch, state, log)
         return SlowUpdated(state)
     if gate.pools_edits and (epoch.number == 1 or last):
         return SlowUpdated(state)  # in the last epoch nothing could measure the lesson any more
@@ -70,13 +71,11 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
             step=log.step,
         )
         candidate = _with_lesson(run.text_filter, comparison.current, lesson.text, log.step)
-        carried = await _carry(
-            gate, run.config.evaluation, settings, epoch, state, candidate, lesson.text, log
-        )
-        state, tally = carried.state, carried.tally
+        brought = await _bring_in(run, epoch, state, candidate, lesson.text, log)
+        state, tally = brought.state, brought.tally
         await run.persist_failures()
     record = SlowUpdateRecord(
-        action=carried.action,
+        action=brought.action,
         standings=state.standings,
         reasoning=lesson.reasoning,
         slow_update_content=lesson.text,
@@ -127,17 +126,9 @@ async def write_meta_skill(
 
 
 async def _placeholder(
-    gate: Gate,
-    evaluation: EvaluationSection,
-    epoch: Epoch,
-    state: TrainingState,
-    log: StepLog,
-    *,
-    last: bool,
+    gate: Gate, evaluation: EvaluationSection, epoch: Epoch, state: TrainingState, log: StepLog
 ) -> TrainingState:
     """An empty region in epoch 1, so that step edits cannot take its place."""
-    if last:
-        return state
     skill = with_slow_update(state.skill)
     if skill.hash != state.skill.hash:
         with log.stage("slow_update"):
@@ -192,7 +183,7 @@ def _with_lesson(text_filter: TextFilter, skill: Skill, text: str, step: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedLesson:
+class LessonResult:
     """The state after a lesson, and what was done with it."""
 
     state: TrainingState
@@ -200,35 +191,26 @@ class CarriedLesson:
     tally: Tally | None = None  # of the skill with the lesson, where it was measured
 
 
-async def _carry(
-    gate: Gate,
-    evaluation: EvaluationSection,
-    settings: OptimizerSection,
-    epoch: Epoch,
-    state: TrainingState,
-    candidate: Skill,
-    text: str,
-    log: StepLog,
-) -> CarriedLesson:
+async def _bring_in(
+    run: Components, epoch: Epoch, state: TrainingState, candidate: Skill, text: str, log: StepLog
+) -> LessonResult:
     """Bring the lesson into training: as a pending edit of the pool, as a candidate that a gate
     without a pool judges, or without a verdict.
     """
-    name = slow_update_name(epoch.number)
+    gate, name = run.gate, slow_update_name(epoch.number)
     if candidate.hash == state.skill.hash:
-        return CarriedLesson(state, "no_content" if not text else "unchanged")
-    if not settings.slow_update_gate_with_selection:
-        state = await adopt(gate, evaluation, state, candidate, name, log)
-        return CarriedLesson(state, "force_accept", gate.tally(candidate))
+        return LessonResult(state, "no_content" if not text else "unchanged")
+    if not run.config.optimizer.slow_update_gate_with_selection:
+        state = await adopt(gate, run.config.evaluation, state, candidate, name, log)
+        return LessonResult(state, "force_accept", gate.tally(candidate))
     if gate.pools_edits:
         waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))
-        return CarriedLesson(replace(state, waiting_edits=waiting), "join_pool")
+        return LessonResult(replace(state, waiting_edits=waiting), "join_pool")
     proposed = Candidate(candidate, step=log.step, label="slow update", gated=True)
     verdict = await gate.begin(name, proposed).decide()
     emit_verdict(log, name, proposed, verdict)
-    if verdict.accepted:
-        state = state.carrying(verdict.winner, name, verdict.score.mean)
-    state = state.tracking_best(gate, log.step)
-    return CarriedLesson(state, verdict.decision, verdict.candidate_tally)
+    state = carry_winner(gate, state, verdict, name, log.step)
+    return LessonResult(state, verdict.decision, verdict.candidate_tally)
 
 
 def _emit(

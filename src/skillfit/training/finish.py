@@ -92,16 +92,22 @@ class Ending:
     found: Skill  # what training arrived at
     scores: ComparedTallies | None = None
     ship: ShipResult | None = None
-    final: Tally | None = None  # the last incumbent on the selection items
-    tests: Mapping[str, Tally] = field(default_factory=dict)  # baseline, best, final
+    last: Tally | None = None  # of the last incumbent on the selection items
+    # By name: baseline; best, which is handed back; final: what was found, or without a ship test
+    # the last incumbent
+    tests: Mapping[str, Tally] = field(default_factory=dict)
+
+    def unproven(self, initial: Skill) -> bool:
+        """Whether training found a skill that is not handed back."""
+        return self.found.hash not in (self.handed_back.hash, initial.hash)
 
 
 def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: int) -> int | None:
     """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
 
-    At most half of a cap is kept, and no more than leaves room for the first step, or than is
-    left after `steps` of them. Where that is too little, the test gets fewer repeats. Returns
-    the repeats (rollouts per item and skill) that there is room for; None: nothing is kept.
+    Takes the largest number of repeats (rollouts per item and skill) that needs at most half of
+    every cap and fits beside what is used: before the first step what that step is expected to
+    use, later the calls so far. Returns it; None: nothing is kept. `steps`: steps done.
     """
     caps, stats = run.config.budget, run.engine.stats
     if not run.config.evaluation.ship_test or not stats.scored:
@@ -112,15 +118,15 @@ def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: in
         else finish_parts.rollout_plan.ship_repeats
     )
     needs = {repeats: _ship_need(run, repeats) for repeats in range(most, 0, -1)}
-    halves = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
+    within_half = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
     used = _used_by(run, finish_parts, steps)
-    fitting = [repeats for repeats in halves if _fits(used + needs[repeats], caps, 1)]
-    if not fitting:  # before the first step, a shorter test would not make room for it either
-        fitting = [halves[-1] if steps else halves[0]]
-    need = needs[fitting[0]]
+    possible = [repeats for repeats in within_half if _fits(used + needs[repeats], caps, 1)]
+    if not possible:  # before the first step, a shorter test would not make room for it either
+        possible = [within_half[-1] if steps else within_half[0]]
+    need = needs[possible[0]]
     minutes = run.budget.minutes / stats.scored * need.rollouts if steps else 0.0
     run.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
-    return fitting[0]
+    return possible[0]
 
 
 def _used_by(run: Components, finish_parts: FinishComponents, steps: int) -> Amounts:
@@ -212,12 +218,12 @@ async def finish(
         skills = {"baseline": run.initial, "best": ending.handed_back, "final": final}
         ending = replace(ending, tests=await _run_tests(run.engine, task.test, skills, log))
     before, after = _scores_before_and_after(evaluation, state, ending)
-    proven = ending.handed_back.hash == ending.found.hash
-    _audit(task, after if proven else before, log)
-    return await _diagnosed(run, finish_parts, state, ending, cut_short)
+    hands_back_found = ending.handed_back.hash == ending.found.hash
+    _audit(task, after if hands_back_found else before, log)
+    return await _end_with_diagnosis(run, finish_parts, state, ending, cut_short)
 
 
-async def _diagnosed(
+async def _end_with_diagnosis(
     run: Components,
     finish_parts: FinishComponents,
     state: TrainingState,
@@ -274,13 +280,12 @@ def conclude(
     """Emit that the run ended, and why. Also for runs that end early."""
     handed_back, found = map(without_placeholder, (ending.handed_back, ending.found))
     ending = replace(ending, handed_back=handed_back, found=found)
-    unproven = found.text if found.hash not in (handed_back.hash, run.initial.hash) else ""
     event = RunFinished(
         finish_reason=finish_reason,
         diagnosis=diagnosis,
         best_skill=handed_back.text,
         summary=summarise(run, finish_parts, state, ending, finish_reason, diagnosis),
-        unproven_skill=unproven,
+        unproven_skill=found.text if ending.unproven(run.initial) else "",
     )
     run.emit(event)
     return event
@@ -292,19 +297,19 @@ class Finalists:
 
     state: TrainingState
     skills: list[Skill]  # most promising first
-    final: Tally | None  # of the last skill, for gates without a pool
+    last: Tally | None  # of the last incumbent, for gates without a pool
 
 
 async def _compose(
     gate: Gate, engine: RolloutEngine, items: Sequence[Item], state: TrainingState, log: StepLog
 ) -> Finalists:
     """The skills worth a ship test."""
-    final = None
+    last = None
     if not gate.pools_edits:  # the last skill is measured like any other, and may be the best one
-        final = await _measure_last(gate, engine, items, state.skill, log)
+        last = await _measure_last(gate, engine, items, state.skill, log)
         state = state.tracking_best(gate, state.best_step or len(state.records))
     with log.stage("compose"):
-        return Finalists(state, await gate.compose(), final)
+        return Finalists(state, await gate.compose(), last)
 
 
 async def _run_ship_test(
@@ -357,7 +362,7 @@ class ShipRollouts:
     def __init__(
         self, rollouts: SelectionRollouts, settings: GateSettings, *, second_grader: bool
     ) -> None:
-        self.rollouts = rollouts
+        self._rollouts = rollouts
         self.settings = settings
         self._second_grader = second_grader
         self._outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
@@ -365,7 +370,7 @@ class ShipRollouts:
     async def measure(
         self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
     ) -> list[Outcome]:
-        outcomes = await self.rollouts(arms, repeat=repeat, series=series)
+        outcomes = await self._rollouts(arms, repeat=repeat, series=series)
         for (arm, _), outcome in zip(arms, outcomes, strict=True):
             self._outcomes[arm.skill.hash].append(outcome)
         return outcomes
@@ -414,7 +419,9 @@ def _ending(
     ship: ShipResult | None,
     fresh: ShipRollouts,
 ) -> Ending:
-    """What the run found, and what it hands back: the initial skill unless that is improved."""
+    """What the run found, and what it hands back: the initial skill, unless the ship test says
+    "improved" or is turned off.
+    """
     if ship is None and not gate.pools_edits:
         found = finalists.state.best
     elif ship is not None and ship.repeats:
@@ -427,7 +434,7 @@ def _ending(
         found=found,
         scores=fresh.compared(initial, found) or known,
         ship=ship,
-        final=finalists.final,
+        last=finalists.last,
     )
 
 
@@ -593,7 +600,7 @@ def summarise(
             best=ending.handed_back.tokens,
             found=ending.found.tokens,
         ),
-        unproven=ending.found.hash not in (ending.handed_back.hash, run.initial.hash),
+        unproven=ending.unproven(run.initial),
         cut=_lines_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
         coverage=stats.coverage,
         rollouts=RolloutCounts(stats.planned, stats.scored),
@@ -607,7 +614,7 @@ def summarise(
 def _with_selection_scores(
     summary: RunSummary, evaluation: EvaluationSection, ending: Ending
 ) -> RunSummary:
-    scores, final = ending.scores, ending.final
+    scores, last = ending.scores, ending.last
     return replace(
         summary,
         metric=evaluation.gate_metric,
@@ -615,8 +622,8 @@ def _with_selection_scores(
         baseline_selection_score=_metric_score(evaluation, scores.initial if scores else None),
         best_selection_hard=_hard_score(scores.found if scores else None),
         best_selection_score=_metric_score(evaluation, scores.found if scores else None),
-        final_selection_hard=_hard_score(final),
-        final_selection_soft=final.soft if final else None,
+        final_selection_hard=_hard_score(last),
+        final_selection_soft=last.soft if last else None,
     )
 
 
@@ -675,6 +682,7 @@ class ActionCounts:
 
 
 def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
+    """Every step is exactly one of the three."""
     actions = [record.action for record in records]
     return ActionCounts(
         sum(action in ACCEPTED for action in actions),

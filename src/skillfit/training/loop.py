@@ -29,11 +29,11 @@ from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
 from skillfit.optimize.context import Context
-from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
+from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal, edits_of
 from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.optimize.stages import (
     SelectedProposals,
-    Update,
+    SkillChange,
     apply_proposals,
     collect_notes,
     edit_budget,
@@ -42,7 +42,7 @@ from skillfit.optimize.stages import (
     select_proposals,
     selection_event,
 )
-from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest
+from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest, requests_for
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.budget import Budget
 from skillfit.run.control import EDIT_ACTIONS, RecordedRequests, SteeringRequest, cap_amount
@@ -96,7 +96,7 @@ class InFlight:
     judging: Judging | None = None
 
     async def learned_from(self, step: int) -> Learned:
-        """What the optimizer made of the rollouts of a step; nothing where it was not asked."""
+        """What the optimizer made of the rollouts of a step; nothing for steps before the first."""
         work = self.learning.pop(step, None)
         return await work if work is not None else Learned()
 
@@ -136,8 +136,7 @@ async def take_step(
     rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
     step then start together with the selection rollouts of this one, instead of after the slowest.
     """
-    gate, text_filter, lag = run.gate, run.text_filter, run.lag
-    pools = gate.pools_edits
+    gate, lag = run.gate, run.lag
     state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
     skill, total = state.skill, run.plan.total_steps
     context = context_of(state, gate.effects(), planned, total, run.config.optimizer)
@@ -150,26 +149,11 @@ async def take_step(
     learned = await in_flight.learned_from(planned.step - lag)  # the edits that join now
     if learned.log is not None:
         log.add(learned.log)
-    patches = learned.proposals.patches
-    own_edits = [
-        *(note_edits(text_filter, patches, planned.step) if pools else ()),
-        *state.waiting_edits,
-    ]
-    updated = await update(  # 5
-        run.optimizer,
-        text_filter,
-        skill,
-        learned.selected,
-        own_edits,
-        context,
-        log,
-        pools_edits=pools,
+    updated = await build_candidate(run, planned, state, learned, context, log)  # 5
+    selection_rollouts = rollouts_per_judgement(len(run.task.selection), gate.pools_edits)
+    judging = begin_judging(  # 6
+        gate, planned.name, updated.candidate, selection_rollouts, log
     )
-    if updated.skipped and planned.step <= lag:  # no edits can have joined yet
-        updated = StepUpdate(None, "skip_lag")
-    candidate = updated.candidate
-    selection_rollouts = rollouts_per_judgement(len(run.task.selection), pools)
-    judging = begin_judging(gate, planned.name, candidate, selection_rollouts, log)  # 6
     in_flight.judging = judging
     following = run.plan.after(planned)
     if lag and following is not None:
@@ -178,11 +162,17 @@ async def take_step(
     verdict = await judge(judging, training, log)
     in_flight.judging = None
 
-    result = StepResult(planned, training, learned, updated, verdict)
-    carried = carry_winner(gate, state, verdict, planned)
-    if not pools:
+    result = StepResult(planned, await rollouts.outcomes(), learned, updated, verdict)
+    carried = carry_winner(gate, state, verdict, planned.name, planned.step)
+    if not gate.pools_edits:
         noted = await add_notes(
-            gate, run.optimizer, text_filter, run.config.evaluation, carried, patches, log
+            gate,
+            run.optimizer,
+            run.text_filter,
+            run.config.evaluation,
+            carried,
+            learned.proposals.patches,
+            log,
         )
         carried, result = noted.state, replace(result, notes=noted.notes)
     await run.persist_failures()
@@ -213,6 +203,34 @@ async def learn(
     )  # 3
     selected = await select(optimizer, skill, merged.patch, context, log)  # 4
     return Learned(proposals, merged.patch, selected, merged.refused, log)
+
+
+async def build_candidate(
+    run: Components,
+    planned: PlannedStep,
+    state: TrainingState,
+    learned: Learned,
+    context: Context,
+    log: StepLog,
+) -> StepUpdate:
+    """Stage 5: the candidate, made of the selected proposals and of skillfit's own edits: notes
+    (where the gate pools edits) and what was written between the steps.
+    """
+    pools = run.gate.pools_edits
+    notes = note_edits(run.text_filter, learned.proposals.patches, planned.step) if pools else []
+    updated = await update(
+        run.optimizer,
+        run.text_filter,
+        state.skill,
+        learned.selected,
+        [*notes, *state.waiting_edits],
+        context,
+        log,
+        pools_edits=pools,
+    )
+    if updated.skipped and planned.step <= run.lag:  # no edits can have joined yet
+        return StepUpdate(None, "skip_lag")
+    return updated
 
 
 def roll_out(
@@ -315,10 +333,12 @@ async def reflect_again(
     cases = await finished_cases(rollouts)
 
     async def roll_out_again(instruction: str, items: Sequence[Item]) -> list[Outcome]:
-        again = [RolloutRequest(Arm(skill), item) for item in items]
-        series = f"diagnosis/{step_name(context.step)}"
         new = await engine.run(
-            again, phase="reflect", step=context.step, series=series, instruction=instruction
+            requests_for(skill, items),
+            phase="reflect",
+            step=context.step,
+            series=f"diagnosis/{step_name(context.step)}",
+            instruction=instruction,
         )
         raise_if_skipped(new)
         log.usage.add_outcomes("rollout", new)
@@ -433,15 +453,15 @@ async def update(
         return StepUpdate(None, "skip_no_patches" if selected is None else "skip_no_change")
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
-            added = [Proposal(edit, "diagnosis") for edit in own_edits]
-            change = apply_proposals(skill, [*proposals, *added], max_tokens=text_filter.max_tokens)
+            limit = text_filter.max_tokens
+            change = apply_proposals(skill, proposals, own_edits, max_tokens=limit)
             updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
         else:
             change = await rewrite_skill(optimizer, skill, proposals, context)
             updated = _rewritten(text_filter, skill, change, log.step)
     if updated.candidate is not None:
         log.emit(_candidate_event(log.step, updated.candidate, change))
-    return replace(updated, update=change)
+    return replace(updated, change=change)
 
 
 def note_edits(text_filter: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
@@ -457,27 +477,28 @@ def _patched(
     skill: Skill,
     proposals: Sequence[Proposal],
     own_edits: Sequence[Edit],
-    change: Update,
+    change: SkillChange,
     step: int,
     pools_edits: bool,
 ) -> StepUpdate:
     """A gate without a pool gets the edits that apply together. A gate with one gets all of them:
     it finds out by itself what applies together with what.
     """
-    wanted = [*(proposal.edit for proposal in proposals), *own_edits]
-    items = [*(proposal.items for proposal in proposals), *(() for _ in own_edits)]
     if not pools_edits and not change.changed:
         return StepUpdate(None, "skip_no_change")
+    wanted = [*edits_of(proposals), *own_edits]
+    written_from = [proposal.items for proposal in proposals if proposal.edit is not None]
+    written_from += [()] * len(own_edits)
     edits: list[Edit] = []
     sources: list[tuple[str, ...]] = []
-    for edit, written_from, result in zip(wanted, items, change.report, strict=True):
-        if edit is not None and (result.applied or pools_edits):
+    for edit, items, result in zip(wanted, written_from, change.report, strict=True):
+        if result.applied or pools_edits:
             edits.append(edit)
-            sources.append(tuple(written_from))
+            sources.append(tuple(items))
     return StepUpdate(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
 
 
-def _rewritten(text_filter: TextFilter, skill: Skill, change: Update, step: int) -> StepUpdate:
+def _rewritten(text_filter: TextFilter, skill: Skill, change: SkillChange, step: int) -> StepUpdate:
     if change.skill is None:
         return StepUpdate(None, "skip_no_rewrite")
     if not change.changed:
@@ -492,7 +513,7 @@ def _new_lines(old: Skill, new: Skill) -> str:
     return "\n".join(line for line in new.body.splitlines() if line not in known)
 
 
-def _candidate_event(step: int, candidate: Candidate, change: Update) -> CandidateBuilt:
+def _candidate_event(step: int, candidate: Candidate, change: SkillChange) -> CandidateBuilt:
     return CandidateBuilt(
         step=step,
         label=candidate.label,
@@ -572,7 +593,7 @@ async def follow_requests(
                 cap=budget.cap(request.target) if request.action == "budget" else None,
             )
         )
-    return state.with_incumbent(gate.incumbent) if found else state
+    return state.after_requests(gate.incumbent) if found else state
 
 
 def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:

@@ -1,6 +1,6 @@
 """What flows through a step: the values that the functions of the loop take and return.
 
-- `Components`: what a run works with. `FinishComponents`: what only its end needs.
+- `Components`: what a run works with. `FinishComponents`: what its end needs besides.
 - `TrainingState`: where training stands. A step takes one and returns the next.
 - `Learned`, `StepUpdate`: what the optimizer made of a step's rollouts, and the candidate.
 - `StepLog`: what a step writes down about itself, the seconds and the usage of its stages, and
@@ -31,7 +31,7 @@ from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.context import render_memory
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.proposer import Proposals, Proposer
-from skillfit.optimize.stages import SelectedProposals, Update
+from skillfit.optimize.stages import SelectedProposals, SkillChange
 from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest, gather
 from skillfit.rollout.outcome import Tally, raise_if_skipped
 from skillfit.run.budget import Budget
@@ -81,14 +81,18 @@ class Components:
     text_filter: TextFilter  # what may enter the skill
     emit: Emit
     check_stop: Callable[[], None]  # raises Interrupted once the user asked to stop
-    persist_failures: Callable[[], Awaitable[None]]  # before a decision is emitted
+    # Called before a step, an epoch or the run is recorded as finished: see RolloutEngine. Raises
+    # Interrupted once the user asked to stop.
+    persist_failures: Callable[[], Awaitable[None]]
     budget: Budget
     requests: RecordedRequests  # of the user, while the run works
 
 
 @dataclass(frozen=True, slots=True)
 class FinishComponents:
-    """What only the end of a run needs."""
+    """What the end of a run needs besides. The preflight, and the part of the budget that is kept
+    for the ship test, depend on `ship_task` and `rollout_plan` too.
+    """
 
     journal: Journal
     ship_task: Task | None  # the same items under the second grader, where there is one
@@ -122,18 +126,23 @@ class TrainingState:
 
     @classmethod
     def begin(cls, initial: Skill) -> TrainingState:
+        """Before the baseline."""
         return cls(skill=initial, epoch_start=initial, best=initial)
 
     def next_epoch(self) -> TrainingState:
+        """At the start of an epoch: the optimizer's memory of steps is empty again."""
         return replace(self, epoch_start=self.skill, memory=())
 
-    def with_incumbent(self, skill: Skill) -> TrainingState:
-        """After a user's requests, which may have changed the incumbent."""
+    def after_requests(self, skill: Skill) -> TrainingState:
+        """After a user's requests, which may have changed the incumbent. The next verdict sets its
+        score.
+        """
         if skill.hash == self.skill.hash:
             return self
         return replace(self, skill=skill, origin="person")
 
-    def carrying(self, skill: Skill, origin: str, score: float) -> TrainingState:
+    def continuing_with(self, skill: Skill, origin: str, score: float) -> TrainingState:
+        """With another incumbent. `origin`: the step or update that it comes from."""
         return replace(self, skill=skill, origin=origin, score=score)
 
     def tracking_best(self, gate: Gate, step: int) -> TrainingState:
@@ -170,7 +179,7 @@ class Learned:
     patch: Patch | None = None  # None: nothing was proposed
     selected: SelectedProposals | None = None
     refused: int = 0  # proposals that the leak check refused, before and after merging
-    log: StepLog | None = None  # None: the optimizer was not asked
+    log: StepLog | None = None  # None: no edits join in this step, as in the first of a lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +188,7 @@ class StepUpdate:
 
     candidate: Candidate | None
     skipped: SkipAction | None = None  # None: there is a candidate
-    update: Update | None = None
+    change: SkillChange | None = None
 
 
 class UsageByStage:
@@ -209,10 +218,13 @@ class UsageByStage:
 
 @dataclass(slots=True)
 class StepLog:
-    """The log of one step, or of another part of a run (then `place.step` is 0)."""
+    """The log of one step, of the end of an epoch (`place` is its last step), or of another part of
+    a run (`place.step` is 0).
+    """
 
     emit: Emit
     place: Place = field(default_factory=Place)
+    begun: float = field(default_factory=time.monotonic)
     seconds: dict[str, float] = field(default_factory=dict)
     usage: UsageByStage = field(default_factory=UsageByStage)
 

@@ -4,11 +4,12 @@ results enter the optimizer's memory, and the record of the step is written.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import Config, EvaluationSection
-from skillfit.gate import Candidate, EditEffect, Gate, Observation, TextFilter, Verdict
+from skillfit.gate import Candidate, EditEffect, Gate, TextFilter, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.stages import collect_notes, consolidate_notes
@@ -55,7 +56,7 @@ class StepResult:
     """What the stages of one step found."""
 
     planned: PlannedStep
-    training: Sequence[Observation]  # the training rollouts
+    batches: Sequence[Sequence[Outcome]]  # the training rollouts, by batch of the plan
     learned: Learned
     updated: StepUpdate
     verdict: Verdict | None  # None: there was nothing to decide
@@ -63,7 +64,7 @@ class StepResult:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        return [observation.outcome for observation in self.training]
+        return [outcome for batch in self.batches for outcome in batch]
 
     @property
     def action(self) -> StepAction:
@@ -75,21 +76,21 @@ class StepResult:
     @property
     def usable_edits(self) -> int:
         """Edits that could be applied; a rewrite counts as one."""
-        updated = self.updated
-        if updated.candidate is None or updated.update is None:
+        change = self.updated.change
+        if self.updated.candidate is None or change is None:
             return 0
-        return len(updated.update.applied) if updated.update.report else 1
+        return len(change.applied) if change.report else 1
 
 
 def carry_winner(
-    gate: Gate, state: TrainingState, verdict: Verdict | None, planned: PlannedStep
+    gate: Gate, state: TrainingState, verdict: Verdict | None, origin: str, step: int
 ) -> TrainingState:
     """The state with the winner of the verdict as the incumbent."""
     if verdict is not None and verdict.winner.hash != state.skill.hash:
-        state = state.carrying(verdict.winner, planned.name, verdict.score.mean)
+        state = state.continuing_with(verdict.winner, origin, verdict.score.mean)
     elif verdict is not None:
         state = replace(state, score=verdict.score.mean)  # a gate with a pool estimates it anew
-    return state.tracking_best(gate, planned.step)
+    return state.tracking_best(gate, step)
 
 
 def close_step(
@@ -187,7 +188,7 @@ async def adopt(
     tally = await gate.adopt(skill, like)
     emit_score(log.emit, origin, skill, tally)
     score = evaluation.value(tally.hard, tally.soft)
-    return state.carrying(skill, origin, score).tracking_best(gate, log.step)
+    return state.continuing_with(skill, origin, score).tracking_best(gate, log.step)
 
 
 def emit_score(
@@ -270,7 +271,9 @@ def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
 
 
 def _decided(before: TrainingState, verdict: Verdict | None) -> tuple[EditEffect, ...]:
-    """Edits that this step's verdict promoted or dropped."""
+    """Edits that are promoted or dropped now and that no earlier step of this epoch lists. The
+    first step of an epoch lists all of them, as the memory of steps begins anew.
+    """
     if verdict is None:
         return ()
     known = {effect.id: effect.status for entry in before.memory for effect in entry.decided}
@@ -299,14 +302,14 @@ def _record(config: Config, state: TrainingState, result: StepResult, log: StepL
         skill_len=len(state.skill.text),
         timing=timing,
         tokens=log.usage.counts(),
-        wall_time_s=round(sum(timing.values()), 3),
+        wall_time_s=round(time.monotonic() - log.begun, 3),  # stages overlap
         n_edits_blocked=learned.refused,
         rollout_hard=tally.hard,
         rollout_soft=tally.soft,
         rollout_n=tally.scored,
         rollout_coverage=tally.coverage,
     )
-    record = _with_proposals(record, learned, _batch_records(planned, result.outcomes, learned))
+    record = _with_proposals(record, learned, _batch_records(result))
     record = _with_candidate(record, result.updated)
     record = _with_verdict(record, result.verdict)
     return _with_notes(record, result.notes)
@@ -341,16 +344,16 @@ def _with_proposals(
 
 def _with_candidate(record: StepRecord, updated: StepUpdate) -> StepRecord:
     """Stage 5: what became of the selected edits, and the candidate they made."""
-    whole = updated.update
-    if whole is None:
+    change = updated.change
+    if change is None:
         return record
-    total, applied = len(whole.report), len(whole.applied)
+    total, applied = len(change.report), len(change.applied)
     return replace(
         record,
-        rewrite_change_summary=whole.change_summary or None,
+        rewrite_change_summary=change.change_summary or None,
         edit_apply_summary=ApplySummary(total, applied, total - applied) if total else None,
-        candidate_hash=whole.skill.hash if whole.skill else None,
-        candidate_skill_len=len(whole.skill.text) if whole.skill else None,
+        candidate_hash=change.skill.hash if change.skill else None,
+        candidate_skill_len=len(change.skill.text) if change.skill else None,
     )
 
 
@@ -387,19 +390,18 @@ def _with_notes(record: StepRecord, notes: Notes) -> StepRecord:
     )
 
 
-def _batch_records(
-    planned: PlannedStep, outcomes: Sequence[Outcome], learned: Learned
-) -> tuple[BatchRecord, ...]:
+def _batch_records(result: StepResult) -> tuple[BatchRecord, ...]:
+    """Scores and patches of each accumulated batch. A user's proposer may return its patches
+    without saying which batch they come from.
+    """
     records = []
-    at = 0
-    size = len(outcomes) // max(1, len(planned.items))  # rollouts per item
-    patches = learned.proposals.batches
-    for number, batch in enumerate(planned.batches):
-        count = len(batch.items) * size
-        tally = Tally.of(outcomes[at : at + count])
-        at += count
-        found = patches[number] if number < len(patches) else ()
-        success = sum(patch.source == "success" for patch in found)
+    patches = result.learned.proposals.batches
+    for number, (batch, outcomes) in enumerate(
+        zip(result.planned.batches, result.batches, strict=True)
+    ):
+        tally = Tally.of(outcomes)
+        written = patches[number] if number < len(patches) else ()
+        success = sum(patch.source == "success" for patch in written)
         records.append(
             BatchRecord(
                 batch_idx=number,
@@ -407,7 +409,7 @@ def _batch_records(
                 n_envs=len(batch.items),
                 hard=tally.hard,
                 soft=tally.soft,
-                n_failure_patches=len(found) - success,
+                n_failure_patches=len(written) - success,
                 n_success_patches=success,
             )
         )
