@@ -464,6 +464,62 @@ def test_a_record_works_in_another_checkout(shell: Shell, run: Path, tmp_path: P
     assert shell(*line).json["verdict"] == "ok"
 
 
+def test_a_record_names_graders_and_scripts_relative_to_its_file(
+    shell: Shell, config: Path, tmp_path: Path
+) -> None:
+    """Another checkout has the same files, and the record shows no folder of this machine."""
+    (config.parent / "parts.py").write_text(
+        "def grade(item, answer):\n    return 1.0 if answer == 'billing' else 0.0\n\n"
+        "def reply(messages):\n    return 'billing'\n"
+    )
+    text = config.read_text().replace("grader: exact", "grader: parts.py:grade")
+    config.write_text(text.replace("agent: practice/agent", "agent: scripted/parts.py:reply"))
+    assert shell("train", config, *SMALL, "--run", "here", "--json").code == Exit.NO_IMPROVEMENT
+    record = config.parent / "ci" / "record.json"
+    record.parent.mkdir()
+    assert shell("verify", "here", "--save", record).code == 0
+    written = json.loads(record.read_text())
+    assert str(tmp_path) not in record.read_text()
+    assert written["config"]["env"]["grader"] == "../parts.py:grade"
+    assert written["config"]["model"]["agent"]["id"] == "scripted/../parts.py:reply"
+    moved = config.parent.rename(tmp_path / "another checkout")
+    line = ("verify", moved / "ci" / "record.json", "--repeats", "1", "--json")
+    assert shell(*line).json["measured"] == 1.0
+
+
+def test_a_record_keeps_absolute_paths_of_earlier_versions(
+    shell: Shell, run: Path, tmp_path: Path
+) -> None:
+    """They made only the paths of skill, tasks, folder and corpus relative."""
+    (tmp_path / "grade.py").write_text("def grade(item, answer):\n    return 0.5\n")
+    shell("verify", run, "--save", "record.json")
+    record = json.loads(Path("record.json").read_text())
+    record["config"]["env"]["grader"] = f"{tmp_path / 'grade.py'}:grade"
+    Path("record.json").write_text(json.dumps(record))
+    assert shell("verify", "record.json", "--repeats", "1", "--json").json["measured"] == 0.5
+
+
+def test_verify_shows_the_second_measurement_when_it_clears_a_drop(
+    shell: Shell, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = (run.parent / "tasks.jsonl").read_text().splitlines()
+    answers = {task["input"]: task["answer"] for task in map(json.loads, tasks)}
+    shell("verify", run, "--save", "record.json")
+    items = len(json.loads(Path("record.json").read_text())["means"])
+
+    def reply(call: Call) -> str:
+        right = next(answer for question, answer in answers.items() if question in call.text)
+        return right if call.number >= items else "no such category"
+
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
+    with ChatServer(reply) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        done = shell("verify", run, "model.agent=openai/one", "--repeats", "1")
+    assert done.code == 0 and len(server.calls) == 2 * items
+    assert done.out.startswith("ok: ") and "now 1.000 on" in done.out
+    assert done.out.endswith("(p = 1.000). Measured twice.\n")
+
+
 def test_eval_measures_several_models_in_one_directory(
     shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -790,3 +846,38 @@ def test_ablate_removes_planted_useless_lines_after_a_fresh_comparison(
     gone = set(before.splitlines()) - set(after.splitlines())
     assert gone and gone <= set(PLANTED)
     assert Path("here/skills/skill_v0000.md").read_text() == before, "the former text is kept"
+
+
+NAMED = "---\nname: short\ndescription: A short skill.\n---\n\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "graded", "why"),
+    [
+        ("A line.\n\nAnother line.\n", "1.0", "the skill would be empty"),
+        (
+            f"{NAMED}A line.\n",
+            "1.0 if asked <= 120 else 1 / 0",
+            "0% of 320 rollouts were scored",
+        ),
+        (f"{NAMED}A line.\n", "float(asked <= 120 or 'A line' in answer)", "changed by"),
+    ],
+)
+def test_ablate_says_why_it_cut_nothing(
+    shell: Shell, config: Path, body: str, graded: str, why: str
+) -> None:
+    """A skill that would be empty, too few scored rollouts, a loss on fresh rollouts."""
+    (config.parent / "parts.py").write_text(
+        "asked = 0\n\ndef grade(item, answer):\n    global asked\n    asked += 1\n"
+        f"    return {graded}\n\ndef reply(messages):\n    return str(messages)\n"
+    )
+    text = config.read_text().replace("grader: exact", "grader: parts.py:grade")
+    text = text.replace("./triage-tickets", "./short.md")
+    config.write_text(text.replace("agent: practice/agent", "agent: scripted/parts.py:reply"))
+    (config.parent / "short.md").write_text(body)
+    done = shell("ablate", config, "--run", "here", "--apply")
+    output = " ".join(done.out.split())
+    assert done.code == 0 and why in output, output
+    page = Path("here/report.html").read_text(encoding="utf-8")
+    assert "would be empty" in page or "fresh rollouts did not show" in page
+    assert (config.parent / "short.md").read_text() == body

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import typer
 
 from skillfit.atomic_write import write_whole
-from skillfit.cli.output import Json, Overrides, console, rich_table, show
+from skillfit.cli.output import Json, Overrides, console, relative_path, rich_table, show
 from skillfit.cli.train import (
     ConfigFile,
     RunOption,
@@ -263,7 +263,7 @@ def _write_shorter(inputs: Inputs, found: Ablation) -> bool:
     """Write the shorter skill to its place. False when nothing is cut."""
     from skillfit.skill.document import find_document
 
-    if found.shorter is None or not inputs.config.env.skill:
+    if found.shorter is None:
         return False
     found.shorter.save(find_document(Path(inputs.config.env.skill)))
     return True
@@ -330,6 +330,8 @@ def _ablation_text(
         )
     elif not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
+    elif not event.shorter_skill:
+        lines.append("Nothing is cut: the skill would be empty.")
     elif applied:
         lines.append(f"Cut {parts}: {saved} of {event.tokens_before} tokens saved.")
         if event.comparison is not None:
@@ -338,8 +340,13 @@ def _ablation_text(
                 f"{score_change(event.comparison.difference)}."
             )
         lines.append(f"The former text, to undo this: {report.parent / skill_file(0)}")
-    elif asked:
-        lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
+    elif asked and event.comparison is not None:
+        compared = event.comparison
+        lines.append(
+            "Nothing was cut: fresh rollouts did not show that the shorter skill is as good. "
+            f"The score changed by {score_change(compared.difference)}; "
+            f"{compared.coverage:.0%} of {compared.rollouts} rollouts were scored."
+        )
     else:
         lines.append(
             f"{parts} can go: {saved} of {event.tokens_before} tokens per call. "
@@ -349,7 +356,6 @@ def _ablation_text(
     return "\n".join(lines)
 
 
-_PATHS = ("skill", "tasks", "folder", "corpus")  # settings that hold absolute paths in a run
 _LATEST_FIRST = ("ship", "compose", "final", "gate", "baseline")  # phases on the selection split
 _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
 
@@ -358,7 +364,7 @@ _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, a
 class VerifyRecord:
     """What a run measured of its best skill."""
 
-    config: dict[str, Any]  # the settings as the run recorded them
+    config: dict[str, Any]  # the settings of the run, with absolute paths
     skill: str  # the best skill's document
     means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
 
@@ -369,14 +375,16 @@ class VerifyRecord:
             raise InputError(
                 f"The run in {path} has not finished.", hint=f"Resume with: skillfit resume {path}"
             )
-        best = inputs_of_run(path).skill.with_document(run.best_skill)
+        inputs = inputs_of_run(path)
+        best = inputs.skill.with_document(run.best_skill)
         means = _item_means(path, best.hash, run.config.evaluation.ship_grader is not None)
-        return cls(run.story.config.root, run.best_skill.text, means)
+        return cls(inputs.config.model_dump(mode="json"), run.best_skill.text, means)
 
     @classmethod
     def read(cls, path: Path) -> VerifyRecord:
         from pydantic import ValidationError
 
+        from skillfit.config import map_paths
         from skillfit.run.store import load
 
         try:
@@ -387,15 +395,21 @@ class VerifyRecord:
             raise _not_a_record(path, _wrong_field(error)) from error
         if problem := record.problem():
             raise _not_a_record(path, problem)
-        return record.with_paths(path.parent, _from_folder)
+        folder = path.parent.resolve()
+        config = map_paths(record.config, lambda key, name: _from_folder(key, name, folder))
+        return replace(record, config=config)
 
     def problem(self) -> str:
         """What is wrong with values that have the right types; empty: nothing."""
+        from skillfit.config import describe_keys
+
         env = self.config.get("env")
         if not isinstance(env, dict):
             return "config.env is missing"
-        for key in _PATHS:
-            if not isinstance(env.get(key) or "", str):
+        for described in describe_keys():
+            section, _, key = described.key.rpartition(".")
+            is_text = section == "env" and described.type.startswith("str")
+            if is_text and not isinstance(env.get(key) or "", str):
                 return f"config.env.{key} should be text"
         for item, mean in self.means.items():
             if not 0 <= mean <= 1:
@@ -404,17 +418,13 @@ class VerifyRecord:
 
     def write(self, path: Path) -> None:
         """Paths are written relative to the file, so that a record works in every checkout."""
-        portable = self.with_paths(path.parent, _to_folder)
+        from skillfit.config import map_paths
+
+        folder = path.parent.resolve()
+        config = map_paths(self.config, lambda _, name: _to_folder(name, folder))
+        portable = replace(self, config=config)
         text = json.dumps(asdict(portable), indent=1, ensure_ascii=False)
         write_whole(path, f"{text}\n".encode())
-
-    def with_paths(self, folder: Path, convert: Callable[[str, Path], str]) -> VerifyRecord:
-        """The record with the paths of skill, tasks and corpus converted."""
-        env = {
-            key: convert(value, folder.resolve()) if key in _PATHS and value else value
-            for key, value in self.config["env"].items()
-        }
-        return replace(self, config={**self.config, "env": env})
 
 
 def _wrong_field(error: ValidationError) -> str:
@@ -438,17 +448,26 @@ def _not_a_record(path: Path, why: str) -> InputError:
 
 
 def _to_folder(path: str, folder: Path) -> str:
+    """The path as seen from the folder. One that has only the root in common with the folder, such
+    as that of an installed program, stays as it is.
+    """
     if not Path(path).is_absolute():  # the name of a task source
         return path
     try:
-        relative = Path(os.path.relpath(path, folder)).as_posix()
+        shared = os.path.commonpath([path, folder])
     except ValueError:  # another drive
         return path
-    return relative if relative.startswith(".") else f"./{relative}"
+    return path if shared == Path(shared).anchor else relative_path(path, folder)
 
 
-def _from_folder(path: str, folder: Path) -> str:
-    return os.path.normpath(folder / path) if path.startswith(".") else path
+def _from_folder(key: str, path: str, folder: Path) -> str:
+    """The absolute path in the setting `key` of a record in the folder."""
+    if not path.startswith("."):
+        return path
+    resolved = os.path.normpath(folder / path)
+    # Earlier versions wrote the file of a scripted model as the config named it.
+    is_unknown_model = key.startswith("model.") and not Path(resolved).exists()
+    return path if is_unknown_model else resolved
 
 
 def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, float]:
@@ -484,8 +503,10 @@ def _by_trained(details: RunDetails, rollout: RolloutFinished) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordComparison:
-    recorded: float
-    measured: float
+    """A new measurement beside the recorded one, on the items that both have."""
+
+    recorded: float  # mean score
+    measured: float  # mean score
     p_value: float  # that a drop this big is luck, one-sided
     items: int
 
@@ -559,14 +580,21 @@ def verify_command(
         p_value=found.p_value,
         items=found.items,
     )
-    show(data, text + (" Measured twice." if checked.regression else ""), as_json)
+    show(data, text + (" Measured twice." if checked.twice else ""), as_json)
     raise typer.Exit(int(Exit.REGRESSION if checked.regression else Exit.OK))
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
+    """The last comparison with the record."""
+
     comparison: RecordComparison
-    regression: bool  # a drop that a second measurement confirmed
+    twice: bool  # the first measurement seemed to show a drop, and this is the second one
+
+    @property
+    def regression(self) -> bool:
+        """The second measurement confirmed the drop."""
+        return self.twice and self.comparison.p_value <= _SUSPICIOUS
 
 
 def _verify(record: VerifyRecord, inputs: Inputs, skill: Skill, repeats: int) -> Verification:
@@ -576,11 +604,9 @@ def _verify(record: VerifyRecord, inputs: Inputs, skill: Skill, repeats: int) ->
     spending = Spending()  # the caps hold for both measurements together
     first = _measure_again(record, inputs, skill, repeats, "verify/1", spending)
     if first.p_value > _SUSPICIOUS:
-        return Verification(first, False)
+        return Verification(first, twice=False)
     second = _measure_again(record, inputs, skill, repeats, "verify/2", spending)
-    if second.p_value > _SUSPICIOUS:
-        return Verification(first, False)
-    return Verification(second, True)
+    return Verification(second, twice=True)
 
 
 def _measure_again(

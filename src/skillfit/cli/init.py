@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from skillfit.cli.output import Json, ResultLine, console, near, show
+from skillfit.cli.output import Json, ResultLine, console, near, relative_path, show
 from skillfit.errors import InputError
 from skillfit.plain_text import quantity, shorten, visible
 
@@ -102,14 +101,14 @@ def init_command(
         files[skill / "SKILL.md"] = _SKILL_TEMPLATE.format(name="my-skill", title="My skill")
     else:
         Skill.load(skill)  # refuses a path that is no skill
-    env: RecognisedEnv = {"skill": _relative_path(skill, folder)}
+    env: RecognisedEnv = {"skill": relative_path(skill, folder)}
     if tasks is None or found is None:
         files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS_TEMPLATE)
         chosen = given_setting(grader) if grader else "exact"
         env |= {"tasks": "./tasks.jsonl", "grader": chosen}
         judged = needs_judge(chosen, folder)
     else:
-        env |= {**found.env, "tasks": _relative_path(tasks, folder)}
+        env |= {**found.env, "tasks": relative_path(tasks, folder)}
         judged = found.grader.needs_judge
     config = folder / _CONFIG_NAME
     files[config] = _config_text(agent, optimizer, env, judged)
@@ -182,12 +181,6 @@ def given_setting(text: str) -> str | JsonObject:
 
     setting: str | JsonObject = read_text(text) if text.lstrip().startswith("{") else text
     return setting
-
-
-def _relative_path(path: Path, folder: Path) -> str:
-    """The path as seen from the config's folder."""
-    relative = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
-    return relative if relative.startswith(".") else f"./{relative}"
 
 
 def _config_text(agent: str, optimizer: str, env: RecognisedEnv, judged: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
@@ -40,6 +41,12 @@ def near(path: Path) -> Path:
     """The path as one would type it here: relative, where it is below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def relative_path(path: str | Path, folder: Path) -> str:
+    """The path as seen from the folder, in the form that a config has: it starts with a dot."""
+    relative = Path(os.path.relpath(path, folder)).as_posix()
+    return relative if relative.startswith(".") else f"./{relative}"
 
 
 def console(*, stderr: bool = False) -> Console:

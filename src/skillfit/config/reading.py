@@ -14,6 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,23 +204,25 @@ def _agent_id(data: Mapping[str, Any]) -> str:
 
 def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
-    for key, resolve in _PATH_SETTINGS.items():
-        title, _, name = key.rpartition(".")
-        section = data.get(title) if title else data
-        if isinstance(section, dict) and section.get(name):
-            place = settings.place(key)
-            if key in _ONCE_RELATIVE and place.name == FROM_PYTHON:
-                place = _place_in_folder(place, data.get("env"))
-            resolved = {**section, name: resolve(section[name], place)}
-            data |= {title: resolved} if title else resolved
-    env, model = data.get("env"), data.get("model")
-    if isinstance(env, dict) and env.get("tasks"):
-        data["env"] = {**env, "folder": _task_folder(env, settings)}
-    if isinstance(model, dict):
-        data["model"] = {
-            role: _resolve_model(spec, settings, f"model.{role}", data.get("env"))
-            for role, spec in model.items()
-        }
+    given_env = data.get("env")
+
+    def absolute(key: str, path: str) -> str:
+        place = settings.place(key)
+        resolved = _absolute_path(path, place)
+        if place.name != FROM_PYTHON:
+            return resolved
+        # Earlier versions recorded the id of a scripted model as it was written, and started in the
+        # current folder; where its file is not there, env.folder is tried.
+        is_script = key.startswith("model.") and ".options." not in key
+        if key in _ONCE_RELATIVE or (is_script and not Path(resolved).exists()):
+            return _absolute_path(path, _place_in_folder(place, given_env))
+        return resolved
+
+    data |= map_paths(data, absolute)
+    env = data.get("env")
+    if isinstance(env, dict) and env.get("tasks") and not env.get("folder"):
+        # Where commands and Inspect tasks run: by default in the folder of the config.
+        data["env"] = {**env, "folder": _absolute_path(".", settings.place("env.tasks"))}
 
 
 def _place_in_folder(place: SettingPlace, env: Any) -> SettingPlace:
@@ -229,95 +232,105 @@ def _place_in_folder(place: SettingPlace, env: Any) -> SettingPlace:
     return replace(place, folder=Path(str(folder))) if recorded else place
 
 
-def _task_folder(env: Mapping[str, Any], settings: PlacedSettings) -> Any:
-    """Where commands and Inspect tasks run: env.folder, by default the folder of the config."""
-    if env.get("folder"):
-        return _absolute_path(env["folder"], settings.place("env.folder"))
-    return _absolute_path(".", settings.place("env.tasks"))
+def _absolute_path(path: str, place: SettingPlace) -> str:
+    return os.path.normpath(place.folder / Path(path).expanduser())
 
 
-def _resolve_model(spec: Any, settings: PlacedSettings, key: str, env: Any) -> Any:
+def map_paths(settings: JsonObject, convert: Callable[[str, str], str]) -> JsonObject:
+    """The settings with every path in them converted, also the files of `file.py:name`, of scripted
+    models and of command-line agents. `convert` is given the key of the setting and the path.
+    """
+    mapped = dict(settings)
+    for key, map_setting in _PATH_SETTINGS.items():
+        title, _, name = key.rpartition(".")
+        section = mapped.get(title) if title else mapped
+        if isinstance(section, dict) and section.get(name):
+            changed = {**section, name: map_setting(section[name], partial(convert, key))}
+            mapped |= {title: changed} if title else changed
+    model = mapped.get("model")
+    if isinstance(model, dict):
+        mapped["model"] = {
+            role: _map_model(spec, f"model.{role}", convert) for role, spec in model.items()
+        }
+    return mapped
+
+
+def _map_model(spec: Any, key: str, convert: Callable[[str, str], str]) -> Any:
     """The files that a model's id and options name."""
     if isinstance(spec, str):
-        return _resolve_script(spec, settings.place(key), env)
+        return _map_script(spec, partial(convert, key))
     if not isinstance(spec, dict):
         return spec
     if "id" in spec:
-        spec = {**spec, "id": _resolve_script(spec["id"], settings.place(f"{key}.id"), env)}
-    return _resolve_programs(spec, settings, key)
+        spec = {**spec, "id": _map_script(spec["id"], partial(convert, f"{key}.id"))}
+    return _map_programs(spec, key, convert)
 
 
-def _resolve_script(model_id: Any, place: SettingPlace, env: Any) -> Any:
-    """`scripted/file.py:name` with the whole path of the file. Earlier versions recorded the id as
-    it was written, and started in the current folder; where it is not there, env.folder is tried.
-    """
+def _map_script(model_id: Any, convert: Callable[[str], str]) -> Any:
+    """The file of `scripted/file.py:name`."""
     provider, _, name = model_id.partition("/") if isinstance(model_id, str) else ("", "", "")
-    if provider != SCRIPTED or not (match := _FILE_FUNCTION.match(name)):
-        return model_id
-    if place.name == FROM_PYTHON and not Path(_absolute_path(match["file"], place)).exists():
-        place = _place_in_folder(place, env)
-    return f"{SCRIPTED}/{_resolve_functions(name, place)}"
+    return f"{SCRIPTED}/{_map_functions(name, convert)}" if provider == SCRIPTED else model_id
 
 
-def _resolve_programs(spec: JsonObject, settings: PlacedSettings, key: str) -> JsonObject:
+def _map_programs(spec: JsonObject, key: str, convert: Callable[[str, str], str]) -> JsonObject:
     """The files that options of a command-line agent name. A program without a slash is looked up
     on the PATH.
     """
     options = spec.get("options")
     if not isinstance(options, dict) or not names_cli_program(str(spec.get("id", ""))):
         return spec
-    resolved = dict(options)
+    mapped = dict(options)
     for name in ("file", "program"):
         value = options.get(name)
         if isinstance(value, str) and (name == "file" or "/" in value):
-            resolved[name] = _absolute_path(value, settings.place(f"{key}.options.{name}"))
+            mapped[name] = convert(f"{key}.options.{name}", value)
     if readable := options.get("readable"):
-        place = settings.place(f"{key}.options.readable")
         paths = readable if isinstance(readable, list) else [readable]
-        resolved["readable"] = [_absolute_path(path, place) for path in paths]
-    return {**spec, "options": resolved}
+        convert_readable = partial(convert, f"{key}.options.readable")
+        mapped["readable"] = [_map_path(path, convert_readable) for path in paths]
+    return {**spec, "options": mapped}
 
 
-def _resolve_tasks(value: Any, place: SettingPlace) -> Any:
-    """A path or `file.py:name` becomes absolute; commands and named sources stay as they are."""
+def _map_tasks(value: Any, convert: Callable[[str], str]) -> Any:
+    """A path or `file.py:name`; commands and named sources stay as they are."""
     if not isinstance(value, str) or value.startswith("command:") or is_source(value):
         return value
     if _FILE_FUNCTION.match(value):
-        return _resolve_functions(value, place)
-    path = _absolute_path(value, place)
+        return _map_functions(value, convert)
+    path = convert(value)
     return path if Path(path).exists() or "/" in value or Path(value).suffix else value
 
 
-def _resolve_functions(value: Any, place: SettingPlace) -> Any:
-    """Make the files of `file.py:name` absolute, also inside lists and mappings."""
+def _map_functions(value: Any, convert: Callable[[str], str]) -> Any:
+    """The files of `file.py:name`, also inside lists and mappings."""
     if isinstance(value, dict):
-        return {key: _resolve_functions(item, place) for key, item in value.items()}
+        return {key: _map_functions(item, convert) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolve_functions(item, place) for item in value]
+        return [_map_functions(item, convert) for item in value]
     if isinstance(value, str) and (match := _FILE_FUNCTION.match(value)):
-        return f"{_absolute_path(match['file'], place)}:{match['name']}"
+        return f"{convert(match['file'])}:{match['name']}"
     return value
 
 
-def _absolute_path(value: Any, place: SettingPlace) -> Any:
-    if not isinstance(value, str):
-        return value
-    return os.path.normpath(place.folder / Path(value).expanduser())
+def _map_path(value: Any, convert: Callable[[str], str]) -> Any:
+    return convert(value) if isinstance(value, str) else value
 
 
-# Settings that name files, each with the function that makes its paths absolute.
-_PATH_SETTINGS: Mapping[str, Callable[[Any, SettingPlace], Any]] = {
-    "run": _absolute_path,
-    "executor": _resolve_functions,
-    "env.skill": _absolute_path,
-    "env.tasks": _resolve_tasks,
-    "env.grader": _resolve_functions,
-    "env.agent": _resolve_functions,
-    "env.corpus": _absolute_path,
-    "train.sampler": _resolve_functions,
-    "optimizer.proposer": _resolve_functions,
-    "evaluation.gate": _resolve_functions,
-    "evaluation.ship_grader": _resolve_functions,
+# Settings that name files, each with the function that converts the paths in it. The files of
+# models are in `_map_model`.
+_PATH_SETTINGS: Mapping[str, Callable[[Any, Callable[[str], str]], Any]] = {
+    "run": _map_path,
+    "executor": _map_functions,
+    "env.skill": _map_path,
+    "env.tasks": _map_tasks,
+    "env.folder": _map_path,
+    "env.grader": _map_functions,
+    "env.agent": _map_functions,
+    "env.corpus": _map_path,
+    "train.sampler": _map_functions,
+    "optimizer.proposer": _map_functions,
+    "evaluation.gate": _map_functions,
+    "evaluation.ship_grader": _map_functions,
 }
 
 

@@ -101,6 +101,8 @@ def ablation_sentence(event: AblationFinished) -> str:
         return "No rollout scored above 0, so nothing is known about the parts of the skill."
     if not cut:
         return "No part of the skill can be cut with confidence after these rollouts."
+    if not event.shorter_skill:
+        return f"All {cut} parts can be cut without loss, but then the skill would be empty."
     saved = event.tokens_before - event.tokens_after
     found = (
         f"{cut} of {len(event.units)} parts can be cut without loss:"
@@ -112,7 +114,11 @@ def ablation_sentence(event: AblationFinished) -> str:
     gain = f"{points(event.comparison.difference)} points ({points(low)} to {points(high)})"
     if event.holds:
         return f"{found} On fresh rollouts the shorter skill is as good: {gain}."
-    return f"{found} But on fresh rollouts the shorter skill is worse: {gain}."
+    scored = f"{percent(event.comparison.coverage)} of the rollouts were scored"
+    return (
+        f"{found} But fresh rollouts did not show that the shorter skill is as good: {gain},"
+        f" {scored}."
+    )
 
 
 def _result(story: RunStory) -> str:
