@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from skillfit.api import Run
+from skillfit.config.schema import EvaluationSection
 from skillfit.errors import InputError
 from skillfit.models import Usage
 from skillfit.report import RunFollower, open_details, read_story
 from skillfit.report.charts import score_chart
 from skillfit.report.html_report import skill_lines, worth_of
-from skillfit.report.run_details import count_changes, worst_first
+from skillfit.report.run_details import _item_result, count_changes, worst_first
 from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _is_in_skill
@@ -42,6 +43,7 @@ from tests.report.recorded_runs import (
     ADDED,
     BEST,
     INITIAL,
+    ITEMS,
     WrittenRun,
     before_first_event,
     improved,
@@ -204,6 +206,55 @@ async def test_items_are_listed_worst_first(tmp_path: Path) -> None:
         items = worst_first(details.compared_items(read_story(path)))
     assert items[0].id == "t07" and items[0].change == "broken"
     assert items[1].input == f"ticket {items[1].id}"
+
+
+async def test_the_test_split_compares_the_best_skill_and_not_the_last(tmp_path: Path) -> None:
+    """Without a ship test, both are measured there."""
+    run = WrittenRun(tmp_path / "run")
+    for name, skill, score in (("baseline", "old", 0), ("best", "new", 1), ("final", "last", 0)):
+        await run.roll("test", skill, [score] * 8)
+        run.measured(f"test_{name}", skill, score, split="test")
+    run.finish("improved", BEST)
+    run.close()
+    with open_details(tmp_path / "run") as details:
+        items = details.compared_items(read_story(tmp_path / "run"))
+    assert [item.after.scores for item in items] == [(1.0,)] * 8
+    assert {item.change for item in items} == {"fixed"}
+
+
+async def test_an_item_without_a_score_under_the_initial_skill_is_unknown(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    await run.roll("ship", "old", [None, None, 0, 1], ids=ITEMS[:4])
+    await run.roll("ship", "new", [None, 1], ids=ITEMS[:2])
+    run.ship("inconclusive", 0.0, (-1.0, 1.0))
+    run.close()
+    with open_details(tmp_path / "run") as details:
+        items = details.compared_items(read_story(tmp_path / "run"))
+    assert [item.change for item in items] == ["unknown", "unknown", "unsolved", "solved"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "typical"), [((0.0, 1.0, 1.0), 1), ((0.0, 0.6, 1.0), 1), ((0.2, 0.3, 1.0), 1)]
+)
+def test_the_rollout_shown_of_an_item_is_the_one_closest_to_its_mean(
+    scores: tuple[float, ...], typical: int
+) -> None:
+    evaluation = EvaluationSection(gate_metric="soft")
+    rows = [
+        RolloutFinished(
+            rollout=f"rollout/{at}",
+            phase="ship",
+            step=0,
+            item="t00",
+            repeat=at,
+            skill_hash="new",
+            status="scored",
+            hard=score,
+            soft=score,
+        )
+        for at, score in enumerate(scores)
+    ]
+    assert _item_result(evaluation, rows).rollout == f"rollout/{typical}"
 
 
 def test_item_scores_over_the_steps_fit_few_columns(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
     EditsSelected,
+    EvaluationFinished,
     GateDecided,
     ItemsRead,
     PatchMerged,
@@ -36,7 +37,7 @@ from skillfit.run.records import SOLVED, ItemRecord, step_name
 from skillfit.run.view import RunView
 from skillfit.tasks.item import TrajectoryStep
 
-# Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.
+# Of `unsolved` and `solved` items only the initial skill has scores; of `unknown` ones it has none.
 ItemChange = Literal[
     "broken", "lower", "fixed", "higher", "neither", "both", "unsolved", "solved", "unknown"
 ]
@@ -155,13 +156,12 @@ class RunDetails:
         evaluation = story.config.settings.evaluation
         summaries: list[ItemSummary] = []
         for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
-            found = (self._events.found(RolloutFinished, phase) for phase in phases)
-            rows = next((rows for rows in found if rows), [])
-            fresh = bool(rows) and rows[0].phase == "ship"
-            shipped = story.ship.skill_hash if story.ship and fresh else ""
+            of_phases = (self._events.found(RolloutFinished, phase) for phase in phases)
+            rows = next((rows for rows in of_phases if rows), [])
+            found = self._found_hash(story, split)
             others = [row for row in rows if row.skill_hash != initial]
             before = _results(evaluation, [row for row in rows if row.skill_hash == initial])
-            after = _results(evaluation, [row for row in others if shipped in ("", row.skill_hash)])
+            after = _results(evaluation, [row for row in others if found in ("", row.skill_hash)])
             for item in dict.fromkeys([*before, *after]):
                 record = records.get(item)
                 summaries.append(
@@ -198,6 +198,17 @@ class RunDetails:
 
     def _initial_hash(self) -> str:
         return next((started.skill_hash for started in self._events.found(RunStarted)), "")
+
+    def _found_hash(self, story: RunStory, split: str) -> str:
+        """Of the skill found, as it was measured on a split; empty when that is not recorded.
+        Without a ship test, test_final is the last skill, which may be another one.
+        """
+        if split == "selection":
+            return story.ship.skill_hash if story.ship else ""
+        measured = self._events.found(
+            EvaluationFinished, "test_final" if story.ship else "test_best"
+        )
+        return measured[0].skill_hash if measured else ""
 
     def trajectories(self, items: Iterable[ItemSummary]) -> dict[str, Trajectory]:
         """By rollout key, in the items' order until the report's room is used up."""
@@ -264,7 +275,7 @@ class ItemSummary:
         of it.
         """
         if self.difference is None:
-            if not self.before.rollout and not self.after.rollout:
+            if not self.before.scores:
                 return "unknown"
             return "solved" if self.before.solved else "unsolved"
         if self.before.solved != self.after.solved:
@@ -309,14 +320,14 @@ def _results(
 
 
 def _item_result(evaluation: EvaluationSection, rows: Sequence[RolloutFinished]) -> ItemResult:
-    """The typical rollout is one whose score is close to that of most of them."""
+    """The typical rollout is the first of those whose score is closest to the mean."""
     scored = [(row, row_value(evaluation, row)) for row in rows if row.hard is not None]
     scores = tuple(score for _, score in scored)
     failures = tuple(row.failure for row in rows if row.failure)
-    result = ItemResult(scores, failures)
     typical = rows[0]
     if scored:
-        typical = min(scored, key=lambda pair: abs(pair[1] - float(result.solved)))[0]
+        mean = sum(scores) / len(scores)
+        typical = min(scored, key=lambda pair: abs(pair[1] - mean))[0]
     return ItemResult(scores, failures, typical.rollout)
 
 
