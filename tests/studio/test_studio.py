@@ -19,6 +19,7 @@ from jinja2 import Environment, meta
 
 from skillfit.config import Config
 from skillfit.errors import InputError
+from skillfit.plain_text import quantity
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.story_builder import read_story
 from skillfit.run.control import read_requests
@@ -87,6 +88,20 @@ async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> 
         assert "<small>initial skill</small>" in client.get("/item/good/one?id=t00").text
         listed = client.get("/").text
         assert 'href="/run/good/one"' in listed and 'href="/run/pool"' in listed
+
+
+def test_the_overview_says_how_many_edits_it_does_not_list(tmp_path: Path) -> None:
+    screening_run(tmp_path / "long", steps=110, items=2, rollouts=2)
+    edits = read_story(tmp_path / "long").edits
+    dropped = sum(edit.status == "dropped" for edit in edits)
+    kept = len(edits) - dropped
+    with browser(tmp_path) as client:
+        page = client.get("/run/long").text
+    rest, _, cut = page.partition('data-keep="dropped"')
+    assert kept > 60 and f"<summary>{kept - 15} more edits</summary>" in rest
+    assert f"Not listed here: {kept - 60} edits." in rest
+    assert dropped > 60 and f"<summary>{dropped} dropped edits</summary>" in cut
+    assert f"Not listed here: {quantity(dropped - 60, 'edit')}." in cut
 
 
 async def test_missing_pages_are_404(folder: Path) -> None:

@@ -107,9 +107,11 @@ class RunPage(PageData):
     pool: Markup
     pool_rest: Markup  # edits that are shown when the list is opened
     pool_rest_count: int
+    pool_cut: int  # those of the rest that are not shown
     pool_steps: Sequence[int]
     dropped: Markup
     dropped_count: int
+    dropped_cut: int
     gates: Sequence[GateSummary]
     gates_cut: int
     caps: Sequence[CapUse]
@@ -142,9 +144,11 @@ def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
         pool=_pool(name, story, pool[:_FIRST_EDITS]),
         pool_rest=_forest(name, pool[_FIRST_EDITS:_EDITS]),
         pool_rest_count=max(0, len(pool) - _FIRST_EDITS),
+        pool_cut=max(0, len(pool) - _EDITS),
         pool_steps=sorted({point.step for edit in story.edits for point in edit.history}),
         dropped=_forest(name, dropped[:_EDITS]),
         dropped_count=len(dropped),
+        dropped_cut=max(0, len(dropped) - _EDITS),
         gates=story.gates[::-1][:_GATES],
         gates_cut=max(0, len(story.gates) - _GATES),
         caps=cap_uses(story.total, story.seconds, story.caps, story.rollouts),
