@@ -330,7 +330,7 @@ class Tools:
             return _unconfirmed(arguments, "starts a run that may spend money")
         self._starter.start(path, arguments, folder=self.folders.roots[0])
         begun = path / CONFIG_FILE
-        await _wait_until(lambda: begun.is_file() or not self._starter.is_starting(path))
+        await _wait_until(lambda: begun.is_file() or not self._starter.is_alive(path))
         return self._standing(path)
 
     async def stop(self, run: str, confirm: bool = False) -> RunStanding | Unconfirmed:
@@ -341,7 +341,7 @@ class Tools:
         if not confirm:
             return _unconfirmed(["steer", str(path), "stop"], "stops the run")
         stop_run(path)
-        await _wait_until(lambda: not in_use(path) and not self._starter.is_starting(path))
+        await _wait_until(lambda: not in_use(path) and not self._starter.is_alive(path))
         return self._standing(path)
 
     async def follow(
@@ -439,7 +439,7 @@ class Tools:
         if not (path / JOURNAL).is_file():
             raise InputError(failure or f"There is no run in {path}.")
         story = read_story(path)
-        state: RunState = "running" if self._starter.is_starting(path) else story.state
+        state: RunState = "running" if self._starter.is_alive(path) else story.state
         stage = story.running_stage
         return RunStanding(
             run=str(path),

@@ -31,7 +31,7 @@ from skillfit.tasks.rows import SUFFIXES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")
-_LONGEST = 4_000  # characters of a program's output in a message
+_OUTPUT_LENGTH = 4_000  # characters of a program's output in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ async def run_command(
         command=as_typed(arguments),
         exit_code=process.returncode or 0,
         data=_printed_object(out.decode("utf-8", "replace")),
-        message=last_part(err.decode("utf-8", "replace").strip(), _LONGEST),
+        message=last_part(err.decode("utf-8", "replace").strip(), _OUTPUT_LENGTH),
     )
 
 
@@ -107,7 +107,7 @@ class Starter:
 
     def start(self, run: Path, arguments: Sequence[str], *, folder: Path | None = None) -> None:
         """Start a process for the run in `run` that outlives this one."""
-        if in_use(run) or self.is_starting(run):
+        if in_use(run) or self.is_alive(run):
             raise InputError(f"The run in {run} is running already.", hint="Stop it first.")
         run.mkdir(parents=True, exist_ok=True)
         (run / START_LOG).unlink(missing_ok=True)  # a link would lead to another file
@@ -121,7 +121,7 @@ class Starter:
                 start_new_session=True,
             )
 
-    def is_starting(self, run: Path) -> bool:
+    def is_alive(self, run: Path) -> bool:
         """Whether a process that was started here is alive; it may not have its lock yet."""
         process = self._processes.get(run)
         return process is not None and process.poll() is None
@@ -146,11 +146,11 @@ def start_log(run: Path) -> str:
         return ""
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.strip().splitlines() if not line.startswith('{"')]
-    return last_part("\n".join(lines), _LONGEST)
+    return last_part("\n".join(lines), _OUTPUT_LENGTH)
 
 
 _DEPTH = 4  # folders below a root that are searched for skills, tasks and configs
-_MOST = 200  # files listed of one kind
+_MOST_LISTED = 200  # files listed of one kind
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 # A value that names code or a program: file.py:name, package.module:name, command: …, inspect: ….
@@ -215,13 +215,12 @@ class Folders:
         return str(path)
 
     def skills(self) -> list[Path]:
-        """Skill folders, and markdown files that look like a skill."""
-        found = []
-        for folder, names in self._walk():
-            document = next((name for name in DOCUMENT_NAMES if name in names), None)
-            if document:
-                found.append(folder)
-        return found[:_MOST]
+        """Folders with the document of a skill."""
+        return [
+            folder
+            for folder, names in self._walk()
+            if any(name in names for name in DOCUMENT_NAMES)
+        ][:_MOST_LISTED]
 
     def tasks(self) -> list[Path]:
         """Files that may hold items."""
@@ -230,7 +229,7 @@ class Folders:
             for folder, names in self._walk()
             for name in names
             if name.endswith(SUFFIXES)
-        ][:_MOST]
+        ][:_MOST_LISTED]
 
     def configs(self) -> list[Path]:
         """YAML files with the sections of a skillfit config."""
@@ -239,7 +238,7 @@ class Folders:
             for folder, names in self._walk()
             for name in names
             if name.endswith((".yaml", ".yml")) and _is_config(folder / name)
-        ][:_MOST]
+        ][:_MOST_LISTED]
 
     def _walk(self) -> Iterator[tuple[Path, list[str]]]:
         for root in self.roots:
@@ -283,10 +282,10 @@ def check_settings(folders: Folders, settings: Mapping[str, JsonValue]) -> None:
             raise _refused(key, "starts a coding agent")
         if key.startswith("model.") and text.startswith(_FILE_MODELS):
             folders.resolve(text.partition("/")[2])
-        if (key in PATH_KEYS and text and (folders.roots[0] / text).exists()) or (
-            key in PATH_KEYS and ("/" in text or "\\" in text or text.startswith("~"))
-        ):
-            folders.resolve(text)
+        if key in PATH_KEYS and text:
+            looks_like_path = "/" in text or "\\" in text or text.startswith("~")
+            if looks_like_path or (folders.roots[0] / text).exists():
+                folders.resolve(text)
 
 
 def check_overrides(folders: Folders, overrides: Sequence[str]) -> None:

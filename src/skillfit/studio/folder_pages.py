@@ -463,7 +463,7 @@ def starting_page(studio: Studio, request: Request) -> Response:
         raise HTTPException(404, str(error)) from error
     if (run / JOURNAL).is_file() and _has_started(studio, name):
         return studio.go_to(run_url("run", name))
-    alive = studio.starter.is_starting(run) or in_use(run)
+    alive = studio.starter.is_alive(run) or in_use(run)
     log = start_log(run)
     if not alive and not log:
         studio.find_name(name)  # 404

@@ -158,7 +158,7 @@ def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
         live_url=run_url("live", name, **typed),
         time_left=time_left(story),
         commands=next_commands(story),
-        starting=studio.starter.is_starting(Path(story.path)),
+        starting=studio.starter.is_alive(Path(story.path)),
         start_failure=_start_failure(studio, story),
         settings=settings_of_config(story.config),
     )
@@ -198,7 +198,7 @@ def run_live(studio: Studio, request: Request) -> Response:
 
     def look() -> Mapping[str, str]:
         story = followed.story()
-        now = [story, studio.starter.is_starting(followed.path)]
+        now = [story, studio.starter.is_alive(followed.path)]
         if seen != now:
             seen[:] = now
             page = overview(studio, request, story)
