@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import threading
@@ -122,6 +123,32 @@ def test_tasks_drafted_by_the_practice_model_train(shell: Shell, config: Path) -
     assert "not reviewed" in notes[0]["message"] and notes[0]["verdict"] == "warn"
     trained = shell("train", "skillfit.yaml", "--rollouts", 200, "--force", "--json")
     assert trained.json["selection"]["baseline"] is not None, trained.err
+
+
+def test_drafts_edited_into_the_same_task_are_not_counted_as_skipped(
+    tmp_path: Path, skill: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor.sh"
+    same = json.dumps({"input": "Ten inches in cm?", "answer": "25.40 cm", "type": "length"})
+    editor.write_text(f"#!/bin/sh\necho '{same}' > \"$1\"\n")
+    editor.chmod(0o755)
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+    with ChatServer(lambda call: drafted(*INPUTS, "Nine inches in cm?")) as server:
+        command = (skill, "--model", MODEL.format(url=server.url), "--count", 3)
+        reviewer = Reviewer(*command, cwd=tmp_path, EDITOR=str(editor))
+        reviewer.answers("e", "a", "e", "a", "q")
+        result = shell("tasks", "draft", *command, "--yes", "--json").json
+    assert (result["written"], result["skipped"], result["unreviewed"]) == (2, 0, 1)
+
+
+def test_the_command_for_more_tasks_names_the_same_model(shell: Shell, config: Path) -> None:
+    skill = config.parent / "triage-tickets"
+    options = ("--config", config, "--about", "two words", "--yes", "--count", 2)
+    result = shell("tasks", "draft", skill, *options)
+    (more,) = re.findall(r"skillfit (tasks draft .*)", result.out)
+    assert shlex.split(more)[3:7] == ["--config", str(config), "--about", "two words"]
+    assert shell(*shlex.split(more), "--yes", "--count", 2).code == 0
+    assert len(rows(Path("more.jsonl"))) == 2
 
 
 def test_a_review_can_accept_edit_skip_quit_and_be_resumed(tmp_path: Path, skill: Path) -> None:

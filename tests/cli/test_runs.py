@@ -722,6 +722,16 @@ def test_init_sets_a_judge_for_a_grader_that_needs_one(shell: Shell) -> None:
     assert load_config(Path("project/skillfit.yaml")).model.judge is not None
 
 
+def test_init_says_once_which_judge_it_has_set(shell: Shell) -> None:
+    rows = [{"input": f"Why {at}?", "answer": f"Because {at} " + "is so " * 20} for at in range(5)]
+    Path("tasks.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    output = shell("init", "project", "--tasks", "tasks.jsonl").out
+    assert output.count("model.judge") == 1
+    assert "model.judge is set to the model that uses the skill." in output
+    (problem,) = shell("init", "again", "--tasks", "tasks.jsonl", "--json").json["problems"]
+    assert "model.judge is set to" in problem
+
+
 def test_init_uses_an_existing_skill(shell: Shell, run: Path) -> None:
     assert shell("init", "--skill", skill_of(run).parent).code == 0
     assert (

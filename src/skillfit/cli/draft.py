@@ -37,7 +37,7 @@ _KEYS = "[a]ccept  [e]dit  [s]kip  accept the [r]est unread  [q]uit"
 tasks_app = typer.Typer(help="Write tasks for a skill.", no_args_is_help=True, add_completion=False)
 
 
-@tasks_app.callback()
+@tasks_app.callback()  # without it, typer makes the only command the group itself
 def _group() -> None:
     """Write tasks for a skill."""
 
@@ -99,12 +99,15 @@ def draft_command(
     result = _DraftResult(
         tasks=out,
         written=len(written),
-        skipped=len(decisions) - len(written),
-        unreviewed=sum(decision.choice == "unreviewed" for decision in decisions),
-        grader=_grader(drafts, decisions),
+        skipped=sum(decision.choice == "skipped" for decision in decisions),
+        unreviewed=sum(decision.choice == "unreviewed" for decision in written),
+        grader=_grader(drafts, written),
         spent=spent,
     )
-    show(result.as_json(), _summary(result, skill, writer, folder), as_json)
+    given = ["--model", model] if model else []
+    given += ["--config", str(config)] if config else []
+    given += ["--about", about] if about else []
+    show(result.as_json(), _summary(result, skill, given, folder), as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +324,9 @@ def _decide(
             f"{quantity(len(open_tasks), 'drafted task')} must be reviewed.",
             hint="Run the command in a terminal, or take them unread with --yes.",
         )
+    take_rest = yes
     for task in open_tasks:
-        if yes:
+        if take_rest:
             for note in notes[task]:
                 warn(f"{task.id}: {note}")
             decision = _Decision(task.id, "unreviewed", task)
@@ -335,7 +339,7 @@ def _decide(
                 answer = None
             if answer is None:
                 raise _ReviewStopped(len(decided), len(drafts.tasks))
-            decision, yes = answer, answer.choice == "unreviewed"
+            decision, take_rest = answer, answer.choice == "unreviewed"
         decided[task.id] = decision
         _record(review, decision)
     return [decided[task.id] for task in drafts.tasks]
@@ -414,15 +418,12 @@ def _record(review: Path, decision: _Decision) -> None:
         file.write(f"{json.dumps(record, ensure_ascii=False)}\n")
 
 
-def _kept(decisions: Sequence[_Decision]) -> list[_Decision]:
-    return [decision for decision in decisions if decision.choice != "skipped"]
-
-
 def _write(out: Path, drafts: Drafts, decisions: Sequence[_Decision]) -> list[_Decision]:
     """Write the tasks file. Two drafts that were edited into the same task are one."""
     from skillfit.atomic_write import write_whole
 
-    kept = list({decision.task.id: decision for decision in _kept(decisions)}.values())
+    accepted = [decision for decision in decisions if decision.choice != "skipped"]
+    kept = list({decision.task.id: decision for decision in accepted}.values())
     if not kept:
         raise InputError(
             "No task was accepted, so nothing was written.",
@@ -435,16 +436,17 @@ def _write(out: Path, drafts: Drafts, decisions: Sequence[_Decision]) -> list[_D
     return kept
 
 
-def _grader(drafts: Drafts, decisions: Sequence[_Decision]) -> GraderSetting:
+def _grader(drafts: Drafts, written: Sequence[_Decision]) -> GraderSetting:
     import asyncio
 
     from skillfit.optimize.draft_tasks import fitting_grader
 
-    tasks = [decision.task for decision in _kept(decisions)]
+    tasks = [decision.task for decision in written]
     return asyncio.run(fitting_grader(drafts.check, tasks))
 
 
-def _summary(result: _DraftResult, skill: Path, writer: TaskWriter, folder: Path) -> str:
+def _summary(result: _DraftResult, skill: Path, given: Sequence[str], folder: Path) -> str:
+    """For people. `given`: options of this command that the next one needs too."""
     tasks, grader, cost = str(result.tasks), result.grader, result.spent.usd
     lines = [
         f"Wrote {quantity(result.written, 'task')} to {tasks}"
@@ -458,7 +460,7 @@ def _summary(result: _DraftResult, skill: Path, writer: TaskWriter, folder: Path
     if result.written < _FEW:
         more = shlex.join(
             [
-                *("skillfit", "tasks", "draft", str(skill), "--model", writer.spec.id),
+                *("skillfit", "tasks", "draft", str(skill), *given),
                 *("--besides", tasks, "--out", "more.jsonl"),
             ]
         )

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 
 _CONFIG_NAME = "skillfit.yaml"
+_JUDGE_NOTE = (
+    "This grader asks a judge: model.judge is set to the model that uses the skill. Set it to "
+    "another model if you can, because a model rates its own answers too high."
+)
 _SKILL_TEMPLATE = """\
 ---
 name: {name}
@@ -117,7 +121,7 @@ def init_command(
         written=[str(path) for path in files],
         config=str(config),
         grader=env.get("grader"),
-        problems=list(found.problems) if found else [],
+        problems=[*(found.problems if found else ()), *([_JUDGE_NOTE] if judged else [])],
     )
     show(data, _init_summary(files, config, skill, found, judged), as_json)
 
@@ -219,7 +223,7 @@ def _init_summary(
         lines += _describe_tasks(found)
     lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
     if judged:
-        lines.append("In it, model.judge is the model that uses the skill. Another one is better.")
+        lines.append(_JUDGE_NOTE)
     if found is None:
         drafted = config.with_name("drafted.jsonl")
         lines += [

@@ -410,8 +410,6 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
             f"{len(trial.wrong_passed)} of {trial.wrong} wrong answers score more than 0 with "
             f"{grader.setting!r}. First: {trial.wrong_passed[0]}."
         )
-    if grader.needs_judge:
-        problems.append("This grader asks a judge model: set model.judge.")
     return problems
 
 
