@@ -1,8 +1,8 @@
 import pytest
 
 from skillfit.optimize.context import Context
-from skillfit.optimize.optimizer import edits_of
-from skillfit.optimize.proposer import propose_examples, solved_examples
+from skillfit.optimize.optimizer import Patch, edits_of
+from skillfit.optimize.proposer import Proposals, propose_examples, solved_examples
 from skillfit.optimize.stages import apply_proposals
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples
 from skillfit.skill.regions import with_examples
@@ -192,3 +192,9 @@ def test_items_without_words_have_no_similarity():
         ).proposals
         == ()
     )
+
+
+def test_the_sum_of_two_proposals_has_the_patches_of_both_by_batch():
+    first, second, third, extra = (Patch((), reasoning=name) for name in "123x")
+    both = Proposals(((first,),), failures=1) + Proposals(((second,), (third,)), (extra,), 2)
+    assert both == Proposals(((first, second), (third,)), (extra,), failures=3)

@@ -84,8 +84,10 @@ class Proposals:
         return (*(patch for batch in self.batches for patch in batch), *self.extra)
 
     def __add__(self, other: Proposals) -> Proposals:
+        """The patches of both. The first batch of one belongs to the first batch of the other."""
+        batches = zip_longest(self.batches, other.batches, fillvalue=())
         return Proposals(
-            self.batches or other.batches,
+            tuple((*mine, *theirs) for mine, theirs in batches),
             (*self.extra, *other.extra),
             self.failures + other.failures,
         )
