@@ -31,12 +31,12 @@ def pool_of(*edits, base=BASE, sources=(), removals=False, step=1, max_tokens=No
     return pool
 
 
-def believed(pool, key, z, *, rollouts=100, judgements=1, harmful=0.5):
+def believed(pool, key, z, *, rollouts=100, judgements=1, harm=0.5):
     """Give an edit an estimate."""
     one = pool.edits[key]
     mean = 0.02 * z
     one.estimate = Estimate(
-        Contrast(0.1 * z, 0.1), mean, mean - 0.03, mean + 0.03, 0.5, harmful, rollouts
+        Contrast(0.1 * z, 0.1), mean, mean - 0.03, mean + 0.03, 0.5, harm, rollouts
     )
     one.judgements = judgements
 
@@ -265,31 +265,31 @@ def test_an_edit_is_not_promoted_before_its_dependency():
 def test_a_removal_is_promoted_when_it_is_unlikely_to_cost_score():
     pool = pool_of(Edit("delete", "Beta."), removals=True, step=0)
     assert pool.shares() == {"s0000e01": 0.1}
-    believed(pool, "s0000e01", 0.1, harmful=0.1, rollouts=HARMLESS_ROLLOUTS - 1)
+    believed(pool, "s0000e01", 0.1, harm=0.1, rollouts=HARMLESS_ROLLOUTS - 1)
     assert pool.decide().promote == ()
-    believed(pool, "s0000e01", 0.1, harmful=0.3)
+    believed(pool, "s0000e01", 0.1, harm=0.3)
     assert pool.decide().promote == ()
-    believed(pool, "s0000e01", 0.1, harmful=0.1)
+    believed(pool, "s0000e01", 0.1, harm=0.1)
     assert pool.decide().promote == ("s0000e01",)
 
 
 def test_useless_text_is_left_out_more_often_than_text_that_may_be_needed():
     pool = pool_of(Edit("delete", "Beta."), removals=True, step=0)
-    believed(pool, "s0000e01", -0.5, harmful=0.7)
+    believed(pool, "s0000e01", -0.5, harm=0.7)
     assert pool.shares() == {"s0000e01": 0.1}
-    believed(pool, "s0000e01", 0.0, harmful=0.4)
+    believed(pool, "s0000e01", 0.0, harm=0.4)
     assert 0.1 < pool.shares()["s0000e01"] < 0.5
-    believed(pool, "s0000e01", 0.5, harmful=0.22)
+    believed(pool, "s0000e01", 0.5, harm=0.22)
     assert pool.shares() == {"s0000e01": 0.5}
 
 
 def test_needed_text_stays_and_text_that_was_needed_is_restored():
     pool = pool_of(Edit("delete", "Alpha."), Edit("delete", "Beta."), removals=True, step=0)
-    believed(pool, "s0000e01", -1.5, harmful=0.9)
+    believed(pool, "s0000e01", -1.5, harm=0.9)
     assert pool.decide() == Decisions()
-    believed(pool, "s0000e01", -2.5, harmful=0.99, rollouts=HARMLESS_ROLLOUTS - 1)
+    believed(pool, "s0000e01", -2.5, harm=0.99, rollouts=HARMLESS_ROLLOUTS - 1)
     assert pool.decide() == Decisions()
-    believed(pool, "s0000e01", -2.5, harmful=0.99)
+    believed(pool, "s0000e01", -2.5, harm=0.99)
     assert pool.decide().drop == ("s0000e01",)
     pool.promote("s0000e02", "test")
     believed(pool, "s0000e02", -0.5)

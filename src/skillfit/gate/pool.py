@@ -416,7 +416,7 @@ def _removal_inclusion(estimate: Estimate | None) -> float:
     low, high = REMOVAL_INCLUSION
     if estimate is None or estimate.rollouts < HARMLESS_ROLLOUTS:
         return low
-    return min(high, max(low, round(1 - 1.5 * estimate.harmful, 6)))
+    return min(high, max(low, round(1 - 1.5 * estimate.harm_probability, 6)))
 
 
 def _helps(entry: PoolEdit) -> bool:
@@ -457,13 +457,13 @@ def _decide_removal(entry: PoolEdit, estimate: Estimate) -> EditStatus:
         return "dropped" if estimate.contrast.z < RESTORE_Z else "promoted"
     if is_harmless(estimate):
         return "promoted"
-    needed = estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harmful > NEEDED
+    needed = estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harm_probability > NEEDED
     return "dropped" if needed else "pending"
 
 
 def is_harmless(estimate: Estimate) -> bool:
     """A removal saves tokens, so it is promoted when it is unlikely to cost score."""
-    return estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harmful < HARMLESS_RISK
+    return estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harm_probability < HARMLESS_RISK
 
 
 def _best_first(entry: PoolEdit) -> tuple[float, str]:

@@ -489,11 +489,11 @@ class Estimate:
     """The effect of one edit on the incumbent's mean score."""
 
     contrast: Contrast  # on the scale of the regression; decisions use its z
-    mean: float  # in points, like the next four
+    mean: float  # in points, as are the ends of the interval
     low: float  # 80 % interval
     high: float
     probability: float  # that the effect is above 0
-    harmful: float  # probability that it costs more than HARMLESS_LOSS
+    harm_probability: float  # that the effect is a loss of more than HARMLESS_LOSS
     rollouts: int  # scored rollouts that carried it and count as evidence
 
 
@@ -571,7 +571,7 @@ class SelectionItems:
                     low=low,
                     high=high,
                     probability=round(probability_positive(contrast.mean, contrast.sd**2), 9),
-                    harmful=round(probability_positive(-HARMLESS_LOSS - mean, sd**2), 9),
+                    harm_probability=round(probability_positive(-HARMLESS_LOSS - mean, sd**2), 9),
                     rollouts=change.rollouts,
                 )
             )
@@ -589,7 +589,9 @@ class SelectionItems:
             estimate,
             low=round(max(-1.0, estimate.mean - half), 9),
             high=round(min(1.0, estimate.mean + half), 9),
-            harmful=round(probability_positive(-HARMLESS_LOSS - estimate.mean, variance), 9),
+            harm_probability=round(
+                probability_positive(-HARMLESS_LOSS - estimate.mean, variance), 9
+            ),
         )
 
     def _change(

@@ -450,14 +450,14 @@ class ScreeningGate(BaseGate):
         self._documents.append(column)
         old, new = self.pool.incumbent, Arm(candidate.skill)
         self._base_of[new.skill.hash] = (column,)
-        samples, incumbent = await self._pass_of_both(new, old)
-        belief = believe(samples.against(incumbent).values())
+        new_samples, old_samples = await self._pass_of_both(new, old)
+        belief = believe(new_samples.against(old_samples).values())
         if belief.probability >= HOPELESS:
-            await self._pass_of_both(new, old, samples, incumbent)
-            belief = believe(samples.against(incumbent).values())
-        broken = await self._broken(new, old, samples, incumbent)
+            await self._pass_of_both(new, old, new_samples, old_samples)
+            belief = believe(new_samples.against(old_samples).values())
+        broken = await self._broken(new, old, new_samples, old_samples)
         evidence = paired_evidence(
-            samples, incumbent, rollouts=count.rollouts, coverage=count.coverage
+            new_samples, old_samples, rollouts=count.rollouts, coverage=count.coverage
         )
         ruling = self._decide_document(belief.mean, broken, count)
         if ruling.decision == "accept":
@@ -471,8 +471,8 @@ class ScreeningGate(BaseGate):
             reason=ruling.reason,
             evidence=evidence,
             incumbent_score=judgement.old_score,
-            candidate_score=samples.score,
-            candidate_tally=samples.tally(),
+            candidate_score=new_samples.score,
+            candidate_tally=new_samples.tally(),
             score=self._score(),
             effects=self.effects(),
         )
@@ -481,8 +481,8 @@ class ScreeningGate(BaseGate):
         """Must-pass items that a document breaks, confirmed by more rollouts on both sides."""
         suspects = []
         for item in self.items:
-            solved = before.means.get(item.id, 0.0) >= SOLVED > after.means.get(item.id, 1.0)
-            if item.id in self.config.evaluation.must_pass and solved:
+            looks_broken = before.means.get(item.id, 0.0) >= SOLVED > after.means.get(item.id, 1.0)
+            if item.id in self.config.evaluation.must_pass and looks_broken:
                 suspects.append(item)
         return [item.id for item in await self._confirmed_broken(old, new, suspects)]
 
