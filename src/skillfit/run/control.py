@@ -142,20 +142,22 @@ class RecordedRequests:
         self._last = 0  # the number of the last request that was read
 
     async def read(
-        self, place: str, budget: Budget, needed: Sequence[str] = ()
+        self, place: str, budget: Budget, undecided: Sequence[str] = ()
     ) -> list[SteeringRequest]:
-        """Raises ReviewPending when an edit in `needed` was neither approved nor declined."""
+        """The requests since the last call. Raises ReviewPending when an edit in `undecided` is the
+        target of none of them. Any action counts: veto, pin and reword decide about an edit too.
+        """
 
-        async def read() -> list[SteeringRequest]:
+        async def read_new() -> list[SteeringRequest]:
             found = read_requests(self.run, after=self._last)
             decided = {request.target for request in found}
-            missing = [target for target in needed if target not in decided]
-            if missing:
-                raise _review_pending(self.run, missing)
+            still_undecided = [edit for edit in undecided if edit not in decided]
+            if still_undecided:
+                raise _review_pending(self.run, still_undecided)
             return _with_caps(found, budget)
 
         found = await self._journal.once(
-            f"steering/{place}", read, returns=list[SteeringRequest], stage="steering"
+            f"steering/{place}", read_new, returns=list[SteeringRequest], stage="steering"
         )
         self._last = max([self._last, *(request.number for request in found)])
         return found

@@ -199,7 +199,7 @@ async def finish(
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
     waiting = [edit.id for edit in gate.effects() if edit.awaits_approval]
     state = await follow_requests(
-        run.requests, place, state, gate, run.budget, run.emit, needed=waiting
+        run.requests, place, state, gate, run.budget, run.emit, undecided=waiting
     )
     finalists = await _compose(gate, run.engine, task.selection, state, log)
     state = finalists.state

@@ -568,13 +568,13 @@ async def follow_requests(
     gate: Gate,
     budget: Budget,
     emit: Emit,
-    needed: Sequence[str] = (),
+    undecided: Sequence[str] = (),
 ) -> TrainingState:
     """Carry out the requests that arrived since the last call. A request may change the incumbent.
 
-    Raises ReviewPending when an edit in `needed` was neither approved nor declined.
+    Raises ReviewPending when an edit in `undecided` is the target of none of them.
     """
-    found = await requests.read(place, budget, needed)
+    found = await requests.read(place, budget, undecided)
     for request in found:
         try:
             _follow(request, gate, budget)
