@@ -2,8 +2,9 @@
 
 Trajectories are fitted to a number of tokens (`render_cases`). The text of the skill and of the
 task is not repeated in them. What does not fit is cut from the middle, with a mark that says how
-much is missing. The result of an attempt (score, feedback) is always shown. The grader's evidence
-is never shown: a skill written from it would fit the grader instead of the task.
+much is missing. Every attempt is shown with its result (score, feedback), of which at least the
+beginning and the end stay. The grader's evidence is never shown: a skill written from it would fit
+the grader instead of the task.
 
 The memory (`render_memory`) tells what failed in earlier steps and what became of their edits.
 """
@@ -37,7 +38,9 @@ _REASON_ROOM = 120  # characters of a grader's reason that names a kind of failu
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What analysts know besides the trajectories."""
+    """What proposers, and the stages that select and rewrite, are told of a step besides its
+    trajectories.
+    """
 
     step: int
     edit_budget: int | None = None  # None: no limit
@@ -116,9 +119,7 @@ def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _ShownCase:
-    """The texts of one case. When there is little room, the middle of the steps is cut first and
-    the verdict last.
-    """
+    """The texts of one case. Where they do not fit, `within` cuts each in its middle."""
 
     title: str
     task: str
@@ -159,8 +160,8 @@ class _ShownCase:
         return "\n\n".join(pieces)
 
     def within(self, room: int) -> _ShownCase:
-        """The case cut to about `room` characters. All verdicts together get a third of it; task
-        and steps share what is left.
+        """The case cut to about `room` characters. The verdicts are cut first: together to a third
+        of the room, but none below _SHORTEST_VERDICT. Task and steps share what is left.
         """
         if len(self.text()) <= room:
             return self
