@@ -97,11 +97,11 @@ class Optimizer:
             return None
 
     def discard(
-        self, step: int, stage: str, what: str, problem: ModelError | str, evidence: str = ""
+        self, step: int, stage: str, what: str, problem: ModelError | str, otherwise: str = ""
     ) -> None:
-        """Emit that something was not used, and why."""
+        """Emit that something was not used, why, and what happens instead."""
         reason = problem if isinstance(problem, str) else f"{problem.kind}: {problem}"
-        self.emit(Discarded(step=step, stage=stage, what=what, reason=reason, evidence=evidence))
+        self.emit(Discarded(step=step, stage=stage, what=what, reason=reason, evidence=otherwise))
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,7 +319,7 @@ class Discarded(Event):
     stage: str  # a stage, a part of one (reflect.diagnosis), or LEAK_CHECK
     what: str  # which call or edit
     reason: str
-    evidence: str = ""
+    evidence: str = ""  # of LEAK_CHECK: the words that leak; else what happens instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
