@@ -44,6 +44,8 @@ _SHOWN = 400  # characters of an item's text
 
 
 class PreflightStopped(SkillfitError):
+    """The preflight found a reason not to train, and `force` was not given."""
+
     exit_code = Exit.PREFLIGHT
 
 
@@ -70,7 +72,8 @@ async def start(
     """Train in the run directory `path`, or resume the run that is there.
 
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
-    run is saved, and the same call resumes it. `force` trains even if the preflight says stop.
+    run is saved, and the same call resumes it. `force_new` moves a run that is there aside and
+    starts a new one; `force` trains even if the preflight says stop.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path, force_new=force_new)
     if force_new:
@@ -117,7 +120,12 @@ async def check_run(
 
 
 async def _train(ready: Assembled, force: bool) -> RunFinished:
-    """Preflight, loop and finish. A reached budget still ends with the best that is known."""
+    """Preflight, loop and finish.
+
+    When a budget is reached after the first step, the ship test still runs on what was kept for it.
+    Without that test the run hands back the initial skill, and the best one that it found counts as
+    unproven. With `evaluation.ship_test` off it hands back the best one.
+    """
     run, finish_parts = ready.components, ready.finish_parts
     state = TrainingState.begin(run.initial)
     ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
