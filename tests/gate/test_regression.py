@@ -47,7 +47,11 @@ def dense_reference(rows, edits, family):
     count = np.array([row.count for row in rows], float)
     total = np.array([row.total for row in rows])
     prior = np.array(
-        [LEVEL_PRECISION, *[scales.edit**-2] * len(edits), *[scales.spread**-2] * len(groups)]
+        [
+            LEVEL_PRECISION,
+            *[scales.edit_sd**-2] * len(edits),
+            *[scales.intercept_sd**-2] * len(groups),
+        ]
     )
     theta = np.zeros(design.shape[1])
     for _ in range(60):
@@ -105,7 +109,7 @@ def test_the_spread_of_effects_is_learned():
         posterior = None
         for _ in range(8):
             posterior = fit(rows, edits, start=posterior)
-        return posterior.scales.edit
+        return posterior.scales.edit_sd
 
     rng = np.random.default_rng(0)
     assert learned(np.zeros(30)) < 0.15
@@ -140,7 +144,7 @@ def test_all_successes_and_all_failures_give_finite_estimates(family, score):
 def test_without_rollouts_the_estimate_is_the_prior(family):
     found = fit([], ["e0", "e1"], family=family)
     effect = found.contrast({"e0": 1.0})
-    assert (effect.mean, effect.sd) == (0.0, pytest.approx(Scales.first(family).edit))
+    assert (effect.mean, effect.sd) == (0.0, pytest.approx(Scales.first(family).edit_sd))
 
 
 def test_one_item_and_constant_edits_give_finite_estimates():
@@ -156,7 +160,9 @@ def test_one_item_and_constant_edits_give_finite_estimates():
 def test_an_edit_without_data_has_an_unknown_effect():
     found = fit(drawn(0), ["e0", "e1", "e2", "e3"])
     effect = found.contrast({"new": 1.0})
-    assert (effect.mean, effect.z) == (0.0, 0.0) and effect.sd == pytest.approx(found.scales.edit)
+    assert (effect.mean, effect.z) == (0.0, 0.0) and effect.sd == pytest.approx(
+        found.scales.edit_sd
+    )
 
 
 @settings(max_examples=25)

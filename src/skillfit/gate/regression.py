@@ -3,13 +3,14 @@
 The model of one rollout on item i under a set of edits S:
 
     link(expected score) = level + intercept[i] + sum of effect[e] for e in S
-    intercept[i] ~ N(0, spread^2)
-    effect[e]    ~ N(0, scale^2)
+    intercept[i] ~ N(0, intercept_sd^2)
+    effect[e]    ~ N(0, effect_sd^2)
 
 The link is the logit for hard scores (a rollout is a coin, or a fraction of checks) and the
-identity for soft and mixed scores (normal noise of unknown variance). `scale`, `spread` and the
-noise are learned from the data (empirical Bayes): a fit alternates Newton steps for the effects
-with updates of the three. The posterior is the normal approximation at the mode (Laplace).
+identity for soft and mixed scores (normal noise of unknown variance). The two standard deviations
+and the noise (together `Scales`) are learned from the data (empirical Bayes): a fit alternates
+Newton steps for the effects with updates of the scales. The posterior is the normal approximation
+at the mode (Laplace).
 
 Trials of the same item under the same edits are one row, and intercepts are eliminated block by
 block, so a fit costs about (rows x edits in use at the time x edits in use at the time).
@@ -39,17 +40,17 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 CHUNK = 64  # sets of edits that are handled together
-SCALE_ROUNDS = 12  # updates of scale, spread and noise in one fit, at most
+SCALE_ROUNDS = 12  # updates of the scales in one fit, at most
 SETTLED = 0.03  # relative change of the scales that ends the updates
 NEWTON_ROUNDS = 25
 CONVERGED = 1e-4  # size of a Newton step; the error after it is about its square
-FIRST_WEIGHT = 2.0  # the first values of scale and spread count as much as this many effects
+FIRST_WEIGHT = 2.0  # the first scales count as much as this many effects or intercepts
 LEVEL_PRECISION = 0.01  # keeps the level finite when all trials succeed or all fail
-BASE_SCALE = 1.0  # prior of a change of the whole document
-FIRST_SCALE = {"logistic": 0.2, "linear": 0.04}
-FIRST_SPREAD = {"logistic": 1.5, "linear": 0.3}
+BASE_SD = 1.0  # prior of a change of the whole document
+FIRST_EFFECT_SD = {"logistic": 0.2, "linear": 0.04}
+FIRST_INTERCEPT_SD = {"logistic": 1.5, "linear": 0.3}
 FIRST_NOISE = 0.06  # variance of one graded rollout
-MIN_SCALE = 1e-3
+MIN_SD = 1e-3
 ETA_LIMIT = 30.0  # of a linear predictor, so that exp() stays finite
 
 
@@ -84,25 +85,27 @@ class TrialTable:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The parameters that the data set: spread of edit effects, of intercepts, and the noise."""
+    """The parameters of the model that are learned: standard deviations of three priors, and the
+    noise.
+    """
 
-    edit: float
-    removal: float
-    spread: float
-    noise: float
+    edit_sd: float  # of the effects of edits
+    removal_sd: float  # of the effects of removals
+    intercept_sd: float
+    noise: float  # variance of one graded rollout; unused for hard scores
 
     @classmethod
     def first(cls, family: Family) -> Scales:
-        scale = FIRST_SCALE[family]
-        return cls(scale, scale, FIRST_SPREAD[family], FIRST_NOISE)
+        effect_sd = FIRST_EFFECT_SD[family]
+        return cls(effect_sd, effect_sd, FIRST_INTERCEPT_SD[family], FIRST_NOISE)
 
     def change(self, old: Scales) -> float:
         """The largest relative change from other scales."""
         pairs = zip(astuple(self), astuple(old), strict=True)
         return float(max(abs(new / before - 1) for new, before in pairs))
 
-    def of(self, kind: ColumnKind) -> float:
-        return {"edit": self.edit, "removal": self.removal, "base": BASE_SCALE}[kind]
+    def effect_sd(self, kind: ColumnKind) -> float:
+        return {"edit": self.edit_sd, "removal": self.removal_sd, "base": BASE_SD}[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +126,17 @@ class Posterior:
     slopes: Matrix
 
     def contrast(self, signs: Mapping[str, float]) -> Contrast:
-        """A sum of effects, each with a sign. Edits without a column count as 0 with the prior's
-        spread.
+        """A sum of effects, each with a sign. Edits without a column count as 0 with the standard
+        deviation of their prior.
         """
         known = [(self.columns[edit], sign) for edit, sign in signs.items() if edit in self.columns]
         unknown = len(signs) - len(known)
         places = [place for place, _ in known]
         weights = np.array([sign for _, sign in known])
         mean = float(weights @ self.mean[places]) if known else 0.0
-        spread = self.covariance[np.ix_(places, places)]
-        variance = float(weights @ spread @ weights) if known else 0.0
-        variance += unknown * self.scales.edit**2
+        block = self.covariance[np.ix_(places, places)]
+        variance = float(weights @ block @ weights) if known else 0.0
+        variance += unknown * self.scales.edit_sd**2
         # Rounded, so that the order of floating-point sums cannot decide a tie.
         return Contrast(round(mean, 9), round(max(variance, 0.0) ** 0.5, 9))
 
@@ -152,15 +155,15 @@ class Posterior:
 
     def score_variance(self, groups: Sequence[str], weights: Vector, edits: Sequence[str]) -> float:
         """Variance of the weighted mean score of the groups under a set of edits (delta method)."""
-        slope = weights * self._slope(self.predictor(groups, edits))
+        slope = weights * self._expected_slope(self.predictor(groups, edits))
         return self._variance(groups, slope, slope.sum() * self._design(edits))
 
     def difference_variance(
         self, groups: Sequence[str], weights: Vector, new: Sequence[str], old: Sequence[str]
     ) -> float:
         """Variance of the difference of two such scores, the level included (delta method)."""
-        after = weights * self._slope(self.predictor(groups, new))
-        before = weights * self._slope(self.predictor(groups, old))
+        after = weights * self._expected_slope(self.predictor(groups, new))
+        before = weights * self._expected_slope(self.predictor(groups, old))
         gradient = after.sum() * self._design(new) - before.sum() * self._design(old)
         return self._variance(groups, after - before, gradient)
 
@@ -181,10 +184,11 @@ class Posterior:
                 gradient = gradient - weight * self.slopes[place]
                 own += weight**2 / self.precision[place]
             else:
-                own += weight**2 * self.scales.spread**2
+                own += weight**2 * self.scales.intercept_sd**2
         return float(gradient @ self.covariance @ gradient + own)
 
-    def _slope(self, predictor: Vector) -> Vector:
+    def _expected_slope(self, predictor: Vector) -> Vector:
+        """Derivative of `expected`."""
         if self.family == "linear":
             return np.ones_like(predictor)
         chance = _logistic(predictor)
@@ -239,9 +243,12 @@ def fit(
     scales: Scales | None = None,
     first: Scales | None = None,
 ) -> Posterior:
-    """Fit all trials. `edits` names the columns, in an order that the caller keeps fixed. `start`
-    is an earlier posterior of the same data or less of it. Given `scales` are kept as they are
-    instead of learned; learning begins at `first`, by default at what edits need.
+    """Fit all trials. `edits` names the columns, in an order that the caller keeps fixed.
+
+    `start`: an earlier posterior of the same data or less of it. Effects, intercepts and scales
+    begin at its values. `first`: scales that every update is drawn to (FIRST_WEIGHT), and that a
+    fit without `start` begins at; by default those of edits. `scales`: kept as they are instead of
+    learned.
 
     Runs on one thread. These matrices are too small to gain from more, on a busy machine threads
     that wait for each other make it several times slower, and one thread always adds up in the same
@@ -380,10 +387,10 @@ class TrialMatrix:
         size = len(state.theta)
         prior = self._prior_precision(state.scales)
         gradient = -prior * state.theta
-        spread_precision = state.scales.spread**-2
-        own_gradient = -spread_precision * state.intercepts
+        intercept_precision = state.scales.intercept_sd**-2
+        own_gradient = -intercept_precision * state.intercepts
         curvature = np.diag(prior)
-        precision = np.full(self._groups, spread_precision)
+        precision = np.full(self._groups, intercept_precision)
         cross = np.zeros((self._groups, size))
         for chunk in self._chunks:
             weights, residuals = self._derivatives(chunk, state)
@@ -412,7 +419,7 @@ class TrialMatrix:
         return longest
 
     def _prior_precision(self, scales: Scales) -> Vector:
-        return np.array([LEVEL_PRECISION, *(scales.of(kind) ** -2 for kind in self._kinds)])
+        return np.array([LEVEL_PRECISION, *(scales.effect_sd(kind) ** -2 for kind in self._kinds)])
 
     def _predictor(self, chunk: _Chunk, state: _State) -> Vector:
         by_set = chunk.design @ state.theta[chunk.columns]
@@ -428,17 +435,21 @@ class TrialMatrix:
         return chunk.count * chance * (1 - chance), chunk.total - chunk.count * chance
 
     def update_scales(self, state: _State) -> float:
-        """One update of the prior's spreads and of the noise of graded scores; the largest relative
-        change.
+        """One update of the priors' standard deviations and of the noise of graded scores; the
+        largest relative change.
         """
         old, first = state.scales, self._first
         effects, variances = state.theta[1:], np.diag(state.covariance)[1:]
         kinds = np.array(self._kinds)
         edit, removal = kinds == "edit", kinds == "removal"
         state.scales = Scales(
-            edit=_spread(effects[edit], variances[edit], old.edit, first.edit),
-            removal=_spread(effects[removal], variances[removal], old.removal, first.removal),
-            spread=_spread(state.intercepts, _own_variance(state), old.spread, first.spread),
+            edit_sd=_learned_sd(effects[edit], variances[edit], old.edit_sd, first.edit_sd),
+            removal_sd=_learned_sd(
+                effects[removal], variances[removal], old.removal_sd, first.removal_sd
+            ),
+            intercept_sd=_learned_sd(
+                state.intercepts, _intercept_variance(state), old.intercept_sd, first.intercept_sd
+            ),
             noise=self._noise(state) if self._family == "linear" else old.noise,
         )
         return state.scales.change(old)
@@ -453,26 +464,26 @@ class TrialMatrix:
             squared += float((chunk.count * predictor**2 - 2 * predictor * chunk.total).sum())
         prior = self._prior_precision(state.scales)
         shrunk = float(prior @ np.diag(state.covariance))
-        shrunk += float(_own_variance(state).sum()) * state.scales.spread**-2
+        shrunk += float(_intercept_variance(state).sum()) * state.scales.intercept_sd**-2
         parameters = len(prior) + self._groups - shrunk
         freedom = max(self._count - parameters, 1.0)
         return (max(squared, 0.0) + FIRST_WEIGHT * FIRST_NOISE) / (freedom + FIRST_WEIGHT)
 
 
-def _own_variance(state: _State) -> Vector:
+def _intercept_variance(state: _State) -> Vector:
     """Posterior variance of each intercept."""
-    spread = ((state.slopes @ state.covariance) * state.slopes).sum(axis=1)
-    return np.asarray(1 / state.precision + spread)
+    from_effects = ((state.slopes @ state.covariance) * state.slopes).sum(axis=1)
+    return np.asarray(1 / state.precision + from_effects)
 
 
-def _spread(means: Vector, variances: Vector, old: float, first: float) -> float:
+def _learned_sd(means: Vector, variances: Vector, old: float, first: float) -> float:
     """MacKay's fixed-point update of a prior's standard deviation: the sum of squares over the
     number of effects that the data determine. It converges much faster than EM. `first` counts
     like FIRST_WEIGHT effects.
     """
     determined = float(np.clip(1 - variances / old**2, 0.0, 1.0).sum())
     squares = float(means @ means) + FIRST_WEIGHT * first**2
-    return max(float(np.sqrt(squares / (determined + FIRST_WEIGHT))), MIN_SCALE)
+    return max(float(np.sqrt(squares / (determined + FIRST_WEIGHT))), MIN_SD)
 
 
 def _logistic(predictor: Vector) -> Vector:

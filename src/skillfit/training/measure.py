@@ -357,7 +357,7 @@ class AblationRollouts:
                 replace(row, edits=(SOME_LEFT_OUT, *row.edits)) if row.edits else row
                 for row in rows
             ]
-        first = replace(Scales.first(family), removal=UNIT_SCALE[family])
+        first = replace(Scales.first(family), removal_sd=UNIT_SCALE[family])
         return fit(rows, columns, family=family, kinds=kinds, first=first)
 
     def _worth(
