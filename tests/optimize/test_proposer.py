@@ -2,7 +2,14 @@ import pytest
 
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Patch, edits_of
-from skillfit.optimize.proposer import Proposals, propose_examples, solved_examples
+from skillfit.optimize.proposer import (
+    AnalystProposer,
+    ExampleProposer,
+    Proposals,
+    optimizer_use,
+    propose_examples,
+    solved_examples,
+)
 from skillfit.optimize.stages import apply_proposals
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples
 from skillfit.skill.regions import with_examples
@@ -198,3 +205,8 @@ def test_the_sum_of_two_proposals_has_the_patches_of_both_by_batch():
     first, second, third, extra = (Patch((), reasoning=name) for name in "123x")
     both = Proposals(((first,),), failures=1) + Proposals(((second,), (third,)), (extra,), 2)
     assert both == Proposals(((first, second), (third,)), (extra,), failures=3)
+
+
+def test_a_proposer_that_does_not_say_may_call_the_optimizer():
+    used = [optimizer_use(made) for made in (AnalystProposer, lambda parts: None, ExampleProposer)]
+    assert used == ["required", "possible", "never"]

@@ -96,9 +96,8 @@ class Proposals:
 class Proposer(Protocol):
     """Writes patches from the training rollouts of a step.
 
-    A class may also have `needs_optimizer = True` (model.optimizer is required; False: it never
-    calls the model), `needs_patch_mode = True` (it adds text that only `skill_update_mode: patch`
-    applies) and `author`.
+    A class may also have `needs_optimizer` (see `optimizer_use`), `needs_patch_mode = True` (it
+    adds text that only `skill_update_mode: patch` applies) and `author`.
     """
 
     async def propose(
@@ -123,11 +122,17 @@ class ProposerParts:
     emit: Callable[[Event], None]
 
 
-def asks_optimizer(proposer: Proposer | ProposerFactory) -> bool:
-    """Whether a proposer, or what makes it, may call the optimizer's model. One that does not say
-    `needs_optimizer` may.
+OptimizerUse = Literal["required", "possible", "never"]
+
+
+def optimizer_use(proposer: Proposer | ProposerFactory) -> OptimizerUse:
+    """Whether a proposer, or what makes it, calls the optimizer's model. `needs_optimizer = True`:
+    it is required. False: it is never called. One that does not say may call it where there is one.
     """
-    return bool(getattr(proposer, "needs_optimizer", True))
+    needs: bool | None = getattr(proposer, "needs_optimizer", None)
+    if needs is None:
+        return "possible"
+    return "required" if needs else "never"
 
 
 Author = Literal["model", "examples", "custom"]

@@ -46,7 +46,7 @@ from skillfit.optimize.proposer import (
     Proposer,
     ProposerFactory,
     ProposerParts,
-    asks_optimizer,
+    optimizer_use,
 )
 from skillfit.rollout import Executor, Outcome
 from skillfit.run.directory import PartKind, ReplacedParts
@@ -93,7 +93,7 @@ class Abilities:
 
     @classmethod
     def of(cls, gate: Gate, proposer: Proposer) -> Abilities:
-        return cls(gate.pools_edits, asks_optimizer(proposer))
+        return cls(gate.pools_edits, optimizer_use(proposer) != "never")
 
 
 BUILT_IN_ABILITIES = Abilities(pools_edits=True, asks_optimizer=True)  # screening and reflect
@@ -161,7 +161,7 @@ class RunParts:
     @property
     def needs_optimizer(self) -> bool:
         """Whether the proposer cannot do without the optimizer's model."""
-        return bool(getattr(self._find_proposer()[0], "needs_optimizer", False))
+        return optimizer_use(self._find_proposer()[0]) == "required"
 
     @property
     def needs_patch_mode(self) -> bool:
@@ -188,9 +188,8 @@ class RunParts:
 
     def abilities(self, items: Sequence[Item], settings: GateSettings) -> Abilities:
         """What the gate and the proposer say about themselves."""
-        return Abilities(
-            self.pools_edits(items, settings), asks_optimizer(self._find_proposer()[0])
-        )
+        found, _ = self._find_proposer()
+        return Abilities(self.pools_edits(items, settings), optimizer_use(found) != "never")
 
     def check(self, items: Sequence[Item], settings: GateSettings) -> None:
         """Raise an error for a part that cannot be found or made, before anything is spent.
