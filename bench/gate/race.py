@@ -90,13 +90,13 @@ class RaceGate(BaseGate):
         # Only the confirming pass is recorded: the winner of the race was partly selected by
         # chance.
         skill = winner.candidate.skill
-        if not self.carry(skill, fresh) and lead > TOLERANCE:
+        if not self.make_incumbent(skill, fresh) and lead > TOLERANCE:
             self._best = skill
         return RaceVerdict("accept", skill, winner.candidate)
 
     def lead_of(self, incumbent: Skill) -> float:
         """The shrunk difference of the incumbent to the best skill; 0 for the best itself."""
-        return believe(self.known(incumbent).against(self.known(self.best)).values()).mean
+        return believe(self.samples_of(incumbent).against(self.samples_of(self.best)).values()).mean
 
 
 class _Race:
@@ -126,7 +126,7 @@ class _Race:
         return Contender(candidate, Samples(self._settings), prior_variance)
 
     async def _roll_out(self, skill: Skill, items: Sequence[Item]) -> list[Outcome]:
-        return await self._sampler.sample([(Arm(skill), item) for item in items])
+        return await self._sampler.roll_out([(Arm(skill), item) for item in items])
 
     def _affords(self, rollouts: int, passes: int = 1) -> bool:
         """Whether the race may continue with `passes` of the survivor and its must-pass items still

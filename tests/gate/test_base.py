@@ -125,6 +125,6 @@ async def test_the_tally_of_an_unmeasured_skill_is_an_error():
 async def test_the_same_skill_and_item_twice_in_one_request_are_two_rollouts():
     measure = Scripted(by_rule(0.5))
     sampler = Sampler(measure, "selection", GateSettings())
-    outcomes = await sampler.sample([(Arm(BASE), item) for _ in range(2) for item in items(3)])
+    outcomes = await sampler.roll_out([(Arm(BASE), item) for _ in range(2) for item in items(3)])
     assert [outcome.repeat for outcome in outcomes] == [0, 0, 0, 1, 1, 1]
     assert [outcome.item_id for outcome in outcomes] == ["i000", "i001", "i002"] * 2

@@ -103,10 +103,10 @@ async def test_rollouts_of_an_item_are_not_evidence_for_edits_written_from_it():
         for repeat in range(5)
         for arm, item in zip(arms, training, strict=True)
     ]
-    selected = gate.sampler.spent
+    selected = gate.sampler.rollouts
     verdict = await gate.judge("step_0002", None, observed)
     effect = by_id(verdict)["s0001e01"]
-    assert effect.rollouts <= evidence + gate.sampler.spent - selected
+    assert effect.rollouts <= evidence + gate.sampler.rollouts - selected
     assert effect.probability < 0.9
 
 

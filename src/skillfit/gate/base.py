@@ -1,7 +1,7 @@
 """What a gate is: candidates and observations go in, verdicts come out.
 
-A gate decides how training continues: which edits enter the skill, and which skill is carried to
-the next step. `Gate` is the protocol. `BaseGate` has everything but the rule: it measures skills as
+A gate decides how training continues: which edits enter the skill, and which skill the next step
+starts from. `Gate` is the protocol. `BaseGate` has everything but the rule: it measures skills as
 a whole on the selection items. `StrictGate` is SkillOpt's rule. `ScreeningGate` (screening.py), the
 default, measures every edit in every rollout.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, get_args
+from typing import Any, Protocol, TypeVar, cast, get_args
 
 from skillfit.config.schema import Config
 from skillfit.errors import InputError
@@ -39,6 +39,8 @@ from skillfit.run.records import (
 )
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Verdict:
     candidate_tally: Tally | None  # of the candidate's own rollouts; None: not measured alone
     score: ScoreEstimate  # of the winner
     effects: tuple[EditEffect, ...] = ()  # screening: the whole pool, dropped edits included
-    standings: tuple[CandidateComparison, ...] = ()  # strict
+    comparisons: tuple[CandidateComparison, ...] = ()  # strict: candidate and incumbent
 
     @property
     def accepted(self) -> bool:
@@ -154,13 +156,19 @@ class Gate(Protocol):
         ...
 
     @property
-    def incumbent(self) -> Skill: ...
+    def incumbent(self) -> Skill:
+        """The skill that training continues with."""
+        ...
 
     @property
-    def best(self) -> Skill: ...
+    def best(self) -> Skill:
+        """The best skill so far by its score on the selection items."""
+        ...
 
     @property
-    def best_score(self) -> float: ...
+    def best_score(self) -> float:
+        """The score of `best` on the selection items."""
+        ...
 
     def tally(self, skill: Skill) -> Tally:
         """The measurements of a skill. Raises NotMeasured for a skill that has none."""
@@ -212,8 +220,8 @@ class BaseGate:
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         self.items, self.settings = list(items), settings
         self.sampler = Sampler(measure, "selection", settings)
-        self._known: dict[str, Samples] = {}
-        self._carried: dict[str, Skill] = {}
+        self._samples: dict[str, Samples] = {}  # by the hash of the skill
+        self._incumbents: dict[str, Skill] = {}  # after the initial skill, in order; by hash
         self._initial: Skill | None = None
         self._best: Skill | None = None
         self._incumbent: Skill | None = None
@@ -225,19 +233,19 @@ class BaseGate:
 
     @property
     def initial(self) -> Skill:
-        return _measured(self._initial)
+        return after_baseline(self._initial)
 
     @property
     def incumbent(self) -> Skill:
-        return _measured(self._incumbent)
+        return after_baseline(self._incumbent)
 
     @property
     def best(self) -> Skill:
-        return _measured(self._best)
+        return after_baseline(self._best)
 
     @property
     def best_score(self) -> float:
-        return self.known(self.best).score
+        return self.samples_of(self.best).score
 
     async def baseline(self, skill: Skill) -> Tally:
         self._initial = self._best = self._incumbent = skill
@@ -287,11 +295,11 @@ class BaseGate:
         """
         decision, action = ruling.decision, cast(GateAction, ruling.decision)
         if not self.config.evaluation.use_gate and not candidate.gated:
-            self.carry(candidate.skill, new)
+            self.make_incumbent(candidate.skill, new)
             decision, action = "accept", "force_accept"
         elif decision == "accept":
-            best = self.carry(candidate.skill, new)
-            action = "accept_new_best" if best else "accept"
+            is_best = self.make_incumbent(candidate.skill, new)
+            action = "accept_new_best" if is_best else "accept"
         return Verdict(
             decision=decision,
             action=action,
@@ -301,8 +309,8 @@ class BaseGate:
             incumbent_score=old.score,
             candidate_score=new.score,
             candidate_tally=new.tally(),
-            score=self.known(self.incumbent).estimate(),
-            standings=(_standing(candidate, new, old, ruling.decision),),
+            score=self.samples_of(self.incumbent).estimate(),
+            comparisons=(_comparison(candidate, new, old, ruling.decision),),
         )
 
     def nothing_new(self, old: Samples, count: RolloutCount) -> Verdict:
@@ -321,35 +329,32 @@ class BaseGate:
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
         """Continue with a skill. It is measured, unless `like` is: then both share one record."""
-        if like is not None and skill.hash not in self._known:
-            self._known[skill.hash] = self.known(like)
+        if like is not None and skill.hash not in self._samples:
+            self._samples[skill.hash] = self.samples_of(like)
         samples = await self.record(skill)
-        self.carry(skill, samples)
+        self.make_incumbent(skill, samples)
         return samples.tally()
 
     async def record(self, skill: Skill) -> Samples:
         """The measurements of a skill. A skill that is new here gets one pass over the items."""
-        if skill.hash not in self._known:
-            self._known[skill.hash] = await self.sampler.samples(skill, self.items)
-        return self._known[skill.hash]
+        if skill.hash not in self._samples:
+            self._samples[skill.hash] = await self.sampler.samples(skill, self.items)
+        return self._samples[skill.hash]
 
-    def carry(self, skill: Skill, samples: Samples) -> bool:
+    def make_incumbent(self, skill: Skill, samples: Samples) -> bool:
         """Make a skill the incumbent. True when it is the best so far."""
-        self._known[skill.hash] = samples
-        self._carried[skill.hash] = self._incumbent = skill
+        self._samples[skill.hash] = samples
+        self._incumbents[skill.hash] = self._incumbent = skill
         covered = samples.coverage >= self.config.evaluation.coverage_floor
         if not covered or samples.score <= self.best_score + TOLERANCE:
             return False
         self._best = skill
         return True
 
-    def carried(self) -> list[Skill]:
-        """The best skill, then earlier incumbents, latest first; never the initial skill."""
-        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
-        return [skill for key, skill in ranked.items() if key != self.initial.hash]
-
     async def compose(self) -> list[Skill]:
-        return self.carried()
+        """The best skill, then the other incumbents, latest first; never the initial skill."""
+        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._incumbents.values())]}
+        return [skill for key, skill in ranked.items() if key != self.initial.hash]
 
     def effects(self) -> tuple[EditEffect, ...]:
         return ()
@@ -357,17 +362,18 @@ class BaseGate:
     def steer(self, action: EditAction, key: str, text: str = "") -> None:
         raise InputError("This gate has no pool of edits.")
 
-    def known(self, skill: Skill) -> Samples:
-        if skill.hash not in self._known:
+    def samples_of(self, skill: Skill) -> Samples:
+        """The measurements of a skill. Raises NotMeasured where `record` would run rollouts."""
+        if skill.hash not in self._samples:
             raise NotMeasured(skill)
-        return self._known[skill.hash]
+        return self._samples[skill.hash]
 
     def tally(self, skill: Skill) -> Tally:
-        return self.known(skill).tally()
+        return self.samples_of(skill).tally()
 
     def noise(self) -> float | None:
         values: dict[str, list[float]] = {}
-        for key, samples in self._known.items():
+        for key, samples in self._samples.items():
             for item in samples.scores:
                 values[f"{key}/{item}"] = samples.values(item)
         return within_item_variance(values)
@@ -397,10 +403,11 @@ def has_rule(gate: BaseGate) -> bool:
     )
 
 
-def _measured(skill: Skill | None) -> Skill:
-    if skill is None:
+def after_baseline(value: T | None) -> T:
+    """A value that `baseline` sets."""
+    if value is None:
         raise RuntimeError("The gate has no baseline yet: call baseline() first.")
-    return skill
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,11 +427,11 @@ class _LaterJudgement:
         if not isinstance(verdict, Verdict):
             raise WrongResult(self.gate, "judge", verdict, "a Verdict")
         if verdict.winner.hash != self.gate.incumbent.hash:  # a subclass's `judge` need not do it
-            self.gate.carry(verdict.winner, await self.gate.record(verdict.winner))
+            self.gate.make_incumbent(verdict.winner, await self.gate.record(verdict.winner))
         return verdict
 
 
-def _standing(
+def _comparison(
     candidate: Candidate, new: Samples, old: Samples, decision: Decision
 ) -> CandidateComparison:
     differences = list(new.against(old).values())

@@ -29,6 +29,7 @@ from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 
 ALPHA = 0.05  # level of the ship test, and of the tests that it is planned with
+POWER = 0.8  # probability with which a planned test finds the effect that it is planned for
 _NORMAL = NormalDist()
 # grid of the sign-flip test: holds thirds, quarters, fifths and sixths exactly, so ties stay ties
 _FRACTION = 60
@@ -37,6 +38,8 @@ _UNITS = 4000  # finer grid for graded scores: the absolute differences together
 
 @dataclass(frozen=True, slots=True)
 class Interval:
+    """A mean difference and the ends of its confidence interval."""
+
     mean: float
     low: float
     high: float
@@ -141,36 +144,33 @@ def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None
     return math.fsum(variance(values) * (len(values) - 1) for values in repeated) / freedom
 
 
-def detectable_effect(
-    items: int, noise: float, repeats: int = 1, alpha: float = ALPHA, power: float = 0.8
-) -> float:
-    """Smallest true mean difference that a paired one-sided test finds with this power. `noise` is
-    the within-item variance. However quiet the rollouts, a sign-flip test needs log2(1/alpha)
-    winning items.
+def detectable_effect(items: int, noise: float, repeats: int = 1) -> float:
+    """Smallest true mean difference that a paired one-sided test at level ALPHA finds with
+    probability POWER. `noise` is the within-item variance. However quiet the rollouts, a sign-flip
+    test needs log2(1/ALPHA) winning items.
     """
     if items < 2:
         return 1.0
     return min(
         1.0,
         max(
-            math.log2(1 / alpha) / items,
-            _z(items, alpha, power) * math.sqrt(2 * noise / repeats / items),
+            math.log2(1 / ALPHA) / items,
+            _z(items) * math.sqrt(2 * noise / repeats / items),
         ),
     )
 
 
-def repeats_for(
-    items: int, noise: float, effect: float, most: int, alpha: float = ALPHA, power: float = 0.8
-) -> int:
+def repeats_for(items: int, noise: float, effect: float, most: int) -> int:
     """Rollouts per item and skill that bring the noise down to where `effect` shows, between 1 and
     `most`.
     """
-    needed = math.ceil(2 * noise / max(items, 1) * (_z(items, alpha, power) / effect) ** 2)
+    needed = math.ceil(2 * noise / max(items, 1) * (_z(items) / effect) ** 2)
     return max(1, min(most, needed))
 
 
-def _z(items: int, alpha: float, power: float) -> float:
-    return t_quantile(1 - alpha, items - 1) + _NORMAL.inv_cdf(power)
+def _z(items: int) -> float:
+    """Standard errors between 0 and an effect that the test finds with probability POWER."""
+    return t_quantile(1 - ALPHA, items - 1) + _NORMAL.inv_cdf(POWER)
 
 
 TOLERANCE = 1e-9  # smaller differences are floating-point error
@@ -222,6 +222,7 @@ class Samples:
                 self.means[outcome.item_id] = mean(self.values(outcome.item_id))
 
     def values(self, item: str) -> list[float]:
+        """The scores of an item under the gate's metric, one per scored rollout."""
         evaluation = self.settings.config.evaluation
         return [evaluation.value(score.hard, score.soft) for score in self.scores.get(item, ())]
 
@@ -263,7 +264,7 @@ class Sampler:
     def __init__(self, measure: Measure, series: str, settings: GateSettings) -> None:
         self._measure, self._series, self._settings = measure, series, settings
         self._next: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.spent = 0
+        self.rollouts = 0  # that have finished; skipped ones do not count
         self.scored = 0
 
     def start(self, arms: Sequence[tuple[Arm, Item]]) -> asyncio.Task[list[Outcome]]:
@@ -282,7 +283,7 @@ class Sampler:
         task.add_done_callback(mark_retrieved)
         return task
 
-    async def sample(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
+    async def roll_out(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
         """As `start`, and waits: the outcomes in the order of the pairs."""
         return await self.start(arms)
 
@@ -292,7 +293,7 @@ class Sampler:
         outcomes: dict[int, Outcome] = {}
         for indexes, batch in zip(places, await gather(running), strict=True):
             outcomes.update(zip(indexes, batch, strict=True))
-        self.spent += sum(outcome.status != "skipped" for outcome in outcomes.values())
+        self.rollouts += sum(outcome.status != "skipped" for outcome in outcomes.values())
         self.scored += sum(outcome.score is not None for outcome in outcomes.values())
         return [outcomes[index] for index in range(len(outcomes))]
 
@@ -300,7 +301,7 @@ class Sampler:
         """Fresh rollouts of one skill: `repeats` of each item."""
         samples = Samples(self._settings)
         arm = Arm(skill)
-        samples.add(await self.sample([(arm, item) for _ in range(repeats) for item in items]))
+        samples.add(await self.roll_out([(arm, item) for _ in range(repeats) for item in items]))
         return samples
 
 
@@ -308,15 +309,17 @@ class RolloutCount:
     """The rollouts of one judgement, as the part of the sampler's total since it began."""
 
     def __init__(self, sampler: Sampler) -> None:
-        self._sampler, self._spent, self._scored = sampler, sampler.spent, sampler.scored
+        self._sampler = sampler
+        self._rollouts_before, self._scored_before = sampler.rollouts, sampler.scored
 
     @property
     def rollouts(self) -> int:
-        return self._sampler.spent - self._spent
+        return self._sampler.rollouts - self._rollouts_before
 
     @property
     def coverage(self) -> float:
-        return (self._sampler.scored - self._scored) / self.rollouts if self.rollouts else 1.0
+        scored = self._sampler.scored - self._scored_before
+        return scored / self.rollouts if self.rollouts else 1.0
 
 
 @dataclass(frozen=True, slots=True)

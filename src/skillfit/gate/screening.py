@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.errors import InputError
-from skillfit.gate.base import BaseGate, Candidate, Observation, Ruling, Verdict
+from skillfit.gate.base import (
+    BaseGate,
+    Candidate,
+    Observation,
+    Ruling,
+    Verdict,
+    after_baseline,
+)
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
     ColumnKind,
@@ -98,16 +105,12 @@ class ScreeningGate(BaseGate):
 
     @property
     def pool(self) -> Pool:
-        if self._pool is None:
-            raise RuntimeError("The gate has no baseline yet: call baseline() first.")
-        return self._pool
+        return after_baseline(self._pool)
 
     @property
     def posterior(self) -> Posterior:
         """The regression over all rollouts so far."""
-        if self._posterior is None:
-            raise RuntimeError("The gate has no baseline yet: call baseline() first.")
-        return self._posterior
+        return after_baseline(self._posterior)
 
     @property
     def incumbent(self) -> Skill:
@@ -159,7 +162,7 @@ class ScreeningGate(BaseGate):
 
     async def _roll_out(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
         """Selection rollouts, recorded as evidence and as measurements of their skills."""
-        outcomes = await self.sampler.sample(arms)
+        outcomes = await self.sampler.roll_out(arms)
         self._record(arms, outcomes)
         return outcomes
 
@@ -167,7 +170,7 @@ class ScreeningGate(BaseGate):
         observed = []
         for (arm, item), outcome in zip(arms, outcomes, strict=True):
             observed.append(Observation(item.id, arm, outcome))
-            samples = self._known.setdefault(arm.skill.hash, Samples(self.settings))
+            samples = self._samples.setdefault(arm.skill.hash, Samples(self.settings))
             samples.add([outcome])
         self._observe(observed)
 
@@ -226,9 +229,9 @@ class ScreeningGate(BaseGate):
 
     async def record(self, skill: Skill) -> Samples:
         """The measurements of a skill. Selection items that it never ran on are rolled out."""
-        samples = self._known.setdefault(skill.hash, Samples(self.settings))
+        samples = self._samples.setdefault(skill.hash, Samples(self.settings))
         missing = [item for item in self.items if item.id not in samples.scores]
-        samples.add(await self.sampler.sample([(Arm(skill), item) for item in missing]))
+        samples.add(await self.sampler.roll_out([(Arm(skill), item) for item in missing]))
         return samples
 
     # Judging
@@ -505,7 +508,7 @@ class ScreeningGate(BaseGate):
         """
         self._base = self._columns(self.pool.incumbent)
         if like is not None:
-            self._known.setdefault(skill.hash, self.known(like))
+            self._samples.setdefault(skill.hash, self.samples_of(like))
         else:
             column = f"adopted {len(self._documents)}"
             self._documents.append(column)

@@ -109,7 +109,10 @@ async def ship_test(
     corrected = holm([sign_flip_p(differences) for differences in tested])
     chosen = min(range(len(entrants)), key=lambda index: (corrected[index], -sum(tested[index])))
     evidence = paired_evidence(
-        new[chosen], old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
+        new[chosen],
+        old,
+        rollouts=sampler.rollouts,
+        coverage=sampler.scored / max(1, sampler.rollouts),
     )
     bounds = interval(tested[chosen], 1 - 2 * ALPHA / len(entrants))
     result = ShipResult(

@@ -401,7 +401,7 @@ class AblationRollouts:
             old = await sampler.samples(self._skill, self._items, CHECK_PASSES)
             new = await sampler.samples(shorter, self._items, CHECK_PASSES)
         evidence = paired_evidence(
-            new, old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
+            new, old, rollouts=sampler.rollouts, coverage=sampler.scored / max(1, sampler.rollouts)
         )
         holds = _not_worse(new, old, self._settings.config.evaluation.coverage_floor)
         event = replace(found.event, comparison=evidence, holds=holds)

@@ -227,7 +227,7 @@ def emit_verdict(log: StepLog, name: str, candidate: Candidate | None, verdict: 
             reason=verdict.reason,
             evidence=verdict.evidence,
             score=verdict.score,
-            candidates=list(verdict.standings),
+            candidates=list(verdict.comparisons),
             effects=list(verdict.effects),
         )
     )
