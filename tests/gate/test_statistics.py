@@ -66,6 +66,10 @@ def test_one_improved_item_has_the_same_p_value_at_every_size(count):
     assert sign_flip_p([0.0] * count + [1.0]) == 0.5
 
 
+def test_without_differences_the_belief_is_the_prior():
+    assert believe([], prior_variance=0.5).variance == 0.5
+
+
 def test_float_error_alone_is_not_a_difference():
     assert believe([0.1 + 0.2 - 0.3] * 30).mean == 0
     assert believe([1e-17, -1e-17, 3e-17]).mean == 0

@@ -340,7 +340,7 @@ def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE
     """The posterior of the mean difference, from one difference per item."""
     values = list(differences)
     if not values:
-        return Belief()
+        return Belief(variance=prior_variance)
     noise = (variance(values) + EXTRA_VARIANCE) / len(values)
     shrink = prior_variance / (prior_variance + noise)
     # Rounded, so that a sum in another order cannot turn a tie into a win.
