@@ -60,7 +60,7 @@ def test_an_exact_or_near_duplicate_does_not_join_again():
     again = append("Round all amounts to two decimals before you answer the question!")
     joined = pool.join(Candidate(BASE, (again,), step=2))
     assert [one.status for one in joined] == ["dropped"]
-    assert joined[0].reason == "repeats s0001e01 (pending)" and joined[0].repeats == "s0001e01"
+    assert joined[0].reason == "repeats s0001e01 (pending)" and joined[0].duplicate_of == "s0001e01"
 
 
 def test_another_number_or_a_negation_is_not_a_duplicate():

@@ -17,7 +17,7 @@ from functools import lru_cache
 from skillfit.gate.base import Candidate
 from skillfit.gate.regression import ColumnKind, Estimate
 from skillfit.rollout.outcome import Arm
-from skillfit.run.records import EditStatus
+from skillfit.run.records import EditStatus, edit_id
 from skillfit.skill import SLOW_UPDATE_OP, Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
 
@@ -58,7 +58,7 @@ class PoolEdit:
     pinned: bool = False  # the user wants it in the skill, whatever its effect
     vetoed: bool = False  # the user does not want it: it is never proposed again
     awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
-    repeats: str | None = None  # dropped as a duplicate of this edit
+    duplicate_of: str | None = None  # dropped because it repeats this edit
     reason: str = ""  # of its status, as people read it
 
     @property
@@ -154,7 +154,7 @@ class Pool:
             at = number - taken - 1
             sources = candidate.sources[at] if at < len(candidate.sources) else ()
             entry = PoolEdit(
-                id=f"s{candidate.step:04d}e{number:02d}",
+                id=edit_id(candidate.step, number),
                 step=candidate.step,
                 edit=edit,
                 sources=frozenset(sources),
@@ -167,15 +167,16 @@ class Pool:
             self.edits[entry.id] = entry
             if twin is not None:
                 why = f": {twin.reason}" if twin.status == "dropped" and twin.reason else ""
-                self._set_dropped(entry, f"repeats {twin.id} ({twin.status}{why})", repeats=twin.id)
+                reason = f"repeats {twin.id} ({twin.status}{why})"
+                self._set_dropped(entry, reason, duplicate_of=twin.id)
             else:
-                self._settle(entry)
+                self._find_needs_and_rivals(entry)
         return joined
 
     def _twin(self, edit: Edit) -> PoolEdit | None:
-        """An edit of the pool that says the same. Edits dropped as repeats are skipped."""
+        """An edit of the pool that says the same. Edits dropped as duplicates are skipped."""
         for entry in self.edits.values():
-            if entry.repeats is None and same_meaning(entry.edit, edit):
+            if entry.duplicate_of is None and same_meaning(entry.edit, edit):
                 return entry
         return None
 
@@ -188,10 +189,10 @@ class Pool:
         twin.sources |= proposed.sources
         # To the end: edits are applied in this order, and what it needs may have joined since.
         self.edits[twin.id] = self.edits.pop(twin.id)
-        self._settle(twin)
+        self._find_needs_and_rivals(twin)
         return twin.status == "pending"
 
-    def _settle(self, entry: PoolEdit) -> None:
+    def _find_needs_and_rivals(self, entry: PoolEdit) -> None:
         """Find what a new edit needs and what it excludes; drop it when it cannot take effect."""
         needs = self._find_needs(entry)
         if needs is None:
@@ -278,7 +279,7 @@ class Pool:
         for key in [*pending, *(key for key in self._promoted if key in chosen)]:
             if not self.edits[key].rivals & kept:
                 kept.add(key)
-        return self._closed(kept)
+        return self._without_missing_anchors(kept)
 
     def assign(self, key: str, arms: Sequence[Arm], items: Sequence[Item]) -> list[Arm]:
         """An arm for each rollout. Arms are used about equally often; a rollout gets one without
@@ -321,7 +322,7 @@ class Pool:
         for entry in sorted(promote, key=_best_first):
             if not entry.rivals & set(chosen):
                 chosen.append(entry.id)
-        kept = set(self._closed(on | set(chosen)))
+        kept = set(self._without_missing_anchors(on | set(chosen)))
         order = [key for key in self.edits if key in chosen]  # what an edit needs joined before it
         return Decisions(tuple(key for key in order if key in kept), tuple(drop))
 
@@ -336,13 +337,13 @@ class Pool:
             if _expects_no_loss(entry) if entry.removal else _helps(entry):
                 chosen -= entry.rivals
                 chosen.add(entry.id)
-        return self._closed(chosen)
+        return self._without_missing_anchors(chosen)
 
     def _available(self, entry: PoolEdit, on: set[str]) -> bool:
         """Whether all edits that this one is anchored in are on."""
         return all(key in on or self.edits[key].absorbed for key in entry.needs)
 
-    def _closed(self, chosen: set[str]) -> list[str]:
+    def _without_missing_anchors(self, chosen: set[str]) -> list[str]:
         """The chosen edits without those whose anchor is missing, in order of joining."""
         kept = set(chosen)
         while missing := {key for key in kept if not self._available(self.edits[key], kept)}:
@@ -367,9 +368,9 @@ class Pool:
             why = reason if other == key else f"depends on {key}, which was dropped"
             self._set_dropped(self.edits[other], why)
 
-    def _set_dropped(self, entry: PoolEdit, reason: str, repeats: str | None = None) -> None:
+    def _set_dropped(self, entry: PoolEdit, reason: str, duplicate_of: str | None = None) -> None:
         entry.status, entry.reason, entry.awaits_approval = "dropped", reason, False
-        entry.repeats = repeats
+        entry.duplicate_of = duplicate_of
         if entry.id in self._promoted:
             self._promoted.remove(entry.id)
         self._applied.clear()
@@ -388,11 +389,11 @@ class Pool:
         self._anchored.clear()
         self._applied.clear()
         pending = self.pending()
-        for entry in pending:  # settle each against those before it, as when they joined
+        for entry in pending:  # compare each with those before it, as when they joined
             entry.needs, entry.rivals, entry.status = frozenset(), set(), "dropped"
         for entry in pending:
             entry.status = "pending"
-            self._settle(entry)
+            self._find_needs_and_rivals(entry)
 
 
 def inclusion(entry: PoolEdit) -> float:

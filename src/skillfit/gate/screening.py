@@ -28,12 +28,14 @@ from skillfit.gate.regression import (
     Family,
     PossibleChange,
     Posterior,
+    ScoreChange,
     SelectionItems,
     TrialTable,
     fit,
 )
 from skillfit.gate.samples import (
     TOLERANCE,
+    Belief,
     GateSettings,
     Measure,
     RolloutCount,
@@ -43,7 +45,7 @@ from skillfit.gate.samples import (
 )
 from skillfit.plain_text import with_interval
 from skillfit.rollout.outcome import Arm, Outcome, Tally
-from skillfit.run.control import DONE_TO_EDIT, EditAction
+from skillfit.run.control import DONE_TO_EDIT, STATUS_AFTER, EditAction
 from skillfit.run.records import (
     AWAITS_APPROVAL,
     EFFECT,
@@ -69,11 +71,10 @@ class ScreeningJudgement:
 
     gate: ScreeningGate
     name: str
-    candidate: Candidate | None
     old: Arm
     old_score: float
     count: RolloutCount
-    document: bool  # the candidate is a whole document, not a list of edits
+    document: Candidate | None = None  # a candidate that is a whole document, not a list of edits
     arms: Sequence[tuple[Arm, Item]] = ()  # of the selection rollouts that have started
     running: asyncio.Task[list[Outcome]] | None = None  # those rollouts
 
@@ -239,14 +240,12 @@ class ScreeningGate(BaseGate):
     def begin(self, name: str, candidate: Candidate | None) -> ScreeningJudgement:
         """Let the candidate's edits join the pool, and start the selection rollouts."""
         old = self.pool.incumbent
-        changes = candidate is not None and candidate.skill.hash != old.skill.hash
-        document = candidate is not None and not candidate.edits and changes
         judgement = ScreeningJudgement(
-            self, name, candidate, old, self._score().mean, RolloutCount(self.sampler), document
+            self, name, old, self._score().mean, RolloutCount(self.sampler)
         )
-        if document:
-            return judgement
         if candidate is not None:
+            if not candidate.edits and candidate.skill.hash != old.skill.hash:
+                return replace(judgement, document=candidate)
             self.pool.join(candidate)
         if not self.config.evaluation.use_gate:
             for entry in self.pool.pending():
@@ -272,8 +271,8 @@ class ScreeningGate(BaseGate):
     ) -> Verdict:
         """Take in the rollouts of a step, then promote and drop edits."""
         self._observe(training)
-        if judgement.candidate is not None and judgement.document:
-            return await self._judge_document(judgement, judgement.candidate)
+        if judgement.document is not None:
+            return await self._judge_document(judgement, judgement.document)
         if judgement.running is not None:
             self._record(judgement.arms, await judgement.running)
         self._fit()
@@ -283,12 +282,14 @@ class ScreeningGate(BaseGate):
             return self._verdict(uncovered, judgement)
         if not self.config.evaluation.use_gate:
             return self._verdict(Ruling("accept", "the gate is off"), judgement)
-        changes = await self._carry_out(self._held_for_review(self.pool.decide()))
+        changes = await self._carry_out(self._hold_for_review(self.pool.decide()))
         no_change = Ruling("reject", "no edit was promoted")
         return self._verdict(Ruling("accept", changes) if changes else no_change, judgement)
 
-    def _held_for_review(self, decisions: Decisions) -> Decisions:
-        """With `review`, an edit that would be promoted waits for the user's approval."""
+    def _hold_for_review(self, decisions: Decisions) -> Decisions:
+        """With `review`, mark each edit that would be promoted as waiting for the user's approval,
+        and return the decisions without those that are not approved yet.
+        """
         if not self.config.review:
             return decisions
         for entry in self.pool.pending():
@@ -306,18 +307,16 @@ class ScreeningGate(BaseGate):
         if entry is None:
             raise InputError(f"There is no edit {key!r} in the pool.", hint="See `skillfit show`.")
         reason = f"{DONE_TO_EDIT[action]} by a person"
-        if action in ("veto", "decline"):
-            entry.vetoed, entry.pinned = True, False
-            self.pool.drop(key, reason)
-        elif action in ("pin", "approve"):
+        if STATUS_AFTER[action] == "promoted":
             if entry.status == "dropped":
                 raise InputError(f"The edit {key} was dropped: {entry.reason}.")
             entry.pinned, entry.vetoed = True, False
             if entry.status == "pending":
                 self.pool.promote(key, reason)
-        else:
-            entry.vetoed = True
-            self.pool.drop(key, reason)
+            return
+        entry.vetoed, entry.pinned = True, False
+        self.pool.drop(key, reason)
+        if action == "reword":
             edit = replace(entry.edit, content=text)
             sources = (tuple(sorted(entry.sources)),)
             candidate = Candidate(
@@ -369,13 +368,13 @@ class ScreeningGate(BaseGate):
             return {}
         kept = [entry.id for entry in self.pool.promoted()]
         old, new = self.pool.incumbent, self.pool.apply([*kept, *promote])
-        first = await self._passes(new, must, 1)
+        first = await self._fresh_means(new, must, 1)
         suspects = [item for item in must if first.get(item.id, 1.0) < SOLVED]
         broken = await self._confirmed_broken(old, new, suspects)
         culprits: dict[str, str] = {}
         for key in promote if broken else ():
             trial = self.pool.apply([*kept, key])
-            scores = await self._passes(trial, broken, MUST_PASS_REPEATS)
+            scores = await self._fresh_means(trial, broken, MUST_PASS_REPEATS)
             failed = [item.id for item in broken if scores.get(item.id, 1.0) < SOLVED]
             if failed:
                 culprits[key] = ", ".join(failed)
@@ -385,16 +384,16 @@ class ScreeningGate(BaseGate):
 
     async def _confirmed_broken(self, old: Arm, new: Arm, suspects: Sequence[Item]) -> list[Item]:
         """Items that the old skill solves and the new one does not, by rollouts of both."""
-        before = await self._passes(old, suspects, MUST_PASS_REPEATS)
-        after = await self._passes(new, suspects, MUST_PASS_REPEATS)
+        before = await self._fresh_means(old, suspects, MUST_PASS_REPEATS)
+        after = await self._fresh_means(new, suspects, MUST_PASS_REPEATS)
         return [i for i in suspects if before.get(i.id, 0.0) >= SOLVED > after.get(i.id, 1.0)]
 
-    async def _passes(self, arm: Arm, items: Sequence[Item], repeats: int) -> dict[str, float]:
+    async def _fresh_means(self, arm: Arm, items: Sequence[Item], repeats: int) -> dict[str, float]:
         """Mean score per item over fresh rollouts under one arm."""
-        fresh = await self._sample(arm, items, repeats)
+        fresh = await self._fresh_samples(arm, items, repeats)
         return fresh.means
 
-    async def _sample(self, arm: Arm, items: Sequence[Item], repeats: int = 1) -> Samples:
+    async def _fresh_samples(self, arm: Arm, items: Sequence[Item], repeats: int = 1) -> Samples:
         fresh = Samples(self.settings)
         fresh.add(await self._roll_out([(arm, item) for _ in range(repeats) for item in items]))
         return fresh
@@ -516,7 +515,7 @@ class ScreeningGate(BaseGate):
         self.pool.rebase(skill)
         self._base_of[skill.hash] = self._base
         if like is None:
-            await self._sample(self.pool.incumbent, self.items)
+            await self._fresh_samples(self.pool.incumbent, self.items)
             self._fit()
         return self.tally(skill)
 
@@ -534,17 +533,16 @@ class ScreeningGate(BaseGate):
         composed = self.pool.apply([key for key in chosen if key not in culprits])
         if composed.skill.hash == incumbent.skill.hash:
             return self._finalists([incumbent])
+        if incumbent.skill.hash == self.initial.hash:
+            return self._finalists([composed])
         predicted = self._selection.difference(
             self.posterior, self._columns(composed), self._columns(incumbent)
         )
-        if incumbent.skill.hash == self.initial.hash:
-            return self._finalists([composed])
         new, old = await self._pass_of_both(composed, incumbent)
         self._fit()
+        # Almost no prior: the prediction takes its place.
         measured = believe(new.against(old).values(), prior_variance=1.0)
-        prior = predicted.sd**2 + INTERACTION_SD**2
-        share = prior / (prior + measured.variance) if measured.items else 0.0
-        difference = (1 - share) * predicted.mean + share * measured.mean
+        difference = _combined_difference(predicted, measured)
         order = [composed, incumbent] if round(difference, 9) > 0 else [incumbent, composed]
         return self._finalists(order)
 
@@ -552,6 +550,15 @@ class ScreeningGate(BaseGate):
         """The skills of the arms without the initial one. The first is the best skill from here."""
         self._final = arms[0]
         return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
+
+
+def _combined_difference(predicted: ScoreChange, measured: Belief) -> float:
+    """The mean of prediction and measurement, weighted by their precision. INTERACTION_SD widens
+    the prediction.
+    """
+    predicted_variance = predicted.sd**2 + INTERACTION_SD**2
+    share = predicted_variance / (predicted_variance + measured.variance) if measured.items else 0.0
+    return (1 - share) * predicted.mean + share * measured.mean
 
 
 def _effect_text(entry: PoolEdit) -> str:

@@ -42,7 +42,7 @@ from skillfit.report.story import (
     TypeSummary,
 )
 from skillfit.rollout.outcome import Outcome, weighted_values
-from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, read_requests
+from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, STATUS_AFTER, read_requests
 from skillfit.run.events import (
     AblationFinished,
     CandidateBuilt,
@@ -73,6 +73,7 @@ from skillfit.run.records import (
     EditStatus,
     MeasuredSplit,
     RecordedConfig,
+    edit_id,
     slow_update_epoch,
     slow_update_name,
     step_name,
@@ -691,7 +692,7 @@ class EditPool:
         status: EditStatus = "promoted" if accepted else "dropped"
         applied = [report for report in candidate.report if report.applied]
         for number, report in enumerate(applied, 1):
-            name = report.edit.id or f"s{step:04d}e{number:02d}"
+            name = report.edit.id or edit_id(step, number)
             self._edits[name] = EditSummary(
                 id=name, step=step, edit=report.edit, status=status, reason=reason
             )
@@ -701,9 +702,12 @@ class EditPool:
         edit = self._edits.get(event.target)
         if edit is None or event.action not in EDIT_ACTIONS:
             return
-        status: EditStatus = "promoted" if event.action in ("pin", "approve") else "dropped"
-        reason = f"{DONE_TO_EDIT[event.action]} by a person"
-        self._edits[edit.id] = replace(edit, status=status, reason=reason, awaits_approval=False)
+        self._edits[edit.id] = replace(
+            edit,
+            status=STATUS_AFTER[event.action],
+            reason=f"{DONE_TO_EDIT[event.action]} by a person",
+            awaits_approval=False,
+        )
 
     def listed(self, skill: str) -> tuple[EditSummary, ...]:
         """Every edit with its history, and whether its text is in `skill`."""

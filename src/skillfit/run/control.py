@@ -28,6 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import one_line, quantity
+from skillfit.run.records import EditStatus
 from skillfit.run.store import in_use, read_holder
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ DONE_TO_EDIT: Mapping[EditAction, str] = {
     "reword": "reworded",
     "approve": "approved",
     "decline": "declined",
+}
+# What becomes of the edit. A reworded one is dropped, and its new wording joins the pool.
+STATUS_AFTER: Mapping[EditAction, EditStatus] = {
+    "veto": "dropped",
+    "pin": "promoted",
+    "reword": "dropped",
+    "approve": "promoted",
+    "decline": "dropped",
 }
 _NEED_TARGET: tuple[Action, ...] = (*EDIT_ACTIONS, "budget")
 _NEED_TEXT: tuple[Action, ...] = ("reword", "budget")

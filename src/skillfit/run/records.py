@@ -194,6 +194,11 @@ AWAITS_APPROVAL = "waiting for approval"  # as people read it, in reasons and on
 EFFECT = "effect"  # how a reason begins that is the estimate of its time
 
 
+def edit_id(step: int, number: int) -> str:
+    """The id of the edit with this number, from 1, of those that a step proposed."""
+    return f"s{step:04d}e{number:02d}"
+
+
 @dataclass(frozen=True, slots=True)
 class EditEffect:
     """One edit of the pool and what is known about it.
