@@ -260,6 +260,17 @@ async def test_redirects_to_another_host_are_not_followed(id, environ, status):
         assert there.calls == []
 
 
+@pytest.mark.parametrize("status", [301, 302, 303])
+async def test_a_redirect_that_would_change_the_request_is_refused_within_the_host_too(status):
+    with (
+        ChatServer(lambda call: RedirectResponse("/elsewhere", status)) as server,
+        pytest.raises(BadRequest, match=f"{status}: it redirects to") as failed,
+    ):
+        await to(server.url).complete(say("x"))
+    assert len(server.calls) == 1
+    assert "307 or 308 within the same host are followed" in failed.value.hint
+
+
 @pytest.mark.parametrize("location", ["//[", "http://[::1", "http://a\x1b[2Kb/", "http://h:99999/"])
 async def test_a_redirect_to_an_invalid_address_is_a_failure(location):
     answer = f"HTTP/1.1 307 There\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()

@@ -155,7 +155,10 @@ async def test_a_refused_parameter_is_left_out_only_when_the_endpoint_does_not_k
     notices: list[str] = []
     with ChatServer(script) as server:
         await to(server.url, "openai/own-model", notices=notices).complete(say("x"))
+    assert "max_tokens" not in server.calls[1].body
     assert server.calls[1].body["max_completion_tokens"] == 4096 and len(notices) == 1
+    assert "`max_completion_tokens` is sent instead" in notices[0]
+    assert "left out" not in notices[0]
     too_hot = JSONResponse({"error": {"message": "temperature must be at most 2"}}, 400)
     with ChatServer(lambda call: too_hot) as server, pytest.raises(Exception, match="at most 2"):
         await to(server.url, temperature=9).complete(say("x"))

@@ -37,6 +37,7 @@ _WORDS = {
     "reasoning_effort": ("effort",),
 }
 _INSTEAD = {"schema": "it is put into the prompt instead"}
+_LEFT_OUT_ON_ANY_ERROR = ("schema",)
 _FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -72,7 +73,9 @@ class AnthropicProvider:
         self.endpoint = endpoint_of(base_url, key)
         self._setup = setup
         self._api = Endpoint(join(base_url, "/v1/messages"), where, headers)
-        self._optional = OptionalParameters(where, setup.notice, _WORDS, _INSTEAD)
+        self._optional = OptionalParameters(
+            where, setup.notice, _WORDS, _INSTEAD, _LEFT_OUT_ON_ANY_ERROR
+        )
 
     async def send(self, request: Request) -> Reply:
         if request.seed is not None:

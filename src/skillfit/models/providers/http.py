@@ -95,7 +95,7 @@ class Endpoint:
         try:
             async with await self._send(data, headers) as answer:
                 ok = 200 <= answer.status < 300
-                text = await self._read(answer, MAX_REPLY_BYTES if ok else MAX_ERROR_BYTES)
+                text = await self._read(answer, is_reply=ok)
         except aiohttp.ClientHttpProxyError as error:
             raise NotReached(
                 f"Cannot reach {self._where}: the proxy answered {error.status} {error.message}.",
@@ -120,8 +120,9 @@ class Endpoint:
             await session.close()
 
     async def _send(self, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        """The answer, after redirects within the same host. A redirect to another host is refused:
-        prompts, keys and custom headers belong to the configured host only.
+        """The answer. Redirects that keep the request as it is (307, 308) are followed within the
+        same host. Others are refused: those to another host, because prompts, keys and custom
+        headers belong to the configured host only, and 301 to 303, after which clients send a GET.
         """
         url = self._url
         for _ in range(_MAX_REDIRECTS + 1):
@@ -137,19 +138,20 @@ class Endpoint:
                         f"{self._where} answered {answer.status}: it redirects to "
                         f"{shorten(target, _MAX_LOCATION)}."
                     ),
-                    hint="Set base_url to the address that answers; redirects are not followed.",
+                    hint="Set base_url to the address that answers. Only redirects with status 307 "
+                    "or 308 within the same host are followed.",
                 )
             url = target
         raise BadRequest(
             f"{self._where} redirects more than {_MAX_REDIRECTS} times.", hint="Check the base_url."
         )
 
-    async def _read(self, answer: aiohttp.ClientResponse, limit: int) -> str:
+    async def _read(self, answer: aiohttp.ClientResponse, *, is_reply: bool) -> str:
         """The text of the answer. A reply that is too long or cannot be decompressed is a
         `NoReply`. An error is classified by its status: one that is too long is cut, and one that
         cannot be decompressed has the reason as its text.
         """
-        is_reply = limit == MAX_REPLY_BYTES
+        limit = MAX_REPLY_BYTES if is_reply else MAX_ERROR_BYTES
         try:
             data = _Body(answer.headers.get("Content-Encoding", ""), limit)
             async for chunk in answer.content.iter_any():
@@ -343,6 +345,8 @@ class OptionalParameters:
 
     `words` lists, for each parameter, the words in an error message that refer to it. `instead`
     says what is done when the parameter is left out, where that is not simply nothing.
+    `on_any_error` are parameters that are left out after any error that names them; others only
+    after one that says that the endpoint does not take them.
     """
 
     def __init__(
@@ -351,11 +355,13 @@ class OptionalParameters:
         notice: Notice,
         words: Mapping[str, Collection[str]],
         instead: Mapping[str, str],
+        on_any_error: Collection[str],
     ) -> None:
         self._where = where
         self._notice = notice
         self._words = words
         self._instead = instead
+        self._on_any_error = on_any_error
         self.left_out: set[str] = set()
 
     def leave_out(self, name: str, why: str) -> None:
@@ -371,6 +377,6 @@ class OptionalParameters:
         message = failure.message.lower()
         for name, words in self._words.items():
             named = name in sent and any(word in message for word in words)
-            if named and (name in self._instead or _NOT_TAKEN.search(message)):
+            if named and (name in self._on_any_error or _NOT_TAKEN.search(message)):
                 self.leave_out(name, failure.message)
                 raise Adapted(failure.message) from failure

@@ -64,7 +64,11 @@ _WORDS = {
     "seed": ("seed",),
     "max_tokens": ("'max_completion_tokens' instead", "max_tokens"),
 }
-_INSTEAD = {"response_format": "the schema is put into the prompt instead"}
+_INSTEAD = {
+    "response_format": "the schema is put into the prompt instead",
+    "max_tokens": "`max_completion_tokens` is sent instead",
+}
+_LEFT_OUT_ON_ANY_ERROR = ("response_format",)
 
 
 class ChatProvider:
@@ -97,12 +101,16 @@ class ChatProvider:
         self._extra = dict(extra or {})
         self._never = dict(never or {})
         where = f"{setup.spec.id} at {without_query(base_url)}"
-        self._optional = OptionalParameters(where, setup.notice, _WORDS, _INSTEAD)
+        self._optional = OptionalParameters(
+            where, setup.notice, _WORDS, _INSTEAD, _LEFT_OUT_ON_ANY_ERROR
+        )
         headers = bearer(key) if headers is None else headers
         self._api = Endpoint(join(root or base_url, self._path), where, headers, sign_in)
 
     async def send(self, request: Request) -> Reply:
-        body = self._body(request)
+        self._leave_out_rejected(request)
+        no_schemas = "response_format" in self._optional.left_out
+        body = self._body(schema_in_prompt(request) if no_schemas else request)
         try:
             answer = await self._api.post(body, self._setup.headers(request))
         except BadRequest as error:
@@ -117,7 +125,7 @@ class ChatProvider:
         return chat_reply(answer, request, self._setup.spec.id)
 
     def _body(self, request: Request) -> JsonObject:
-        request, left_out = self._prepared(request), self._optional.left_out
+        left_out = self._optional.left_out
         limit = (
             "max_completion_tokens"
             if is_reasoning(self._setup.spec.id) or "max_tokens" in left_out
@@ -141,16 +149,13 @@ class ChatProvider:
             **self._extra,
         }
 
-    def _prepared(self, request: Request) -> Request:
-        """The request without what the endpoint is known to reject."""
+    def _leave_out_rejected(self, request: Request) -> None:
+        """Leave out what the request has and the endpoint is known to reject."""
         if request.temperature is not None and is_reasoning(self._setup.spec.id):
             self._optional.leave_out("temperature", "reasoning models take none")
         for name, why in self._never.items():
             if getattr(request, name) is not None:
                 self._optional.leave_out(name, why)
-        if "response_format" in self._optional.left_out:
-            return schema_in_prompt(request)
-        return request
 
 
 _ONLY_RESPONSES = re.compile(r"codex|^(gpt-5|o[13])[.\d]*-pro\b")
@@ -171,7 +176,7 @@ class ResponsesProvider(ChatProvider):
     }
 
     def _body(self, request: Request) -> JsonObject:
-        request, left_out = self._prepared(request), self._optional.left_out
+        left_out = self._optional.left_out
         wanted: JsonObject = {
             "max_output_tokens": request.max_tokens,
             "temperature": request.temperature,
@@ -557,7 +562,9 @@ _running: dict[_LocalEngine, _RunningServer] = {}
 
 
 class LocalProvider(ChatProvider):
-    """The chat API of a local server, which is stopped when its last user closes."""
+    """The chat API of a local server. When its last user closes, the object of the server is
+    deleted, and xllamacpp stops the server with it.
+    """
 
     def __init__(self, setup: Setup, engine: _LocalEngine, running: _RunningServer) -> None:
         url = f"{running.server.listening_address}/v1"
