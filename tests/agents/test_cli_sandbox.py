@@ -124,7 +124,7 @@ def test_a_missing_required_sandbox_is_an_error_at_the_start(
 ) -> None:
     monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: ISOLATIONS[-1])
 
-    with pytest.raises(InputError, match="no full isolation"):
+    with pytest.raises(InputError, match=r"options\.isolation of cli/.* is require.*no full"):
         fake.agent(options={"isolation": "require"})
 
 

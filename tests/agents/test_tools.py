@@ -403,7 +403,7 @@ def test_a_very_long_line_does_not_exhaust_memory() -> None:
 async def test_a_folder_that_replaces_the_corpus_does_not_block(
     corpus: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skillfit.agents.tools.choose_isolation", lambda mode: isolation)
+    monkeypatch.setattr("skillfit.agents.tools.choose_isolation", lambda mode, setting: isolation)
     attempt, _ = await run(
         use(
             "run_command", command="rm -rf corpus; mkdir corpus; touch corpus/mine; chmod 0 corpus"

@@ -46,7 +46,6 @@ from skillfit.models.protocol import (
     TimedOut,
 )
 from skillfit.rollout.engine import WorkerLost
-from skillfit.sandbox.programs import SandboxNotStarted
 
 
 def openai_error(message: str, code: str = "") -> dict[str, dict[str, str]]:
@@ -198,7 +197,7 @@ def raised_kinds(path: Path) -> Iterator[str]:
 def test_every_kind_that_the_package_raises_has_a_policy():
     package = Path(skillfit.__file__).parent
     kinds = {kind for path in package.rglob("*.py") for kind in raised_kinds(path)}
-    kinds |= set(get_args(FailureKind)) | {WorkerLost.kind, SandboxNotStarted.kind}
+    kinds |= set(get_args(FailureKind)) | {WorkerLost.kind}
     assert {"evaluate", "grader", "limit", "sandbox", "worker"} <= kinds
     assert kinds - set(POLICIES) == set()
 

@@ -196,8 +196,9 @@ async def test_a_bubblewrap_that_fails_at_run_time_is_an_error(
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
 
-    with pytest.raises(SandboxNotStarted, match="setting up uid map"):
+    with pytest.raises(SandboxNotStarted, match="setting up uid map") as failed:
         await python("print(1)", tmp_path, BUBBLEWRAP)
+    assert "docs/isolation.md" in failed.value.hint
 
 
 SANDBOXED_SUM = """
@@ -332,7 +333,7 @@ async def test_output_is_capped_and_the_program_is_not_blocked(
 
 
 def test_the_setting_off_means_no_isolation() -> None:
-    assert choose_isolation("off").name == "none"
+    assert choose_isolation("off", "env.sandbox").name == "none"
 
 
 def test_the_setting_require_is_refused_without_full_isolation(
@@ -341,9 +342,10 @@ def test_the_setting_require_is_refused_without_full_isolation(
     weak = next(isolation for isolation in ISOLATIONS if not isolation.full)
     monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: weak)
 
-    with pytest.raises(InputError, match="no full isolation"):
-        choose_isolation("require")
-    assert choose_isolation("auto") == weak
+    with pytest.raises(InputError, match=r"env\.sandbox is require.*no full isolation") as refused:
+        choose_isolation("require", "env.sandbox")
+    assert refused.value.hint.endswith("or set env.sandbox to auto.")
+    assert choose_isolation("auto", "env.sandbox") == weak
 
 
 DRIVER = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.errors import TaskFailure
+from skillfit.errors import InputError, TaskFailure
 from skillfit.sandbox.programs import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.tasks.graders import build_grader
 from skillfit.tasks.item import Attempt, Item, Score
@@ -333,6 +333,14 @@ async def test_the_evidence_names_the_isolation() -> None:
 
     assert score.evidence == (f"Isolated by: {best_isolation().name}.",)
     assert (await grade("x = 1", "pass", sandbox="off")).evidence == ("Isolated by: none.",)
+
+
+async def test_a_missing_required_sandbox_names_the_setting_of_the_grader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skillfit.sandbox.programs.best_isolation", lambda: ISOLATIONS[-1])
+    with pytest.raises(InputError, match="`sandbox` of the code grader is require"):
+        await grade("x = 1", "pass", sandbox="require")
 
 
 async def test_a_sandbox_that_does_not_start_is_a_failure_and_not_a_score(

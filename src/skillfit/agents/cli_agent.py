@@ -315,7 +315,7 @@ class CommandLine:
         self.program()
         self._require_needed_programs()
         self._require_key()
-        choose_isolation(self._sandbox)
+        self._isolation()
 
     def program(self) -> str:
         """The path of the program."""
@@ -339,7 +339,7 @@ class CommandLine:
         max_usd: float | None = None,
     ) -> ProgramRun:
         """Run the program on `prompt` in the work folder. Raises when it failed to answer."""
-        isolation = choose_isolation(self._sandbox)
+        isolation = self._isolation()
         values = self.values(workspace, skill, effort, max_usd, isolation)
         login = self._login()
         self._prepare_home(workspace, values, login)
@@ -423,10 +423,12 @@ class CommandLine:
     def _environ(self) -> Mapping[str, str]:
         return os.environ if self.environ is None else self.environ
 
-    @property
-    def _sandbox(self) -> SandboxMode:
-        mode: SandboxMode = self.spec.options.get("isolation", self.sandbox)
-        return mode
+    def _isolation(self) -> Isolation:
+        if "isolation" in self.spec.options:
+            return choose_isolation(
+                self.spec.options["isolation"], f"options.isolation of {self.spec.id}"
+            )
+        return choose_isolation(self.sandbox, "env.sandbox")
 
     @property
     def _uses_login(self) -> bool:

@@ -247,7 +247,7 @@ class ToolsAgent(ModelAgent):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         with workspace_for(item, self.corpus) as workspace:
             skill.save(workspace.work / "skill")
-            session = ToolSession(self, workspace, choose_isolation(self.sandbox))
+            session = ToolSession(self, workspace, choose_isolation(self.sandbox, "env.sandbox"))
             attempt = await self._loop(session, skill, item, context)
             workspace.leave_only_work()
             return attempt

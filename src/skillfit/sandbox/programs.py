@@ -67,7 +67,7 @@ _WRAPPER_PROGRAMS: Mapping[IsolationName, str] = {
     "namespaces": "unshare",
 }
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-_LARGEST_FILE = 1 << 30  # bytes: the largest file a limited program may write
+_LARGEST_FILE = 1 << 30  # bytes: the largest file an untrusted program may write
 _END_GRACE = 3.0  # seconds the supervisor gets to end a program's processes
 _COUNT_EVERY = 0.05  # seconds between two counts of a program's processes
 # Variables of our environment that a child process may see.
@@ -104,16 +104,18 @@ ISOLATIONS: tuple[Isolation, ...] = (
 )
 
 
-def choose_isolation(mode: SandboxMode) -> Isolation:
-    """The isolation for a setting `sandbox`. `require` is an error where there is no full one."""
+def choose_isolation(mode: SandboxMode, setting: str) -> Isolation:
+    """The isolation that a setting asks for. `require` is an error where there is no full one; the
+    error names the `setting`.
+    """
     if mode == "off":
         return NO_ISOLATION
     best = best_isolation()
     if mode == "require" and not best.full:
         raise InputError(
-            f"env.sandbox: require: this machine offers no full isolation (best: {best.name}).",
+            f"{setting} is require, but this machine offers no full isolation (best: {best.name}).",
             hint="Install bubblewrap (apt install bubblewrap), use a Linux kernel with Landlock, "
-            "or set env.sandbox: auto.",
+            f"or set {setting} to auto.",
         )
     return best
 
@@ -182,7 +184,7 @@ async def run_untrusted(
         timeout=timeout,
         env=env,
         access=Access((cwd,), readable, mounts=mounts, network=network),
-        limits=Limits(timeout, memory, processes),
+        limits=Limits(timeout, memory, processes, _LARGEST_FILE),
         stdin=stdin,
         max_output=max_output,
         isolation=isolation,
@@ -255,16 +257,19 @@ class Limits:
     cpu_seconds: float | None = None
     memory: int | None = None  # bytes of address space, per process
     processes: int | None = None
+    file_size: int | None = None  # bytes of the largest file that it may write
 
     def resources(self, isolation: Isolation) -> dict[str, int]:
         """By the names in `resource`."""
         limits = {"CORE": 0}
         if self.cpu_seconds is not None:
-            limits |= {"CPU": int(self.cpu_seconds) + 1, "FSIZE": _LARGEST_FILE}
+            limits["CPU"] = int(self.cpu_seconds) + 1
         if self.memory is not None:
             limits["AS"] = self.memory
         if self.processes is not None and isolation.own_users:
             limits["NPROC"] = self.processes
+        if self.file_size is not None:
+            limits["FSIZE"] = self.file_size
         return limits
 
 
@@ -491,9 +496,8 @@ async def run_process(
 
 
 class SandboxNotStarted(SkillfitError):
-    """The program never ran: the isolation around it could not be set up."""
+    """The program never ran: it, or the isolation around it, could not be started."""
 
-    kind = "sandbox"
     exit_code = Exit.INFRASTRUCTURE
 
 
@@ -646,12 +650,16 @@ def _count_descendants(pid: int, enough: int) -> int:
 
 
 def _require_started(argv: Sequence[str], outputs: Mapping[str, _Output], killed: str) -> None:
-    started, _, problem = outputs["status"].text().partition(STARTED.decode())
-    reason = started or problem or last_part(outputs["stderr"].text().strip(), 500)
-    if problem or (not killed and STARTED.decode() not in outputs["status"].text()):
+    """The launcher reports the start of the program. What it writes before or after that is a
+    problem.
+    """
+    before, started, after = outputs["status"].text().partition(STARTED.decode())
+    reason = before or after or last_part(outputs["stderr"].text().strip(), 500)
+    if after or not (started or killed):
         raise SandboxNotStarted(
             f"{Path(argv[0]).name} could not be started: {reason or 'no reason was given'}",
-            hint="`skillfit check` shows which isolation works on this machine.",
+            hint="Check that the program can be run. docs/isolation.md says what each isolation "
+            "needs.",
         )
 
 

@@ -161,7 +161,7 @@ def _isolation_checks(config: Config) -> list[CheckResult]:
     """How the programs of a tools or command-line agent are isolated on this machine."""
     if config.agent_kind not in PROGRAM_AGENTS:
         return []
-    isolation = choose_isolation(config.env.sandbox)
+    isolation = choose_isolation(config.env.sandbox, "env.sandbox")
     if isolation.full:
         message = f"The agent's programs are isolated by {isolation.name}."
         return [CheckResult("isolation", "go", message)]

@@ -75,7 +75,7 @@ class Code(BuiltIn, name="code", short="column"):
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         code = (_CODE_BLOCK.findall(attempt.answer) or [attempt.answer])[-1]
         tests = self._tests(item)
-        isolation = choose_isolation(self.sandbox)
+        isolation = choose_isolation(self.sandbox, "`sandbox` of the code grader")
         failures = []
         for test in tests:
             outcome = await self._run(code, test, isolation)
