@@ -17,7 +17,7 @@ from skillfit.models.protocol import RateLimited
 from skillfit.skill import Skill
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.item import Attempt, Score, ScoredAttempt
-from skillfit.tasks.task import task_from_python
+from skillfit.tasks.task import FunctionEvaluator, task_from_python
 
 SKILL = Skill.from_text("Say yes.")
 ROWS = [
@@ -140,6 +140,14 @@ def test_a_failure_can_be_pickled() -> None:
 def test_evaluate_cannot_be_combined_with_run_or_grade() -> None:
     with pytest.raises(InputError, match="excludes `run` and `grade`"):
         Task(ROWS, evaluate=lambda skill, item: 1, grade="exact")
+
+
+def test_evaluate_and_evaluator_cannot_be_combined() -> None:
+    evaluator = FunctionEvaluator(lambda skill, item: 1)
+    with pytest.raises(InputError, match="`evaluate` or `evaluator`, not both"):
+        Task(ROWS, evaluate=lambda skill, item: 0, evaluator=evaluator)
+    with pytest.raises(InputError, match="`evaluator` runs and scores items"):
+        Task(ROWS, evaluator=evaluator, grade="exact")
 
 
 def test_items_may_be_items_but_not_a_mix() -> None:

@@ -252,15 +252,18 @@ def _evaluated(value: Any, *, source: str) -> ScoredAttempt:
 
 
 class Task:
-    """Items and their grading, in one of three forms:
+    """Items and their grading, in one of four forms:
 
     - `Task(items, grade="exact")`: the agent of the config runs the items;
     - `Task(items, run=…, grade=…)`: your function `run(skill, item)` returns the answer;
-    - `Task(items, evaluate=…)`: your function `evaluate(skill, item)` runs and scores the item.
+    - `Task(items, evaluate=…)`: your function `evaluate(skill, item)` runs and scores the item;
+    - `Task(items, evaluator=…)`: your `Evaluator` runs and scores the items.
 
-    Items are dicts (`input`, `answer`, …) or `Item`s. `grade` is a grader's name or settings, or a
-    function of item and answer. `splits` are the settings of `env` that divide the items; `caps`
-    says how many items of a split are used, where not all are.
+    Items are dicts (`input`, `answer`, …) or `Item`s. `fields` names the columns of dicts that
+    have other names: `{"input": "question_text"}`. `grade` is a grader's name or settings, or a
+    function of item and answer; `judge` is the model that it asks, where it asks one. `base` is the
+    folder of files that items and the grader name. `splits` are the settings of `env` that divide
+    the items; `caps` says how many items of a split are used, where not all are.
     """
 
     def __init__(
@@ -277,10 +280,13 @@ class Task:
         judge: Model | None = None,
         base: Path = Path(),
     ) -> None:
+        scores = "evaluate" if evaluate is not None else "evaluator"
         if (evaluate or evaluator) and (run or grade):
             raise InputError(
-                "Task: `evaluate` runs and scores items, so it excludes `run` and `grade`."
+                f"Task: `{scores}` runs and scores items, so it excludes `run` and `grade`."
             )
+        if evaluate and evaluator:
+            raise InputError("Task: give `evaluate` or `evaluator`, not both.")
         self.items: tuple[Item, ...] = tuple(_as_items(items, fields or {}, base))
         if not self.items:
             raise InputError("Task: there are no items.")
@@ -334,15 +340,19 @@ class Task:
 
     def with_splits(self, settings: SplitSection, caps: Mapping[Split, int]) -> Task:
         """The same task with other split settings, and at most so many items of each split."""
-        other = copy(self)
+        other = self._with_new_splits()
         other.split_settings, other.caps = settings, caps
-        vars(other).pop("splits", None)
         return other
 
     def for_measuring(self) -> Task:
         """The same task, of which any split may be empty: skills are measured on one of them."""
-        other = copy(self)
+        other = self._with_new_splits()
         other._training = False
+        return other
+
+    def _with_new_splits(self) -> Task:
+        """A copy that computes its splits anew."""
+        other = copy(self)
         vars(other).pop("splits", None)
         return other
 
@@ -414,7 +424,7 @@ class GradingTimedOut(SkillfitError):
 
 @asynccontextmanager
 async def grading_limit(item: Item, seconds: float | None) -> AsyncIterator[None]:
-    """Raise `GradingTimedOut` when grading in this block takes longer, as a rollout may not."""
+    """Raise `GradingTimedOut` when grading in this block takes longer than these seconds."""
     try:
         async with time_limit(seconds) as limit:
             yield
