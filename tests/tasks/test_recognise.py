@@ -56,7 +56,6 @@ async def test_columns_with_other_names_are_mapped(tmp_path: Path) -> None:
         "split": "fold",
     }
     assert (found.format, found.count, found.problems) == ("jsonl", 10, ())
-    assert {column.name: column.field for column in found.columns}["note"] == ""
     assert found.env["fields"]["input"] == "Query" and found.env["grader"] == "normalized"
 
 
@@ -71,9 +70,6 @@ async def test_usual_names_need_no_mapping_and_three_rows_are_shown_as_sent(tmp_
     (turn,) = found.examples[0].messages
     assert (turn.role, turn.content) == ("user", "## Context\nIn Paris.\n\n## Question\nWhere, 0?")
     assert found.examples[0].expected == ("Paris",)
-    by_name = {column.name: column for column in found.columns}
-    assert (by_name["context"].field, by_name["answer"].field) == ("context", "answers")
-    assert (by_name["answer"].filled, by_name["answer"].example) == (10, "Paris")
 
 
 async def test_csv_tsv_json_and_folders_are_read(tmp_path: Path) -> None:

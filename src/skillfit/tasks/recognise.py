@@ -10,7 +10,6 @@ written and no model is called.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from skillfit.config.schema import GraderSetting
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Message, Reply, Request
-from skillfit.plain_text import one_line, quantity
+from skillfit.plain_text import quantity
 from skillfit.tasks.graders import build_grader, golds, without_judges
 from skillfit.tasks.graders.built_in import normalized
 from skillfit.tasks.item import (
@@ -63,17 +62,10 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "reference": ("rationale", "explanation", "reasoning", "reference_solution"),
     "weight": ("importance",),
 }
+_USUAL_COLUMNS = {column for candidates in COLUMNS.values() for column in candidates}
 Table = Sequence[Mapping[str, Any]]  # rows as they were read: column -> value
-_LOOKED_AT = 200  # rows that decide which columns there are
+_ROWS_READ = 200  # rows that decide which columns there are
 _SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class RecognisedColumn:
-    name: str
-    filled: int  # rows that have a value
-    example: str
-    field: str = ""  # the canonical field it is read as; empty: kept for graders
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,6 @@ class ExampleRow:
     id: str
     messages: tuple[Message, ...]
     expected: tuple[str, ...]
-    files: tuple[str, ...] = ()
 
 
 class RecognisedEnv(TypedDict, total=False):
@@ -102,7 +93,6 @@ class RecognisedTasks:
     path: Path
     format: str  # jsonl, json, csv, tsv, evals.json or folder
     count: int
-    columns: tuple[RecognisedColumn, ...]
     fields: Mapping[str, str]  # for env.fields: only what is not found by its usual name
     grader: GraderProposal
     examples: tuple[ExampleRow, ...]
@@ -148,7 +138,6 @@ async def recognise(
         path=path,
         format=kind,
         count=len(items),
-        columns=_columns(table, mapped),
         fields=mapped,
         grader=proposal,
         examples=tuple(_example(item) for item in items[:_SHOWN]),
@@ -176,22 +165,21 @@ def _read(path: Path) -> tuple[str, list[Row]]:
 
 def propose_fields(rows: Table) -> dict[str, str]:
     """Canonical field -> column, for fields that are not found by one of their usual names."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    columns = _columns(rows)
     if {"instruction", "input"} <= set(columns) and "context" not in columns:
         proposed = {"input": "instruction", "context": "input"}  # as in the Alpaca data
     else:
         proposed = {}
     names = {_simplified(column): column for column in reversed(columns)}
-    usual = {column for candidates in COLUMNS.values() for column in candidates}
-    known = _known(rows, proposed)
+    present = _names_in_content(rows, proposed)
     for name, synonyms in _SYNONYMS.items():
-        if name in known or (name == "input" and "messages" in known | proposed.keys()):
+        if name in present or (name == "input" and "messages" in present | proposed.keys()):
             continue
         for synonym in (*COLUMNS[name], *synonyms):
             column = names.get(synonym)
-            if column is None or column in usual or column in proposed.values():
+            if column is None or column in _USUAL_COLUMNS or column in proposed.values():
                 continue
-            if _FITS.get(name, _anything)([row.get(column) for row in rows]):
+            if _FITS.get(name, _any_filled)([row.get(column) for row in rows]):
                 proposed[name] = column
                 break
     return proposed
@@ -208,16 +196,21 @@ _FEWEST_WORDS = 3  # of a typical task text
 _CLEARLY_LONGER = 1.5
 
 
-def _known(rows: Table, fields: Mapping[str, str]) -> set[str]:
-    """The canonical fields that are read from some column."""
-    return {name for row in rows[:_LOOKED_AT] for name in canonical(row, fields)}
+def _columns(rows: Table) -> list[str]:
+    """The names of all columns, in order."""
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _names_in_content(rows: Table, fields: Mapping[str, str]) -> set[str]:
+    """The names that items have: canonical fields, and columns that keep their own name."""
+    return {name for row in rows[:_ROWS_READ] for name in canonical(row, fields)}
 
 
 def _left_over(rows: Table, fields: Mapping[str, str]) -> list[str]:
     """The columns that no field is read from."""
-    usual = {column for candidates in COLUMNS.values() for column in candidates}
-    names = dict.fromkeys(str(column) for row in rows for column in row)
-    return [name for name in names if name not in usual and name not in fields.values()]
+    names = dict.fromkeys(map(str, _columns(rows)))
+    taken = _USUAL_COLUMNS | set(fields.values())
+    return [name for name in names if name not in taken]
 
 
 _Guess = Callable[[Table, Mapping[str, str]], dict[str, str]]
@@ -238,7 +231,7 @@ def _guess_by_words(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
     added: dict[str, str] = {}
     for name, words in _TELLING_WORDS.items():
         known = {**fields, **added}
-        if name in _known(rows, known):
+        if name in _names_in_content(rows, known):
             continue
         named = [
             column
@@ -253,7 +246,7 @@ def _guess_by_words(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
 
 def _guess_input(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
     """Where no column is called like an input: take the one with clearly the longest texts."""
-    if _known(rows, fields) & {"input", "messages"}:
+    if _names_in_content(rows, fields) & {"input", "messages"}:
         return {}
     lengths = {
         column: median(len(row[column]) for row in rows)
@@ -293,7 +286,9 @@ def _remarks(rows: Table, fields: Mapping[str, str], guessed: Mapping[str, str])
 
 
 def _has_answers(rows: Table, fields: Mapping[str, str]) -> bool:
-    return bool(_known(rows, fields) & {"answers", "reference", "expectations", "assertions"})
+    return bool(
+        _names_in_content(rows, fields) & {"answers", "reference", "expectations", "assertions"}
+    )
 
 
 def _all_answers(values: Sequence[Any]) -> bool:
@@ -318,7 +313,7 @@ def _simplified(column: str) -> str:
     return "_".join(words).lower()
 
 
-def _anything(values: Sequence[Any]) -> bool:
+def _any_filled(values: Sequence[Any]) -> bool:
     return any(value not in (None, "") for value in values)
 
 
@@ -345,7 +340,7 @@ def _conversations(values: Sequence[Any]) -> bool:
     )
 
 
-def _numbers(values: Sequence[Any]) -> bool:
+def _positive_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, (int, float)) and value > 0 for value in values)
 
 
@@ -359,34 +354,14 @@ _FITS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
     "split": _split_names,
     "type": _few_texts,
     "messages": _conversations,
-    "weight": _numbers,
+    "weight": _positive_numbers,
     "choices": _several_choices,
 }
 
 
-def _columns(rows: Table, fields: Mapping[str, str]) -> tuple[RecognisedColumn, ...]:
-    names = list(dict.fromkeys(column for row in rows for column in row))
-    read_as = {column: name for name, column in fields.items()}
-    for name, usual in COLUMNS.items():
-        found = next((column for column in usual if column in names), None)
-        if name not in fields and found is not None:
-            read_as.setdefault(found, name)
-    columns = []
-    for column in names:
-        values = [row[column] for row in rows if row.get(column) not in (None, "")]
-        example = _shown(values[0]) if values else ""
-        columns.append(RecognisedColumn(str(column), len(values), example, read_as.get(column, "")))
-    return tuple(columns)
-
-
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return one_line(text, 80)
-
-
 def _example(item: Item) -> ExampleRow:
     expected = item.answers or ((item.reference,) if item.reference else ())
-    return ExampleRow(item.id, item.messages, expected, tuple(item.files))
+    return ExampleRow(item.id, item.messages, expected)
 
 
 def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:

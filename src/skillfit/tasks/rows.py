@@ -168,7 +168,8 @@ def items_of(
             )
         places[item.id] = row.where
         items.append(item)
-    for name, column in missing.items() if items else ():
+    if items and missing:
+        name, column = next(iter(missing.items()))
         raise InputError(
             f"env.fields.{name}: no row has a column {column!r}.",
             hint=f"Columns: {', '.join(map(str, columns))}.",
@@ -237,8 +238,8 @@ def _check_content(content: Mapping[str, Any], row: Row, mapped: str | None) -> 
 def _check_answers(content: Mapping[str, Any], where: str) -> None:
     try:
         answers = listed_answers(content)
-        number = _no_number(answers)
-        unknown = next((one for one in answers if not _has_json(one)), None)
+        number = _non_finite_in(answers)
+        unknown = next((one for one in answers if not _is_json(one)), None)
     except RecursionError as error:
         raise InputError(f"{where}: nested too deeply.") from error
     if unknown is not None:
@@ -253,7 +254,7 @@ def _check_answers(content: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _has_json(answer: Any) -> bool:
+def _is_json(answer: Any) -> bool:
     """False for values that only rows from Python can hold, such as sets and dates."""
     if isinstance(answer, str | int | float):
         return True
@@ -264,7 +265,7 @@ def _has_json(answer: Any) -> bool:
     return True
 
 
-def _no_number(value: Any) -> float | None:
+def _non_finite_in(value: Any) -> float | None:
     """A NaN or an infinity in the value, at any depth."""
     if isinstance(value, float):
         return None if math.isfinite(value) else value
@@ -273,7 +274,7 @@ def _no_number(value: Any) -> float | None:
         inside = value.values()
     elif isinstance(value, (list, tuple)):
         inside = value
-    return next((found for each in inside if (found := _no_number(each)) is not None), None)
+    return next((found for each in inside if (found := _non_finite_in(each)) is not None), None)
 
 
 def _check_messages(messages: Any, where: str) -> None:
