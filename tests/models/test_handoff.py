@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from skillfit.errors import Exit, InputError
 from skillfit.models import Request, Usage, ask
 from skillfit.models.protocol import AnswerPending, Image, Message
-from skillfit.models.providers.handoff import Pending, _Form, pending, waiting
+from skillfit.models.providers.handoff import Pending, _Form, pending, pending_error
 from tests.models.clocks_and_meters import CappedMeter, InstantClock, to
 
 REQUEST = Request(
@@ -147,7 +147,7 @@ async def test_an_invalid_answer_is_reported_and_can_be_corrected(tmp_path, answ
         await model.complete(request)
     assert prompt.answer.name in caught.value.message
     assert problem in pending(tmp_path)[0].problem
-    assert problem in waiting(tmp_path).message
+    assert problem in pending_error(tmp_path).message
     prompt.answer.write_text('{"edits": []}')
     assert pending(tmp_path) == []
     assert (await model.complete(request)).text == '{"edits": []}'
@@ -161,7 +161,7 @@ async def test_an_answer_that_is_not_text_is_reported(tmp_path):
 
 def test_a_schema_of_several_kinds_of_object_is_not_checked():
     schema = TypeAdapter(Edit | Patch).json_schema()
-    assert _Form(schema).problem('{"anything": 1}') == ""
+    assert _Form(schema).is_filled_in('{"anything": 1}')
 
 
 async def test_a_plain_text_answer_needs_no_schema(tmp_path):

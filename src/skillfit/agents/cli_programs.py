@@ -259,8 +259,8 @@ class Reading:
 def read_output(description: Description, stdout: str, skill: str, usage_file: str = "") -> Reading:
     """Read the output of a program, and the usage file it wrote, if any.
 
-    The answer is what `answer` selects, else the last message, else (without any events) the whole
-    output.
+    The answer is the last text that `answer` selects. In a description without `answer` it is the
+    last message, and in one without `events` too the whole output.
     """
     events = list(_events(stdout))
     steps = list(_steps(description.events, events))

@@ -249,7 +249,7 @@ async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: 
     from skillfit.config.schema import BudgetSection
     from skillfit.models import Prices, connect
     from skillfit.models.protocol import AnswerPending
-    from skillfit.models.providers.handoff import waiting
+    from skillfit.models.providers.handoff import pending_error
     from skillfit.optimize.draft_tasks import draft_tasks
     from skillfit.run.budget import Budget, refuse_unpriced
     from skillfit.run.control import Interrupted
@@ -277,7 +277,7 @@ async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: 
             model, order.skill, count=order.count, about=order.about, besides=order.besides
         )
     except AnswerPending as first:
-        raise waiting(folder / HANDOFF) from first
+        raise pending_error(folder / HANDOFF) from first
     finally:
         budget.close()
         await client.close()

@@ -163,8 +163,8 @@ class Client:
                 return reply.with_usage(call.spent)
             except ModelError as error:
                 call.fail(error)
-            except SkillfitError as no_budget:
-                raise no_budget from call.unanswered()
+            except SkillfitError as error:  # of the budget, or a request that cannot be built
+                raise error from call.unanswered()
             self._prepare_retry(call)
 
     def _with_defaults(self, request: Request) -> Request:
@@ -309,6 +309,7 @@ class ModelCall:
         self.wait = 0.0  # seconds before the next attempt
 
     def fail(self, error: ModelError) -> None:
+        """Count a failed attempt. A request that is changed and sent again does not count."""
         error.usage = self.spent
         self.failure = error
         self.failures += policy_of(error).retry != "changed"

@@ -113,6 +113,7 @@ def paused() -> Iterator[None]:
 
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
+"""Makes the context in which a caller waits. The context may end the wait by raising."""
 
 START = 8  # slots
 LATEST = 40  # answers that are remembered
@@ -273,6 +274,9 @@ class Limiters:
         self._by_endpoint: dict[str, Limiter] = {}
 
     def of(self, endpoint: str, ceiling: int, start: int = START) -> Limiter:
+        """The limiter of an endpoint. `ceiling` and `start` count for the first caller, who creates
+        it.
+        """
         return self._by_endpoint.setdefault(endpoint, Limiter(ceiling, self.clock, start))
 
 

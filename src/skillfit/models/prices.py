@@ -1,8 +1,8 @@
 """What tokens cost, and the most a request can cost.
 
-Prices come from the run's own entries (`model.prices`), then from the offline table of the
-`genai-prices` package, then from the few rows in `prices.json`. A model that none of them has is
-unpriced: a budget in dollars is refused for it.
+Prices come from the config (`model.prices`), then from the few rows in `prices.json`, then from the
+offline table of the `genai-prices` package. A model that none of them has is unpriced: a budget in
+dollars is refused for it.
 """
 
 from __future__ import annotations
@@ -87,12 +87,14 @@ class Prices:
     """
 
     def __init__(self, overrides: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        self._own = {name: _own_price(name, row) for name, row in (overrides or {}).items()}
+        self._configured = {
+            name: _configured_price(name, row) for name, row in (overrides or {}).items()
+        }
         self._found: dict[str, Price | None] = {}
 
     def of(self, model_id: str) -> Price | None:
-        """The price of `provider/name`, None when unknown. Own entries may name the id or the name
-        alone.
+        """The price of `provider/name`, None when unknown. `model.prices` may name the id or the
+        name alone.
         """
         if model_id not in self._found:
             self._found[model_id] = self._find(model_id)
@@ -100,8 +102,8 @@ class Prices:
 
     def _find(self, model_id: str) -> Price | None:
         for key in (model_id, model_id.partition("/")[2]):
-            if key in self._own:
-                return self._own[key]
+            if key in self._configured:
+                return self._configured[key]
         known = find_provider(model_id)
         if known is not None and known.free:
             return FREE
@@ -126,9 +128,9 @@ class Prices:
 def context_window_of(model_id: str) -> int:
     """Tokens that fit in one request and its reply: of a known model, else a common size."""
     name, listed = _bare_name(model_id), _listed(model_id)
-    priced = _table().models.get(name)
-    own = _table().context_windows.get(name) or (priced.context if priced else None)
-    return int(own or (listed and listed.context_window) or DEFAULT_CONTEXT)
+    row = _table().models.get(name)
+    in_table = _table().context_windows.get(name) or (row.context if row else None)
+    return int(in_table or (listed and listed.context_window) or DEFAULT_CONTEXT)
 
 
 @cache
@@ -167,7 +169,7 @@ def full_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnPrice:
+class _TableRow:
     """Dollars per million tokens, and the context window in tokens."""
 
     input: float
@@ -176,20 +178,20 @@ class _OwnPrice:
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnTable:
+class _PriceTable:
     """prices.json: what genai-prices does not have."""
 
     note: str
     aliases: dict[str, str]
-    models: dict[str, _OwnPrice]
+    models: dict[str, _TableRow]
     context_windows: dict[str, int]
     image_tokens: dict[str, int]
 
 
 @cache
-def _table() -> _OwnTable:
+def _table() -> _PriceTable:
     data = resources.files("skillfit.models").joinpath("prices.json").read_bytes()
-    table: _OwnTable = TypeAdapter(_OwnTable).validate_json(data)
+    table: _PriceTable = TypeAdapter(_PriceTable).validate_json(data)
     return table
 
 
@@ -215,9 +217,9 @@ def _listed(model_id: str) -> ModelInfo | None:
 
 
 def _listed_price(model_id: str) -> Price | None:
-    own = _table().models.get(_bare_name(model_id))
-    if own:
-        return Price(own.input, own.output, own.input, own.input)
+    row = _table().models.get(_bare_name(model_id))
+    if row:
+        return Price(row.input, row.output, row.input, row.input)
     listed = _listed(model_id)
     if listed is None:
         return None
@@ -253,7 +255,7 @@ def _price_at(rates: _Rates, input_tokens: int) -> Price:
     )
 
 
-def _own_price(name: str, row: Mapping[str, float]) -> Price:
+def _configured_price(name: str, row: Mapping[str, float]) -> Price:
     """A price from the config. Numbers that are negative or not finite would void a budget."""
     unknown = sorted(set(row) - _FIELDS)
     if unknown or not {"input", "output"} <= set(row):

@@ -101,12 +101,14 @@ def _raise_error_inside(body: JsonObject, model_id: str) -> None:
         raise classify(500, body, {}, model_id)
     if isinstance(error, Mapping) and error:
         code = error.get("code")
-        status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(body)
+        status = code if isinstance(code, int) and 400 <= code < 600 else _assumed_status(body)
         raise classify(status, body, {}, model_id)
 
 
-def _status_of(body: JsonObject) -> int:
-    """A failed response of the Responses API is the server's fault; other errors name theirs."""
+def _assumed_status(body: JsonObject) -> int:
+    """The status of an error without a code: a failed response of the Responses API is the server's
+    fault, any other error that of the request.
+    """
     return 500 if body.get("status") == "failed" else 400
 
 

@@ -16,7 +16,7 @@ from skillfit.gate import LeakIndex, TextFilter
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
 from skillfit.models.failures import policy_of
 from skillfit.models.protocol import AnswerPending, ModelError
-from skillfit.models.providers.handoff import waiting
+from skillfit.models.providers.handoff import pending_error
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout import Executor, RolloutEngine
@@ -161,7 +161,7 @@ async def _open(
         try:
             yield models, engines
         except AnswerPending as first:
-            raise waiting(directory.path / HANDOFF) from first
+            raise pending_error(directory.path / HANDOFF) from first
 
 
 class _Models:

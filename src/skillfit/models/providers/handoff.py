@@ -58,7 +58,7 @@ def pending(folder: Path) -> list[Pending]:
     return found
 
 
-def waiting(folder: Path) -> AnswerPending:
+def pending_error(folder: Path) -> AnswerPending:
     """The error of a run that stops for answers: how many, where they go, what is wrong so far."""
     prompts = pending(folder)
     count = quantity(len(prompts), "prompt waits", "prompts wait")
@@ -147,12 +147,12 @@ class _Form:
             return ""
         return json.dumps(_empty_value(self._schema, self._schema), indent=2) + "\n"
 
-    def problem(self, text: str) -> str | None:
-        """What is wrong with an answer, empty when it can be used. None: it is no answer yet."""
+    def is_filled_in(self, text: str) -> bool:
+        """Whether the text is an answer. ValueError: what is wrong with it."""
         if not text.strip() or text.strip() == self.prefilled.strip():
-            return None
+            return False
         if self._schema is None:
-            return ""
+            return True
         first_problem = ""
         for candidate in json_candidates(text):
             try:
@@ -161,12 +161,12 @@ class _Form:
                 first_problem = first_problem or str(error)
                 continue
             if value == _empty_value(self._schema, self._schema):
-                return None
+                return False
             problem = next(_missing(value, self._schema, self._schema), "")
             if not problem:
-                return ""
+                return True
             first_problem = first_problem or problem
-        return first_problem or "There is no JSON in it."
+        raise ValueError(first_problem or "There is no JSON in it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +186,12 @@ def _read_answer(folder: Path, name: str, form: _Form) -> _Answer:
             continue
         try:
             text = path.read_text(encoding="utf-8")
+            if form.is_filled_in(text):
+                return _Answer(text.strip(), path)
         except UnicodeDecodeError:
             unusable = _Answer(path=path, problem="It is not UTF-8 text.")
-            continue
-        problem = form.problem(text)
-        if problem == "":
-            return _Answer(text.strip(), path)
-        if problem:
-            unusable = _Answer(path=path, problem=problem)
+        except ValueError as error:
+            unusable = _Answer(path=path, problem=str(error))
     return unusable
 
 

@@ -258,6 +258,9 @@ class Link:
     # Values as JSON
 
     def pack(self, value: Any) -> Any:
+        """The value in a form that JSON can hold. An object that has none is kept here, and its
+        number is sent.
+        """
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -321,6 +324,7 @@ class Link:
         return packed
 
     def unpack(self, packed: Any) -> Any:
+        """The value that the other process packed. A stand-in replaces an object that it kept."""
         if not isinstance(packed, dict):
             return packed
         if "int" in packed:
