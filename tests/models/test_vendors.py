@@ -93,6 +93,13 @@ def test_a_spec_can_name_the_variable_of_its_key():
         ("practice/agent", {"base_url": "https://x"}, "base_url"),
         ("local/m.gguf", {"base_url": "https://x"}, "base_url"),
         ("handoff", {"base_url": "https://x"}, "base_url"),
+        ("scripted/model.py:reply", {"base_url": "https://x"}, "base_url"),
+        ("scripted/model.py:reply", {"thinking": "on"}, "thinking"),
+        ("scripted/model.py:reply", {"options": {"seed": 3}}, "seed"),
+        ("scripted/model.py:reply", {"key_env": "MY_KEY"}, "key_env"),
+        ("scripted/model.py:reply", {"context_window": 900}, "context_window"),
+        ("practice/agent", {"key_env": "MY_KEY"}, "key_env"),
+        ("handoff", {"key_env": "MY_KEY"}, "key_env"),
     ],
 )
 def test_settings_without_effect_are_refused(id, spec, problem):

@@ -17,7 +17,10 @@ import skillfit
 from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
-from skillfit.models.registry import ModelSpec
+from skillfit.models import registry
+from skillfit.models.providers.openai_protocols import ChatProvider
+from skillfit.models.registry import ModelSpec, Setup, register_provider
+from skillfit.run.events import Warned
 from skillfit.sandbox.programs import ISOLATIONS
 from skillfit.training.estimate import estimate
 from skillfit.training.start import start
@@ -246,6 +249,32 @@ async def test_a_context_window_without_effect_is_refused(
     with pytest.raises(InputError, match=r"context_window has no effect"):
         await project.train(setting)
     assert not project.calls
+
+
+async def test_a_setting_that_an_earlier_version_accepted_is_a_warning_when_a_run_is_resumed(
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    refuses = False
+
+    def vendor(setup: Setup) -> ChatProvider:
+        if refuses:
+            setup.takes()
+        return ChatProvider(setup, base_url=project.server.url, key="key")
+
+    register_provider("vendor", vendor, about="a provider of the tests", free=True)
+    project = make_project()
+    agent = "model.agent={id: vendor/m, thinking: on}"
+    await project.train(agent, "budget.tokens=9000")
+    before = len(project.calls)
+    refuses = True
+    with pytest.raises(InputError, match="no `thinking` switch"):
+        await project.train(agent, run="new")
+    await project.train(agent)
+    assert len(project.calls) > before > 0
+    assert "vendor/m has no `thinking` switch." in {
+        warned.message for warned in project.events(Warned)
+    }
 
 
 async def test_a_missing_required_sandbox_stops_a_run_of_the_tools_agent(

@@ -148,34 +148,42 @@ class Setup:
     environ: Mapping[str, str] = field(repr=False)
     notice: Notice = field(repr=False)
     folder: Path | None = None  # where handoff prompts are written
+    resumed: bool = False  # the run was started before, maybe by an earlier version
 
     def takes(
         self,
         *options: str,
         thinking: bool = False,
         base_url: bool = True,
+        key_env: bool = True,
         context_window: bool = False,
     ) -> None:
-        """Refuse settings of the spec that this provider would ignore."""
-        unknown = sorted(set(self.spec.options) - set(options))
-        if unknown:
+        """Refuse settings of the spec that this provider would ignore. When a run is resumed they
+        are only reported: the version that started it may have accepted them.
+        """
+        spec, problems = self.spec, list[InputError]()
+        if unknown := sorted(set(spec.options) - set(options)):
             hint = f"Available: {', '.join(options)}." if options else "It has no options."
-            raise InputError(f"{self.spec.id} has no option `{unknown[0]}`.", hint=hint)
-        if self.spec.thinking != "default" and not thinking:
-            raise InputError(
-                f"{self.spec.id} has no `thinking` switch.",
-                hint="Use reasoning_effort, or leave it out.",
-            )
-        if self.spec.base_url and not base_url:
-            raise InputError(
-                f"{self.spec.id} has no address, so it takes no `base_url`.", hint="Leave it out."
-            )
-        if self.spec.context_window and self.role != "optimizer" and not context_window:
-            raise InputError(
+            problems.append(InputError(f"{spec.id} has no option `{unknown[0]}`.", hint=hint))
+        if spec.thinking != "default" and not thinking:
+            hint = "Use reasoning_effort, or leave it out."
+            problems.append(InputError(f"{spec.id} has no `thinking` switch.", hint=hint))
+        if spec.base_url and not base_url:
+            message = f"{spec.id} has no address, so it takes no `base_url`."
+            problems.append(InputError(message, hint="Leave it out."))
+        if spec.key_env and not key_env:
+            message = f"{spec.id} needs no key, so it takes no `key_env`."
+            problems.append(InputError(message, hint="Leave it out."))
+        if spec.context_window and self.role != "optimizer" and not context_window:
+            message = (
                 f"model.{self.role}.context_window has no effect: only the optimizer's prompts "
-                "are cut to fit a context window.",
-                hint="Leave it out.",
+                "are cut to fit a context window."
             )
+            problems.append(InputError(message, hint="Leave it out."))
+        for problem in problems:
+            if not self.resumed:
+                raise problem
+            self.notice(problem.message)
 
     def key(self, *usual: str, needed: bool) -> str:
         """The key, from the variable that the spec names or from one of the usual ones."""

@@ -73,7 +73,7 @@ def pending_error(folder: Path) -> AnswerPending:
 
 def handoff(setup: Setup) -> HandoffProvider:
     """The provider. A run gives it the folder."""
-    setup.takes(base_url=False)
+    setup.takes(base_url=False, key_env=False)
     if setup.folder is None:
         raise InputError(
             "A handoff model needs a folder for its prompts.",

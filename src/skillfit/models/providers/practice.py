@@ -3,7 +3,9 @@ which ask a Python function.
 
 Practice models are for learning skillfit, for trying a config in CI, and for tests. They are served
 by the OpenAI chat API on loopback, with one server per process. Everything around them (HTTP,
-journal, gate, report) is real, and the answers of the agent depend on the skill.
+journal, gate, report) is real, and the answers of the agent depend on the skill. `temperature`,
+`max_tokens` and `reasoning_effort` are sent to them and have no effect, so that a config of a real
+model can be tried with them.
 
 The agent follows the rules of a skill that it understands, and otherwise guesses. Anywhere in the
 skill it understands
@@ -423,7 +425,7 @@ _SECONDS = 0.02  # about the time of a call, so that progress is visible
 
 def practice(setup: Setup) -> ChatProvider:
     """`practice/agent` or `practice/optimizer`."""
-    setup.takes(base_url=False)
+    setup.takes(base_url=False, key_env=False)
     if setup.name not in _MODELS:
         raise InputError(
             f"There is no practice model {setup.name!r}.",
@@ -546,6 +548,7 @@ def scripted(setup: Setup) -> ScriptedModel:
     """The provider of `scripted/path.py:name`: the function of that name in that file. Whatever it
     raises is a failed call. A function that is not async runs in a thread.
     """
+    setup.takes(base_url=False, key_env=False)
     function = load_object(setup.name)
     if not callable(function):
         raise InputError(f"{setup.spec.id}: {setup.name} is not a function.")
