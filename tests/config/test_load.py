@@ -453,6 +453,28 @@ def test_a_scripted_model_is_relative_to_the_file_that_names_it(
     }
 
 
+def test_a_model_file_is_looked_for_in_the_current_folder_and_then_beside_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    models = (
+        "{agent: local/m.gguf, judge: {id: local/org/repo:m.gguf}, optimizer: {id: local/m.gguf}}"
+    )
+    path = write(tmp_path / "c.yaml", f"model: {models}\n")
+    write(tmp_path / "m.gguf", "")
+    found = {role: spec.id for role, spec in load_config(path).model.by_role().items()}
+    assert found == {
+        "agent": f"local/{tmp_path}/m.gguf",
+        "judge": "local/org/repo:m.gguf",
+        "optimizer": f"local/{tmp_path}/m.gguf",
+    }
+    write(here / "m.gguf", "")
+    agent = load_config(path).model.agent
+    assert agent is not None and agent.id == "local/m.gguf"
+
+
 def test_a_scripted_model_of_an_older_record_is_found_here_or_in_the_folder_of_its_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
-from skillfit.models.registry import SCRIPTED, names_cli_program
+from skillfit.models.registry import LOCAL, SCRIPTED, names_cli_program
 from skillfit.settings import setting_problems
 
 # Keys of earlier versions that no longer do anything.
@@ -78,8 +78,9 @@ def load_config(
     `env.tasks` names, then from the defaults.
 
     Relative paths of skill, tasks, graders, scripted models and run start in the folder of the file
-    that names them; in overrides, in the current folder. Warnings go to `warn`, by default to
-    Python's `warnings`.
+    that names them; in overrides, in the current folder. A relative `local/FILE.gguf` is looked for
+    in the current folder first, and then in that of the config. Warnings go to `warn`, by default
+    to Python's `warnings`.
     """
     settings = read_source(source)
     text_keys = {key.key for key in describe_keys() if key.type in ("str", "str | null")}
@@ -219,10 +220,29 @@ def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
         return resolved
 
     data |= map_paths(data, absolute)
+    _find_model_files(data, settings)
     env = data.get("env")
     if isinstance(env, dict) and env.get("tasks") and not env.get("folder"):
         # Where commands and Inspect tasks run: by default in the folder of the config.
         data["env"] = {**env, "folder": _absolute_path(".", settings.place("env.tasks"))}
+
+
+def _find_model_files(data: JsonObject, settings: PlacedSettings) -> None:
+    """Give a `local/FILE.gguf` its whole path where the current folder does not have the file and
+    the folder of the config does. Other ids stay as they are: an id is part of a run's identity.
+    """
+    model = data.get("model")
+    for role, spec in model.items() if isinstance(model, dict) else ():
+        is_mapping = isinstance(spec, dict)
+        model_id = str(spec.get("id", "") if is_mapping else spec)
+        provider, _, name = model_id.partition("/")
+        if provider != LOCAL or Path(name).expanduser().is_file():
+            continue
+        key = f"model.{role}.id" if is_mapping else f"model.{role}"
+        path = _absolute_path(name, settings.place(key))
+        if Path(path).is_file():
+            found = f"{LOCAL}/{path}"
+            data["model"] = {**data["model"], role: {**spec, "id": found} if is_mapping else found}
 
 
 def _place_in_folder(place: SettingPlace, env: Any) -> SettingPlace:

@@ -29,6 +29,7 @@ _SECRET = re.compile(
 )
 _HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
 SCRIPTED = "scripted"  # the provider of models that are functions of the user
+LOCAL = "local"  # the provider of models in GGUF files
 # Options of command-line programs that say where and how they run on this machine, not what they
 # do. They may change between two starts of one run.
 MACHINE_OPTIONS = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
@@ -405,7 +406,7 @@ register_provider(
     keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
 )
 register_provider(
-    "local",
+    LOCAL,
     f"{_PROVIDERS}.openai_protocols:local",
     about="a GGUF file in this process",
     check=f"{_PROVIDERS}.openai_protocols:local_readiness",
