@@ -239,7 +239,7 @@ def _problem_of(method: Any, expected: Callable[..., Any], needs_self: bool) -> 
         return ""
     instance = [None] if needs_self else []
     called_with = f"takes {signature}, and is called with ({', '.join([*names, *by_name])})"
-    if not takes(method, *instance, *names, **dict.fromkeys(by_name)):
+    if not can_be_called_with(method, *instance, *names, **dict.fromkeys(by_name)):
         return called_with
     own = list(signature.parameters)[len(instance) :]
     if any(name in own and own.index(name) != at for at, name in enumerate(names)):
@@ -266,7 +266,7 @@ def call_factory(
     in its code become an `InputError`.
     """
     for given in (arguments, ()):
-        if takes(make, *given):
+        if can_be_called_with(make, *given):
             break
     else:
         types = ", ".join(type(argument).__name__ for argument in arguments)
@@ -289,7 +289,7 @@ def call_factory(
         ) from error
 
 
-def takes(make: Callable[..., Any], *arguments: Any, **named: Any) -> bool:
+def can_be_called_with(make: Callable[..., Any], *arguments: Any, **named: Any) -> bool:
     """Whether a class or function can be called with these arguments."""
     try:
         inspect.signature(make).bind(*arguments, **named)

@@ -175,10 +175,10 @@ def test_a_missing_login_is_an_error_at_the_start(fake: StandIn) -> None:
 
 def test_gemini_is_configured_to_use_the_login(fake: StandIn) -> None:
     from skillfit.agents.agent import Workspace
-    from skillfit.agents.cli_agent import command_line
+    from skillfit.agents.cli_agent import configured_program
 
     def auth(**options: Any) -> str:
-        command = command_line(ModelSpec(id="cli/gemini", options=options))
+        command = configured_program(ModelSpec(id="cli/gemini", options=options))
         return command.values(Workspace(Path()))["auth"]
 
     assert auth() == "gemini-api-key"

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from skillfit.config.schema import TrainSection
 from skillfit.errors import Exit, InfrastructureError
-from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, NetworkFailed, NoReply
+from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, NetworkFailed, NotAReply
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
@@ -278,7 +278,7 @@ async def test_an_address_without_a_model_ends_the_run_at_the_probe(
     make_project: MakeProject, page: Response
 ) -> None:
     project = make_project(script=lambda call: page)
-    with pytest.raises(NoReply):
+    with pytest.raises(NotAReply):
         await project.train()
     assert {call.stage for call in project.calls} == {"probe"} and len(project.calls) <= 3
     assert_nothing_was_scored(project)

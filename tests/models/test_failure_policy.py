@@ -29,7 +29,6 @@ from skillfit.models.failures import (
     why_stop,
 )
 from skillfit.models.protocol import (
-    Adapted,
     AuthFailed,
     BadReply,
     BadRequest,
@@ -37,9 +36,10 @@ from skillfit.models.protocol import (
     CutOff,
     ModelError,
     NetworkFailed,
-    NoReply,
+    NotAReply,
     NotReached,
     Overloaded,
+    ParameterDropped,
     QuotaExhausted,
     RateLimited,
     Refused,
@@ -257,7 +257,7 @@ def test_every_kind_of_check_of_a_failures_class_is_found(code):
 
 def test_a_probe_passes_only_when_a_model_answered():
     assert policy_of(BadReply("empty")).answered and policy_of(CutOff("long")).answered
-    others = (NoReply("a web page"), Refused("no"), AuthFailed("bad key"), NetworkFailed("reset"))
+    others = (NotAReply("a web page"), Refused("no"), AuthFailed("bad key"), NetworkFailed("reset"))
     assert not any(policy_of(failure).answered for failure in others)
 
 
@@ -312,7 +312,7 @@ def test_a_call_is_retried_as_often_as_the_policy_and_the_model_allow():
     assert repeats(BadReply("empty"), 5) == 2
     assert repeats(BadReply("empty"), 1) == 1
     assert repeats(Refused("no"), 5) == repeats(BadRequest("no such model"), 5) == 0
-    assert repeats(Adapted("left out"), 0) == 50  # the request changes each time
+    assert repeats(ParameterDropped("left out"), 0) == 50  # the request changes each time
     assert repeats(TaskFailure("search", "busy"), None) == 2
     assert repeats(TaskFailure("grader", "KeyError"), None) == 0
 

@@ -27,7 +27,7 @@ from skillfit.models.protocol import (
     BadReply,
     BadRequest,
     NetworkFailed,
-    NoReply,
+    NotAReply,
     NotReached,
     RateLimited,
 )
@@ -333,7 +333,7 @@ async def test_an_endless_reply_is_aborted_and_charged_in_full():
     meter = CappedMeter()
     with (
         RawServer(lambda number: endless("200 OK", b"[" * 65536)) as server,
-        pytest.raises(NoReply, match="more than 8 MB"),
+        pytest.raises(NotAReply, match="more than 8 MB"),
     ):
         await to(server.url, retries=1, meter=meter).complete(say("x"))
     assert server.requests == 2
@@ -383,7 +383,7 @@ async def test_an_unrequested_compressed_reply_is_read():
 async def test_a_decompression_bomb_does_not_exhaust_memory(encoding, body, problem):
     with (
         RawServer(lambda number: compressed(encoding, body)) as server,
-        pytest.raises(NoReply, match=problem),
+        pytest.raises(NotAReply, match=problem),
     ):
         await to(server.url, retries=0).complete(say("x"))
 
@@ -408,7 +408,7 @@ async def test_an_endless_compressed_reply_is_aborted(start, piece):
 
     with (
         RawServer(lambda number: answer()) as server,
-        pytest.raises(NoReply, match="more than 8 MB"),
+        pytest.raises(NotAReply, match="more than 8 MB"),
     ):
         await to(server.url, retries=0, timeout=30).complete(say("x"))
 

@@ -12,7 +12,7 @@ from skillfit.models.protocol import (
     BadReply,
     Message,
     ModelError,
-    NoReply,
+    NotAReply,
     Overloaded,
     RateLimited,
     Reply,
@@ -150,7 +150,7 @@ WRONG = [
 @pytest.mark.parametrize(("protocol", "usage"), WRONG, ids=str)
 async def test_invalid_usage_is_a_failure_charged_in_full(protocol, usage):
     meter = CappedMeter()
-    with pytest.raises(NoReply):
+    with pytest.raises(NotAReply):
         await answered(protocol, whole(protocol) | {"usage": reported(protocol, usage)}, meter)
     assert meter.settled == meter.bounds
 
@@ -228,6 +228,6 @@ async def test_invalid_tool_arguments_are_sent_back_as_an_object():
 async def test_a_failure_does_not_quote_the_reply():
     key = "planted-key-0123456789"
     body = whole("chat") | {"choices": [{"message": {"content": {key: key}}}]}
-    with ChatServer(lambda call: JSONResponse(body)) as server, pytest.raises(NoReply) as caught:
+    with ChatServer(lambda call: JSONResponse(body)) as server, pytest.raises(NotAReply) as caught:
         await to(server.url, retries=0, environ={"OPENAI_API_KEY": key}).complete(say("x"))
     assert key not in str(caught.value)

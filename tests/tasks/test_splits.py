@@ -360,10 +360,10 @@ def test_copies_that_leave_no_selection_items_are_reported_with_a_hint() -> None
 
 def test_copies_that_make_a_split_much_smaller_are_reported() -> None:
     splits = split_items(copies(10, others=3), SplitSection())
-    assert "have 10/3/0 items instead of 5/5/3" in splits.kept_together
-    assert "10 of 13 items" in splits.kept_together
+    assert "have 10/3/0 items instead of 5/5/3" in splits.small_split_warning
+    assert "10 of 13 items" in splits.small_split_warning
     assert not any("nearly the same" in warning for warning in splits.warnings)
 
 
 def test_a_few_copies_that_fit_their_split_are_not_reported() -> None:
-    assert split_items(copies(3, others=17), SplitSection()).kept_together == ""
+    assert split_items(copies(3, others=17), SplitSection()).small_split_warning == ""

@@ -17,7 +17,7 @@ from skillfit.agents.agent import (
     as_agent,
     load_agent,
 )
-from skillfit.agents.cli_agent import CliAgent, command_line
+from skillfit.agents.cli_agent import CliAgent, configured_program
 from skillfit.agents.tools import ToolsAgent
 from skillfit.config.schema import AgentSection, agent_kind
 from skillfit.errors import InputError
@@ -65,12 +65,12 @@ def build_agent(
             network=env.network == "on",
             sandbox=env.sandbox,
         )
-    isolated = env.sandbox != "auto"
+    sets_sandbox = env.sandbox != "auto"
     _refuse(
         "the chat agent",
-        {"corpus": corpus is not None, "network": env.network != "auto", "sandbox": isolated},
+        {"corpus": corpus is not None, "network": env.network != "auto", "sandbox": sets_sandbox},
         hint="Leave it out. The code grader has its own setting: env.grader: {code: {sandbox: …}}."
-        if isolated
+        if sets_sandbox
         else "Leave it out.",
     )
     return ChatAgent(
@@ -92,7 +92,7 @@ def _cli_agent(
             f"env.agent is cli, but the agent's model is {spec.id}.",
             hint="Name the program: cli/claude, cli/codex, …",
         )
-    command = command_line(spec, environ, sandbox)
+    command = configured_program(spec, environ, sandbox)
     command.check()
     return CliAgent(command, corpus)
 

@@ -2,7 +2,7 @@
 
 It can be the agent (`CliAgent`): it discovers the skill, and the item is its prompt. It can also be
 a plain model without tools (`CliProvider`), for example `model.optimizer: cli/claude`: the messages
-become one prompt, and the program's answer is the reply. `CommandLine` runs the program for both.
+become one prompt, and the program's answer is the reply. `ConfiguredProgram` runs it for both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from skillfit.agents.agent import (
 )
 from skillfit.agents.cli_programs import (
     Arguments,
-    Description,
-    Reading,
+    ProgramDescription,
+    ProgramOutput,
     arguments,
     failure_of,
     fill,
@@ -60,7 +60,7 @@ from skillfit.skill.document import folder_name
 from skillfit.tasks.item import Attempt, Item, Reported
 
 # Options of every program, besides those in its description.
-OWN_OPTIONS = (
+COMMON_OPTIONS = (
     "file",
     "program",
     "login",
@@ -73,7 +73,7 @@ OWN_OPTIONS = (
 )
 _SLOTS = 4  # programs running at the same time, when one is used as a model
 _PROGRAM_FOLDERS = ("bin", "sbin", "shims")  # folders of PATH that the program may look into
-_LONGEST = 86_400.0  # seconds; the caller ends the program long before, by cancelling
+_TIME_LIMIT = 86_400.0  # seconds; the caller ends the program long before, by cancelling
 _MAX_OUTPUT = 64 << 20
 _MAX_USAGE_FILE = 1 << 20
 _TOKEN = re.compile(r"[\w.\-]{20,}")
@@ -88,7 +88,7 @@ class CliAgent(BaseAgent):
 
     recorded: ClassVar[bool] = False
 
-    command: CommandLine
+    command: ConfiguredProgram
     corpus: Path | None = None
 
     @property
@@ -119,16 +119,16 @@ class CliAgent(BaseAgent):
                 max_usd=context.max_usd,
             )
             workspace.leave_only_work()
-        reading = done.reading
-        steps = reading.steps
+        output = done.output
+        steps = output.steps
         if not self.command.spec.options.get("trace", True):
             steps = tuple(step for step in steps if step.kind == "message")[-1:]
         return Attempt(
-            reading.answer or "",
+            output.answer or "",
             steps,
             str(workspace.work),
-            reading.skill_read,
-            reading.usage,
+            output.skill_read,
+            output.usage,
             isolation=done.isolation,
         )
 
@@ -188,7 +188,7 @@ def install(skill: Skill, workspace: Workspace, folder: str) -> str:
 class CliProvider:
     """Each request is one run of the program in an empty folder with its own HOME."""
 
-    command: CommandLine
+    command: ConfiguredProgram
     endpoint: str
     slots: int | None
     context_window: int | None = None  # known from the model's name, or not at all
@@ -210,8 +210,8 @@ class CliProvider:
         finally:
             workspace.remove()
         return Reply(
-            done.reading.answer or "",
-            usage=done.reading.usage,
+            done.output.answer or "",
+            usage=done.output.usage,
             model=self.command.model or self.command.description.name,
         )
 
@@ -232,7 +232,7 @@ def _as_text(message: Message) -> str:
 
 def make_provider(setup: Setup) -> Provider:
     """The provider of `cli/…` models."""
-    command = command_line(setup.spec, setup.environ)
+    command = configured_program(setup.spec, setup.environ)
     if not command.description.model_argv:
         raise InputError(
             f"{setup.spec.id} cannot serve as a model.", hint="Its description has no model_argv."
@@ -242,27 +242,28 @@ def make_provider(setup: Setup) -> Provider:
     return CliProvider(command, f"cli/{command.description.name}", slots)
 
 
+def _description_of(spec: ModelSpec) -> ProgramDescription:
+    name = spec.id.removeprefix("cli/").partition("/")[0]
+    return load_description(str(spec.options.get("file", name)))
+
+
 def described_program(spec: ModelSpec) -> PartDescription:
     """The description of the program that a spec names, for the run's identity: editing the user's
     own description file makes another run. Where the program is installed does not matter.
     """
-    name = spec.id.removeprefix("cli/").partition("/")[0]
-    description = load_description(str(spec.options.get("file", name)))
+    description = _description_of(spec)
     fields = description.model_dump(mode="json", exclude_defaults=True)
     return fields | {"program": Path(description.program).name}
 
 
-def command_line(
+def configured_program(
     spec: ModelSpec, environ: Mapping[str, str] | None = None, sandbox: SandboxMode = "auto"
-) -> CommandLine:
-    """The command line for a `cli/NAME[/MODEL]` spec. Settings that the program would never see
-    are refused.
-    """
-    name, _, model = spec.id.removeprefix("cli/").partition("/")
-    description = load_description(str(spec.options.get("file", name)))
-    unknown = sorted(set(spec.options) - set(OWN_OPTIONS) - set(description.options))
+) -> ConfiguredProgram:
+    """The program of a `cli/NAME[/MODEL]` spec. Settings that it would never see are refused."""
+    description, model = _description_of(spec), spec.id.removeprefix("cli/").partition("/")[2]
+    unknown = sorted(set(spec.options) - set(COMMON_OPTIONS) - set(description.options))
     if unknown:
-        known = ", ".join(sorted([*OWN_OPTIONS, *description.options]))
+        known = ", ".join(sorted([*COMMON_OPTIONS, *description.options]))
         raise InputError(
             f"cli/{description.name} has no option {', '.join(unknown)}.",
             hint=f"Available: {known}.",
@@ -286,25 +287,25 @@ def command_line(
         raise InputError(
             f"cli/{description.name} does not support {', '.join(refused)}.", hint="Leave it out."
         )
-    return CommandLine(description, spec, model, environ, sandbox)
+    return ConfiguredProgram(description, spec, model, environ, sandbox)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
     """One run of the program that gave an answer."""
 
-    reading: Reading
+    output: ProgramOutput
     isolation: str
 
 
 @dataclass(frozen=True)
-class CommandLine:
+class ConfiguredProgram:
     """A described program with the user's settings for it.
 
     Keys are read from the environment when the program is started.
     """
 
-    description: Description
+    description: ProgramDescription
     spec: ModelSpec
     model: str = ""
     environ: Mapping[str, str] | None = field(default=None, repr=False)  # None: os.environ
@@ -351,7 +352,7 @@ class CommandLine:
             done = await run_sandboxed(
                 [self.program(), *arguments(argv, values)],
                 cwd=workspace.work,
-                timeout=_LONGEST,
+                timeout=_TIME_LIMIT,
                 env=self.environment(workspace, values, login),
                 access=self._access(workspace, login),
                 stdin=stdin,
@@ -374,9 +375,9 @@ class CommandLine:
         isolation: Isolation = NO_ISOLATION,
     ) -> dict[str, str]:
         """The values of the description's $variables in one run."""
-        mine = self.description
-        defaults = mine.options | (mine.login_options if self._uses_login else {})
-        defaults |= mine.landlock_options if "landlock" in isolation.name else {}
+        description = self.description
+        defaults = description.options | (description.login_options if self._uses_login else {})
+        defaults |= description.landlock_options if "landlock" in isolation.name else {}
         own = {name: str(self.spec.options.get(name, value)) for name, value in defaults.items()}
         limits = [float(own["max_usd"])] if own.get("max_usd") else []
         limits += [] if max_usd is None else [max_usd]
@@ -396,25 +397,25 @@ class CommandLine:
         self, workspace: Workspace, values: Mapping[str, str], login: Login | None = None
     ) -> dict[str, str]:
         """The program's environment: of ours only PATH, its own variables, and `options.env`."""
-        mine, parent = self.description, self._environ
+        description, parent = self.description, self._environ
         env = {
             "HOME": str(workspace.home),
             "TMPDIR": str(workspace.temporary),
             "LANG": "C.UTF-8",
             "PATH": os.defpath,
         }
-        kept = ("PATH", *mine.keys, *mine.keep, *self.spec.options.get("env", ()))
+        kept = ("PATH", *description.keys, *description.keep, *self.spec.options.get("env", ()))
         env |= {name: parent[name] for name in kept if name in parent}
         if self.spec.key_env:
             if not parent.get(self.spec.key_env):
                 raise AuthFailed(
                     f"{self.spec.key_env} is not set.",
-                    hint=f"Export the key {mine.name} should use under that name.",
+                    hint=f"Export the key {description.name} should use under that name.",
                 )
-            env[mine.keys[0]] = parent[self.spec.key_env]
-        for name in mine.keys:
+            env[description.keys[0]] = parent[self.spec.key_env]
+        for name in description.keys:
             remember_secret(env.get(name, ""))
-        for name, text in mine.env.items():
+        for name, text in description.env.items():
             if (value := fill(text, values)) is not None:
                 env[name] = value
         return env | (login.environment() if login is not None else {})
@@ -482,28 +483,28 @@ class CommandLine:
             network=True,
         )
 
-    def _read(self, done: ProcessResult, skill: str, usage_file: Path) -> Reading:
+    def _read(self, done: ProcessResult, skill: str, usage_file: Path) -> ProgramOutput:
         reported = _written_by_program(usage_file)
-        reading = read_output(self.description, redact(done.stdout), skill, reported)
-        if not reading.error and done.code == 0 and reading.answer is not None:
-            return reading
+        output = read_output(self.description, redact(done.stdout), skill, reported)
+        if not output.error and done.code == 0 and output.answer is not None:
+            return output
         # When there are steps, stdout holds what tools printed: nothing of the program itself.
-        output = done.stderr.strip() or ("" if reading.steps else done.stdout)
-        usage = reading.usage if reading.usage.tokens else Usage(calls=1, usd=reading.usage.usd)
+        printed = done.stderr.strip() or ("" if output.steps else done.stdout)
+        usage = output.usage if output.usage.tokens else Usage(calls=1, usd=output.usage.usd)
         raise failure_of(
             self.description,
             done.code,
-            reading.error or redact(output),
+            output.error or redact(printed),
             usage,
             auth_hint=self._auth_hint(),
         )
 
     def _auth_hint(self) -> str:
-        mine = self.description
-        keys = " or ".join(mine.keys)
+        description = self.description
+        keys = " or ".join(description.keys)
         if self._uses_login:
-            return f"Start {mine.program} yourself and log in again."
-        if mine.login:
+            return f"Start {description.program} yourself and log in again."
+        if description.login:
             return f"Export {keys}, or set options: {{login: true}} to use your own login."
         return f"Export {keys}."
 
@@ -520,11 +521,11 @@ class CommandLine:
         if self._uses_login:
             self._login()
             return
-        mine, options = self.description, self.spec.options
-        names = (self.spec.key_env,) if self.spec.key_env else mine.keys
+        description, options = self.description, self.spec.options
+        names = (self.spec.key_env,) if self.spec.key_env else description.keys
         has_key = any(self._environ.get(name) for name in names if name)
         # Other variables may make it sign in in another way (a cloud account, for example).
-        if mine.needs_key and not has_key and not options.get("env"):
+        if description.needs_key and not has_key and not options.get("env"):
             raise AuthFailed(f"No key for {self.spec.id}.", hint=self._auth_hint())
 
 
@@ -559,7 +560,7 @@ class Login:
     contents: tuple[bytes, ...]  # of the files, at the start
 
     @classmethod
-    def find(cls, description: Description, user_home: Path) -> Login:
+    def find(cls, description: ProgramDescription, user_home: Path) -> Login:
         """The login on this machine. Its tokens are hidden in all output from now on."""
         names = tuple(name for name in description.login if (user_home / name).is_file())
         if not names:

@@ -90,7 +90,7 @@ class UsagePick(DescriptionPart):
     usd: str = ""
 
 
-class Description(DescriptionPart):
+class ProgramDescription(DescriptionPart):
     """Everything skillfit knows about a coding-agent program."""
 
     name: str
@@ -200,7 +200,7 @@ def readiness(environ: Mapping[str, str]) -> Readiness:
     return Readiness(False, f"none of {', '.join(names)} is installed")
 
 
-def load_description(name: str) -> Description:
+def load_description(name: str) -> ProgramDescription:
     """A built-in description by name, or the one in the file at this path."""
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     path = Path(name) if is_path else DESCRIPTIONS / f"{name}.yaml"
@@ -214,16 +214,18 @@ def load_description(name: str) -> Description:
 
 
 @cache
-def _read(path: Path, version: int) -> Description:
+def _read(path: Path, version: int) -> ProgramDescription:
     """`version` makes a changed file load again."""
     data: Any = None
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        description = Description.model_validate(data)
+        description = ProgramDescription.model_validate(data)
     except (ValidationError, yaml.YAMLError) as error:
         problem = str(error)
         if isinstance(error, ValidationError):
-            problem = " ".join(one.sentence for one in setting_problems(error, Description, data))
+            problem = " ".join(
+                one.sentence for one in setting_problems(error, ProgramDescription, data)
+            )
         raise InputError(
             f"{path} does not describe a command-line agent: {problem}",
             hint=f"The files in {DESCRIPTIONS} show the keys.",
@@ -246,7 +248,7 @@ _MOST_USD = 1_000_000.0  # no run of a program costs this much
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ProgramOutput:
     """What the output of one run says."""
 
     answer: str | None
@@ -256,7 +258,9 @@ class Reading:
     skill_read: bool | None  # None: unknown
 
 
-def read_output(description: Description, stdout: str, skill: str, usage_file: str = "") -> Reading:
+def read_output(
+    description: ProgramDescription, stdout: str, skill: str, usage_file: str = ""
+) -> ProgramOutput:
     """Read the output of a program, and the usage file it wrote, if any.
 
     The answer is the last text that `answer` selects. In a description without `answer` it is the
@@ -266,7 +270,7 @@ def read_output(description: Description, stdout: str, skill: str, usage_file: s
     steps = list(_steps(description.events, events))
     errors = list(_texts(description.error, events))
     counted = [*events, *_events(usage_file)]
-    return Reading(
+    return ProgramOutput(
         answer=_answer(description, events, steps, stdout.strip()),
         error=errors[-1] if errors else "",
         steps=tuple(replace(step, text=head_and_tail(step.text, STEP_TEXT)) for step in steps),
@@ -276,7 +280,7 @@ def read_output(description: Description, stdout: str, skill: str, usage_file: s
 
 
 def _answer(
-    description: Description,
+    description: ProgramDescription,
     events: Sequence[ProgramEvent],
     steps: Sequence[TrajectoryStep],
     output: str,
@@ -466,7 +470,7 @@ _PATTERNS: Mapping[FailureKind, tuple[str, ...]] = {
 
 
 def failure_of(
-    description: Description, code: int | None, text: str, usage: Usage, *, auth_hint: str
+    description: ProgramDescription, code: int | None, text: str, usage: Usage, *, auth_hint: str
 ) -> ModelError:
     """The typed failure for a program that ended with this exit code and error text."""
     text = last_part(text.strip(), _SHOWN) or "it printed no error"
@@ -481,7 +485,7 @@ def failure_of(
     return make_failure(kind, message, usage=usage, hint=auth_hint if kind == "auth" else "")
 
 
-def _kind(description: Description, text: str) -> FailureKind | None:
+def _kind(description: ProgramDescription, text: str) -> FailureKind | None:
     for kind, general in _PATTERNS.items():
         for pattern in (*description.failures.get(kind, ()), *general):
             if re.search(pattern, text, re.IGNORECASE | re.MULTILINE):

@@ -482,7 +482,7 @@ def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, f
                 continue
             hard = rollout.hard
             if hard is not None and rollout.phase == "ship" and second_grader:
-                hard = _by_trained(details, rollout)
+                hard = _by_training_grader(details, rollout)
             if hard is not None:
                 phases[rollout.phase][rollout.item].append(hard)
     measured = next((phases[phase] for phase in _LATEST_FIRST if phases[phase]), None)
@@ -493,7 +493,7 @@ def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, f
     return {item: mean(scores) for item, scores in sorted(measured.items())}
 
 
-def _by_trained(details: RunDetails, rollout: RolloutFinished) -> float | None:
+def _by_training_grader(details: RunDetails, rollout: RolloutFinished) -> float | None:
     """What the grader trained on, which `verify` grades with, gave a rollout that the ship grader
     scored.
     """

@@ -191,8 +191,8 @@ def config_inputs(
     with collector_paused():
         inputs = read_inputs(load_config(config, overrides or (), warn=warn), training=training)
         gc.freeze()  # the items stay until the end: the collector need never search them
-    if training and inputs.task.splits.kept_together:
-        warn(inputs.task.splits.kept_together)
+    if training and inputs.task.splits.small_split_warning:
+        warn(inputs.task.splits.small_split_warning)
     return inputs
 
 

@@ -20,7 +20,6 @@ from typing import Any, Literal
 from skillfit.errors import TaskFailure
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import (
-    Adapted,
     AuthFailed,
     BadReply,
     BadRequest,
@@ -28,9 +27,10 @@ from skillfit.models.protocol import (
     CutOff,
     ModelError,
     NetworkFailed,
-    NoReply,
+    NotAReply,
     NotReached,
     Overloaded,
+    ParameterDropped,
     QuotaExhausted,
     RateLimited,
     Refused,
@@ -120,9 +120,9 @@ POLICIES: Mapping[str, Policy] = {
 }
 # Failures that are treated differently from others of their kind.
 _BY_CLASS: Mapping[type[ModelError], Policy] = {
-    Adapted: Policy("changed"),
+    ParameterDropped: Policy("changed"),
     NotReached: replace(_NETWORK, billed="nothing"),
-    NoReply: replace(POLICIES["bad_reply"], answered=False),
+    NotAReply: replace(POLICIES["bad_reply"], answered=False),
 }
 # Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the
 # gate must see them.
@@ -318,14 +318,14 @@ def classify_service(kind: str, status: int, message: str, *, hint: str = "") ->
 
 def read_json(text: str, content_type: str, where: str) -> JsonObject:
     """The object in the body of a 200 answer. Raises `NetworkFailed` for a body that is cut off
-    and `NoReply` for one that is not a JSON object.
+    and `NotAReply` for one that is not a JSON object.
     """
     try:
         body = parse_json(text)
     except ValueError as error:
         shown = one_line(text, _MAX_SAID)
         if "json" not in content_type:
-            raise NoReply(
+            raise NotAReply(
                 redact(f"{where} answered with {content_type or 'something'}: {shown}"),
                 hint="Check the base_url: it usually ends in /v1.",
                 usage=Usage(calls=1),
@@ -334,12 +334,12 @@ def read_json(text: str, content_type: str, where: str) -> JsonObject:
             raise NetworkFailed(
                 f"The answer of {where} broke off after {len(text)} characters."
             ) from error
-        raise NoReply(
+        raise NotAReply(
             redact(f"{where} answered with JSON that cannot be read ({error}): {shown}")
         ) from error
     if not isinstance(body, dict):
         shown = one_line(text, _MAX_SAID)
-        raise NoReply(redact(f"{where} answered with JSON that is no reply: {shown}"))
+        raise NotAReply(redact(f"{where} answered with JSON that is no reply: {shown}"))
     return body
 
 

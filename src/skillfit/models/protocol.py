@@ -262,7 +262,7 @@ class BadRequest(ModelError):
     kind = "config"
 
 
-class Adapted(BadRequest):
+class ParameterDropped(BadRequest):
     """The endpoint rejected an optional parameter. The provider leaves it out from now on, so the
     call can be repeated at once.
     """
@@ -282,7 +282,7 @@ class CutOff(BadReply):
     kind = "cut_off"
 
 
-class NoReply(BadReply):
+class NotAReply(BadReply):
     """The answer is not a model's reply at all: the address may be wrong."""
 
 

@@ -1,8 +1,8 @@
 """Requests and replies on the wire: the OpenAI chat API, which most servers speak, and the checks
 that replies of all protocols pass before anything else uses or records them.
 
-Each protocol describes its reply as a `WireModel`. An answer that does not fit is a `NoReply`: the
-call failed, is retried like other failures, and counts with the most it can have cost.
+Each protocol describes its reply as a `WireModel`. An answer that does not fit is a `NotAReply`:
+the call failed, is retried like other failures, and counts with the most it can have cost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from skillfit.models.protocol import (
     FinishReason,
     Image,
     Message,
-    NoReply,
+    NotAReply,
     Reply,
     Request,
     ToolCall,
@@ -88,7 +88,7 @@ def read_reply(form: type[W], body: JsonObject, model_id: str) -> W:
             f"{'.'.join(map(str, problem['loc']))[:_MAX_NAME] or 'reply'}: {problem['msg']}"
             for problem in problems[:_MAX_PROBLEMS]
         ]
-        raise NoReply(
+        raise NotAReply(
             f"{model_id} sent a reply that cannot be read: {'; '.join(named)}."
         ) from error
 

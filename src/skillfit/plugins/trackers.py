@@ -17,7 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol, cast
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.extensions import JsonValue, call_factory, find_extension, name_of, takes
+from skillfit.extensions import (
+    JsonValue,
+    call_factory,
+    can_be_called_with,
+    find_extension,
+    name_of,
+)
 from skillfit.plain_text import shorten
 from skillfit.run.events import (
     EvaluationFinished,
@@ -85,7 +91,7 @@ def _divided(spec: str) -> tuple[str, str]:
 
 def _tracker(found: object, name: str, where: str, run: Path) -> Tracker:
     """What is called with events: `found` itself, or what the class or function makes."""
-    if isinstance(found, type) or (callable(found) and takes(found, where, run)):
+    if isinstance(found, type) or (callable(found) and can_be_called_with(found, where, run)):
         found = call_factory("tracker", found, (where, run), name)
     if not callable(found):
         raise InputError(

@@ -25,7 +25,7 @@ from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
 Reported = Literal["tokens", "usd"]  # what an attempt says about its usage
-_LOOKED_AT = 500  # items whose row is read to find drafts; a file of drafts is small
+_ROWS_SEARCHED = 500  # items whose row is read to find drafts; a file of drafts is small
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def without_placement(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def count_unreviewed(items: Sequence[Item]) -> int:
     """How many of the first items are drafts that no person has reviewed: their row says so."""
-    return sum(item.content().get("reviewed") is False for item in items[:_LOOKED_AT])
+    return sum(item.content().get("reviewed") is False for item in items[:_ROWS_SEARCHED])
 
 
 def weights_of(items: Iterable[Item]) -> dict[str, float]:
@@ -316,7 +316,7 @@ class Attempt:
     skill_read: bool | None = None  # None: unknown
     usage: Usage = field(default_factory=Usage)
     isolation: str = ""  # how the programs of the agent were isolated; empty: it ran none
-    bare: bool = False  # the answer is a gold answer being checked: graders do not extract from it
+    bare: bool = False  # nothing but the answer, as gold answers are: graders extract nothing
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answer", without_surrogates(self.answer))

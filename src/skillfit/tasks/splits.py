@@ -48,6 +48,7 @@ SPLIT_NAMES: Mapping[str, Split] = {
 # default ratio.
 MIN_SELECTION = 4
 _SHOWN_DUPLICATES = 4  # ids of one group in a message
+_SHOWN_GROUPS = 10
 _APART = (
     "Add items that differ or make the texts differ. To divide them nevertheless, set "
     "env.split_method: shuffle and env.allow_duplicates: true."
@@ -57,8 +58,9 @@ _APART = (
 @dataclass(frozen=True, slots=True)
 class Splits:
     """The three splits. `fit_only`: selection is the train split again, so the result of training
-    is unverified. `warnings` are sentences for the user, which a run records. `kept_together`:
-    that near-duplicates made a split much smaller than wanted, and what to do; usually empty.
+    is unverified. `warnings` are sentences for the user, which a run records. The command line also
+    shows `small_split_warning`: that near-duplicates made a split much smaller than wanted, and
+    what to do; usually empty.
     """
 
     train: tuple[Item, ...]
@@ -66,7 +68,7 @@ class Splits:
     test: tuple[Item, ...]
     fit_only: bool = False
     warnings: tuple[str, ...] = ()
-    kept_together: str = ""
+    small_split_warning: str = ""
 
 
 def split_named(name: Any, *others: str) -> Split:
@@ -97,19 +99,19 @@ def split_items(
     together = ""
     if _use_given(items, settings):
         divided = {name: [item for item in items if item.split == name] for name in SPLITS}
-        warnings += _duplicates(divided, settings, whole_rows)
+        warnings += _check_duplicates(divided, settings, whole_rows)
     elif settings.split_method == "shuffle":
         divided = _shuffled(items, settings.ratio, settings.split_seed)
-        warnings += _duplicates(divided, settings, whole_rows)
+        warnings += _check_duplicates(divided, settings, whole_rows)
     else:
         divided = make_splits(items, settings.ratio, settings.split_seed, whole_rows=whole_rows)
-        together = _kept_together(items, divided, settings.ratio, whole_rows)
+        together = _small_split_reason(items, divided, settings.ratio, whole_rows)
     for name in SPLITS:
         limits = [limit for limit in (settings.limit, caps.get(name, 0)) if limit]
         divided[name] = divided[name][: min(limits)] if limits else divided[name]
     splits = replace(
         _arranged(divided, settings.allow_fit_only, warnings),
-        kept_together=f"{together} {_APART}" if together else "",
+        small_split_warning=f"{together} {_APART}" if together else "",
     )
     if training:
         _refuse_untrainable(splits, together)
@@ -210,10 +212,12 @@ def _counts(total: int, ratio: tuple[float, ...]) -> list[int]:
     return counts
 
 
-def _duplicates(
+def _check_duplicates(
     divided: Mapping[Split, Sequence[Item]], settings: SplitSection, whole_rows: bool
 ) -> list[str]:
-    """Near-duplicates in more than one split: an error, or a warning where they are allowed."""
+    """Raise an error for near-duplicates in more than one split; where they are allowed, return a
+    warning.
+    """
     items = [item for name in SPLITS for item in divided[name]]
     across = [
         [items[at] for at in group]
@@ -223,7 +227,8 @@ def _duplicates(
     if not across:
         return []
     shown = "; ".join(
-        " ~ ".join(f"{item.id} ({item.split})" for item in group[:4]) for group in across[:10]
+        " ~ ".join(f"{item.id} ({item.split})" for item in group[:_SHOWN_DUPLICATES])
+        for group in across[:_SHOWN_GROUPS]
     )
     groups = quantity(
         len(across), "group of near-duplicate items is", "groups of near-duplicate items are"
@@ -238,7 +243,7 @@ def _duplicates(
     )
 
 
-def _kept_together(
+def _small_split_reason(
     items: Sequence[Item],
     divided: Mapping[Split, Sequence[Item]],
     ratio: tuple[float, float, float],

@@ -286,21 +286,21 @@ class BothGraders:
     """
 
     ship: Grader
-    trained: Grader
+    training: Grader
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         score = await self.ship.grade(item, attempt)
         try:
-            trained = await grade_with_retries(self.trained, item, attempt)
+            by_training = await grade_with_retries(self.training, item, attempt)
         except (ModelError, TaskFailure) as failure:
             policy = policy_of(failure)
             if policy.fatal or policy.pending:
                 raise
             return score
-        return replace(score, trained=(trained.hard, trained.soft))
+        return replace(score, trained=(by_training.hard, by_training.soft))
 
     def patterns(self) -> tuple[str, ...]:
-        return (*self.ship.patterns(), *self.trained.patterns())
+        return (*self.ship.patterns(), *self.training.patterns())
 
     def describe(self) -> PartDescription:
         return self.ship.describe()
@@ -308,10 +308,10 @@ class BothGraders:
 
 def _shipping(inputs: Inputs) -> Task | None:
     """The task of the ship test, under both graders."""
-    task, trained = inputs.ship_task, inputs.task.grader
-    if task is None or task.grader is None or trained is None:
+    task, training = inputs.ship_task, inputs.task.grader
+    if task is None or task.grader is None or training is None:
         return task
-    return task.with_grader(BothGraders(task.grader, trained))
+    return task.with_grader(BothGraders(task.grader, training))
 
 
 def _optimizer(config: Config, model: Model, directory: RunDirectory) -> Optimizer:

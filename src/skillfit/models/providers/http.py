@@ -24,12 +24,12 @@ from skillfit.errors import InputError
 from skillfit.models.failures import classify, read_json
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import (
-    Adapted,
     BadRequest,
     NetworkFailed,
-    NoReply,
+    NotAReply,
     Notice,
     NotReached,
+    ParameterDropped,
 )
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.plain_text import one_line, shorten
@@ -148,7 +148,7 @@ class Endpoint:
 
     async def _read(self, answer: aiohttp.ClientResponse, *, is_reply: bool) -> str:
         """The text of the answer. A reply that is too long or cannot be decompressed is a
-        `NoReply`. An error is classified by its status: one that is too long is cut, and one that
+        `NotAReply`. An error is classified by its status: one that is too long is cut, and one that
         cannot be decompressed has the reason as its text.
         """
         limit = MAX_REPLY_BYTES if is_reply else MAX_ERROR_BYTES
@@ -163,13 +163,13 @@ class Endpoint:
             answer.close()
             if not is_reply:
                 return f"The body of this answer cannot be read: {error}"
-            raise NoReply(
+            raise NotAReply(
                 redact(f"The answer of {self._where} cannot be read: {error}"),
                 hint="Check the base_url and any proxy on the way: replies are requested "
                 "uncompressed.",
             ) from error
         if data.full and is_reply:
-            raise NoReply(
+            raise NotAReply(
                 f"The reply of {self._where} has more than {limit >> 20} MB.",
                 hint="Check the base_url.",
             )
@@ -373,10 +373,10 @@ class OptionalParameters:
         self._notice(f"{self._where} does not take `{name}`: {instead}. ({why})")
 
     def adapt(self, failure: BadRequest, sent: Collection[str]) -> None:
-        """Raise `Adapted` when the failure is about an optional parameter that was sent."""
+        """Raise `ParameterDropped` if the failure is about an optional parameter that was sent."""
         message = failure.message.lower()
         for name, words in self._words.items():
             named = name in sent and any(word in message for word in words)
             if named and (name in self._on_any_error or _NOT_TAKEN.search(message)):
                 self.leave_out(name, failure.message)
-                raise Adapted(failure.message) from failure
+                raise ParameterDropped(failure.message) from failure
