@@ -106,7 +106,7 @@ async def roll_out(
     """Rollouts with equal skills follow each other, so that the server reads each skill once."""
     order = sorted(range(len(arms)), key=lambda at: arms[at][0].skill.text)
     requests = [RolloutRequest(arms[at][0], arms[at][1], repeat) for at in order]
-    outcomes = await engine.run(requests, phase="compare", series="compare")
+    outcomes = await engine.run(requests, stage="compare", series="compare")
     found = dict(zip(order, outcomes, strict=True))
     return [found[at] for at in range(len(arms))]
 

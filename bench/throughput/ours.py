@@ -58,10 +58,10 @@ async def run(
     skill = Skill.from_text(SKILL)
     begun, cpu = time.perf_counter(), time.process_time()
     outcomes = await rollouts.run(
-        requests_for(skill, task.items), phase="baseline", series="selection"
+        requests_for(skill, task.items), stage="baseline", series="selection"
     )
     done, cpu = time.perf_counter(), time.process_time() - cpu
-    await rollouts.run(requests_for(skill, task.items), phase="baseline", series="selection")
+    await rollouts.run(requests_for(skill, task.items), stage="baseline", series="selection")
     again = time.perf_counter()
     await client.close()
     return outcomes, done - begun, cpu, again - done

@@ -43,7 +43,7 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(
         return Attempt(answer, usage=Usage(calls=2, input=30, output=5, usd=0.25))
 
     outcomes = await setup.engine(odd_ones).run(
-        requests_for(SKILL, items(4)), phase="baseline", series="selection"
+        requests_for(SKILL, items(4)), stage="baseline", series="selection"
     )
     assert [outcome.score for outcome in outcomes] == [Score(0), Score(1), Score(0), Score(1)]
     assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4)
@@ -72,7 +72,7 @@ async def test_with_low_concurrency_rollouts_of_one_skill_run_consecutively(
     skills = [Skill.from_text(f"# Sums {number}\n") for number in range(3)]
     requests = [RolloutRequest(Arm(skills[at % 3]), item) for at, item in enumerate(items(6))]
     engine = setup.engine(noting, max_in_flight=in_flight)
-    outcomes = await engine.run(requests, phase="gate", series="selection")
+    outcomes = await engine.run(requests, stage="gate", series="selection")
     assert order[: len(started)] == started
     assert [outcome.item_id for outcome in outcomes] == [item.id for item in items(6)]
 
@@ -95,7 +95,7 @@ def test_outcomes_are_in_planned_order_whatever_order_they_finish_in(
             return right(item)
 
         outcomes = await setup.engine(in_turn).run(
-            requests_for(SKILL, items(6)), phase="rollout", series="step_1"
+            requests_for(SKILL, items(6)), stage="rollout", series="step_1"
         )
         setup.close()
         return [outcome.item_id for outcome in outcomes]
@@ -111,10 +111,10 @@ async def test_a_recorded_rollout_is_never_run_again(setup: RolloutSetup) -> Non
         return right(item)
 
     first = await setup.engine(counted).run(
-        requests_for(SKILL, items(5)), phase="gate", series="selection"
+        requests_for(SKILL, items(5)), stage="gate", series="selection"
     )
     again = await setup.engine(counted).run(
-        requests_for(SKILL, items(6)), phase="gate", series="selection"
+        requests_for(SKILL, items(6)), stage="gate", series="selection"
     )
     assert again[:5] == first
     assert set(ran.values()) == {1} and len(ran) == 6
@@ -145,7 +145,7 @@ async def test_series_skill_repeat_and_instruction_distinguish_rollouts(
         )
         await engine.run(
             requests,
-            phase="gate",
+            stage="gate",
             series=change.get("series", "selection"),
             instruction=change.get("instruction", ""),
         )
@@ -163,12 +163,12 @@ async def test_repeats_have_different_seeds_and_compared_skills_share_them(
 
     for skill in (SKILL, Skill.from_text("Guess.")):
         await setup.engine(noted, config=Config(train=TrainSection(seed=7))).run(
-            requests_for(skill, items(3), range(2)), phase="gate", series="selection"
+            requests_for(skill, items(3), range(2)), stage="gate", series="selection"
         )
     assert seeds[:6] == seeds[6:]
     assert len(set(seeds)) == 6 == len({seed for _, seed in seeds})
     await setup.engine(noted, config=Config(train=TrainSection(seed=8))).run(
-        requests_for(SKILL, items(3), range(2)), phase="gate", series="other"
+        requests_for(SKILL, items(3), range(2)), stage="gate", series="other"
     )
     assert len({seed for _, seed in seeds}) == 12
 
@@ -178,7 +178,7 @@ async def test_a_task_with_its_own_evaluator_needs_no_agent(setup: RolloutSetup)
         return Attempt(f"{skill.name}:{seed > 0}"), Score(0.5, 0.75)
 
     outcomes = await setup.engine(None, Sums(None, evaluate)).run(
-        requests_for(SKILL, items(2)), phase="test", series="test"
+        requests_for(SKILL, items(2)), stage="test", series="test"
     )
     assert [outcome.score for outcome in outcomes] == [Score(0.5, 0.75)] * 2
 
@@ -202,7 +202,7 @@ async def test_the_window_limits_concurrency_and_a_slow_rollout_does_not_block_o
         return right(item)
 
     tasks = setup.engine(watched, max_in_flight=4).start(
-        requests_for(SKILL, items(40)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(40)), stage="rollout", series="step_1"
     )
     assert len(tasks) == 40
     await asyncio.wait(tasks)
@@ -226,7 +226,7 @@ async def test_a_rollout_over_its_time_limit_is_killed_with_its_processes_and_is
         return "never"
 
     (outcome,) = await setup.engine(slow, config=Config(env=EnvSection(exec_timeout=0.2))).run(
-        requests_for(SKILL, items(1)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(1)), stage="rollout", series="step_1"
     )
     assert outcome.failure is not None and outcome.failure.kind == "timeout"
     assert "env.exec_timeout" in outcome.failure.message
@@ -245,7 +245,7 @@ async def test_waiting_for_an_endpoint_slot_does_not_count_as_rollout_time(
 
     outcomes = await setup.engine(
         one_at_a_time, config=Config(env=EnvSection(exec_timeout=0.25))
-    ).run(requests_for(SKILL, items(6)), phase="rollout", series="step_1")
+    ).run(requests_for(SKILL, items(6)), stage="rollout", series="step_1")
     assert {outcome.status for outcome in outcomes} == {"scored"}
 
 
@@ -267,7 +267,7 @@ async def test_the_workspace_exists_for_the_grader_and_is_removed_afterwards(
             )
 
     outcomes = await setup.engine(writing, Sums(FileGrader())).run(
-        requests_for(SKILL, items(2)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(2)), stage="rollout", series="step_1"
     )
     assert all(outcome.succeeded for outcome in outcomes)
     assert len(left) == 2 and not any(folder.exists() for folder in left)
@@ -284,12 +284,12 @@ async def test_after_a_stop_rollouts_in_flight_finish_and_the_rest_is_skipped(
         return right(item)
 
     engine = setup.engine(stopping, max_in_flight=3)
-    outcomes = await engine.run(requests_for(SKILL, items(6)), phase="rollout", series="step_1")
+    outcomes = await engine.run(requests_for(SKILL, items(6)), stage="rollout", series="step_1")
     assert [outcome.status for outcome in outcomes] == ["scored"] * 3 + ["skipped"] * 3
-    assert engine.stopping and Tally.of(outcomes).coverage == 1.0
+    assert Tally.of(outcomes).coverage == 1.0
     assert len(setup.finished()) == 3
     resumed = await setup.engine(solve).run(
-        requests_for(SKILL, items(6)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(6)), stage="rollout", series="step_1"
     )
     assert resumed[:3] == outcomes[:3] and {outcome.status for outcome in resumed} == {"scored"}
 
@@ -303,7 +303,7 @@ async def test_an_agent_error_is_a_failed_outcome_outside_the_mean(
         return right(item)
 
     outcomes = await setup.engine(broken).run(
-        requests_for(SKILL, items(4)), phase="gate", series="selection"
+        requests_for(SKILL, items(4)), stage="gate", series="selection"
     )
     assert outcomes[0].status == "failed" and outcomes[0].score is None
     assert Tally.of(outcomes) == Tally(1.0, 1.0, 3, 4)
@@ -322,7 +322,7 @@ async def until_the_budget_is_reached(
     budget = Budget(BudgetSection(usd=1), setup.journal)
     engine = setup.engine(program, meter=RolloutMeter(budget, capped=True, **meter))
     with pytest.raises(BudgetReached):
-        await engine.run(requests_for(SKILL, items(30)), phase="rollout", series="step_1")
+        await engine.run(requests_for(SKILL, items(30)), stage="rollout", series="step_1")
 
 
 async def test_a_rollout_is_billed_as_a_whole_and_the_cap_is_enforced(setup: RolloutSetup) -> None:
@@ -375,7 +375,7 @@ async def test_a_program_with_its_own_limit_is_given_its_reservation(
     budget = Budget(BudgetSection(usd=2), setup.journal)
     meter = RolloutMeter(budget, capped=True, limits_itself=True)
     outcomes = await setup.engine(program, meter=meter).run(
-        requests_for(SKILL, items(8)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(8)), stage="rollout", series="step_1"
     )
 
     assert all(outcome.succeeded for outcome in outcomes)
@@ -394,7 +394,7 @@ async def test_a_limit_that_does_not_grow_is_a_failure(
     budget = Budget(BudgetSection(usd=2), setup.journal)
     meter = RolloutMeter(budget, capped=True, limits_itself=True)
     (outcome,) = await setup.engine(program, meter=meter).run(
-        requests_for(SKILL, items(1)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(1)), stage="rollout", series="step_1"
     )
 
     assert outcome.failure is not None and outcome.failure.kind == "limit"
@@ -410,7 +410,7 @@ async def test_a_crash_before_the_cost_is_known_does_not_use_up_the_budget(
 
     meter = RolloutMeter(Budget(BudgetSection(usd=1), setup.journal), capped=True)
     outcomes = await setup.engine(program, meter=meter).run(
-        requests_for(SKILL, items(6)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(6)), stage="rollout", series="step_1"
     )
 
     assert [outcome.status for outcome in outcomes] == ["failed"] + ["scored"] * 5
@@ -424,7 +424,7 @@ async def test_a_rollout_that_reports_nothing_is_one_call_of_unknown_price(
 
     meter = RolloutMeter(Budget(BudgetSection(), setup.journal))
     (outcome,) = await setup.engine(program, meter=meter).run(
-        requests_for(SKILL, items(1)), phase="rollout", series="step_1"
+        requests_for(SKILL, items(1)), stage="rollout", series="step_1"
     )
 
     assert (outcome.usage.calls, outcome.usage.usd) == (1, None)

@@ -59,7 +59,7 @@ class Faulty:
 async def test_a_transient_failure_is_retried(setup: RolloutSetup, error: SkillfitError) -> None:
     agent = Faulty(lambda _, before: error if before == 0 else None)
     outcomes = await setup.engine(agent).run(
-        requests_for(SKILL, items(3)), phase="gate", series="selection"
+        requests_for(SKILL, items(3)), stage="gate", series="selection"
     )
     assert {outcome.status for outcome in outcomes} == {"scored"}
     assert set(agent.tried.values()) == {2}
@@ -79,7 +79,7 @@ async def test_retries_are_limited_by_the_kind_of_error(
 ) -> None:
     agent = Faulty(lambda *_: error)
     (outcome,) = await setup.engine(agent).run(
-        requests_for(SKILL, items(1)), phase="gate", series="selection"
+        requests_for(SKILL, items(1)), stage="gate", series="selection"
     )
     assert outcome.failure is not None and outcome.failure.kind == error.kind
     assert agent.tried["sum-000"] == tries
@@ -92,7 +92,7 @@ async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(
         lambda item, _: TaskFailure("grader", "check.py:3: KeyError") if item == "sum-000" else None
     )
     outcome, *others = await setup.engine(agent).run(
-        requests_for(SKILL, items(3)), phase="gate", series="selection"
+        requests_for(SKILL, items(3)), stage="gate", series="selection"
     )
     assert outcome.failure == Failure("grader", "check.py:3: KeyError") and all(
         other.succeeded for other in others
@@ -103,7 +103,7 @@ async def test_each_failed_attempt_is_billed_once(setup: RolloutSetup) -> None:
     agent = Faulty(
         lambda *_: AgentFailure("gone", kind="command", usage=Usage(calls=1, output=7, usd=0.5))
     )
-    await setup.engine(agent).run(requests_for(SKILL, items(1)), phase="gate", series="selection")
+    await setup.engine(agent).run(requests_for(SKILL, items(1)), stage="gate", series="selection")
     assert setup.losses() == agent.tried["sum-000"] == 2
     assert setup.journal.bill().total.output == 14
 
@@ -117,7 +117,7 @@ async def test_fatal_errors_stop_the_run_before_it_spends(
     agent = Faulty(lambda item, _: error if item == "sum-002" else None)
     with pytest.raises(type(error)):
         await setup.engine(agent, max_in_flight=4).run(
-            requests_for(SKILL, items(50)), phase="rollout", series="step_1"
+            requests_for(SKILL, items(50)), stage="rollout", series="step_1"
         )
     assert len(agent.tried) <= 6  # those in flight, and those that got a free slot before the error
     assert len(setup.finished()) == len(agent.tried) - 1  # and each of them is kept
@@ -139,7 +139,7 @@ async def test_a_reached_budget_stops_the_run_and_keeps_the_paid_results(
 
     with pytest.raises(BudgetReached):
         await setup.engine(paying, max_in_flight=3).run(
-            requests_for(SKILL, items(20)), phase="rollout", series="step_1"
+            requests_for(SKILL, items(20)), stage="rollout", series="step_1"
         )
     assert paid == 5 == len(setup.finished())
 
@@ -148,7 +148,7 @@ async def test_all_handoff_prompts_are_written_before_the_run_stops(setup: Rollo
     agent = Faulty(lambda item, _: AnswerPending(f"{item} waits"))
     with pytest.raises(AnswerPending, match="sum-000"):
         await setup.engine(agent, max_in_flight=2).run(
-            requests_for(SKILL, items(12)), phase="rollout", series="step_1"
+            requests_for(SKILL, items(12)), stage="rollout", series="step_1"
         )
     assert len(agent.tried) == 12
 
@@ -157,13 +157,13 @@ async def test_recorded_rollouts_are_returned_after_the_run_was_stopped(
     setup: RolloutSetup,
 ) -> None:
     await setup.engine(Faulty(lambda *_: None)).run(
-        requests_for(SKILL, items(3)), phase="gate", series="selection"
+        requests_for(SKILL, items(3)), stage="gate", series="selection"
     )
     engine = setup.engine(Faulty(lambda *_: AuthFailed("bad key")))
     with pytest.raises(AuthFailed):
-        await engine.run(requests_for(SKILL, items(4)), phase="gate", series="selection")
+        await engine.run(requests_for(SKILL, items(4)), stage="gate", series="selection")
     assert (
-        len(await engine.run(requests_for(SKILL, items(3)), phase="gate", series="selection")) == 3
+        len(await engine.run(requests_for(SKILL, items(3)), stage="gate", series="selection")) == 3
     )
 
 
@@ -175,7 +175,7 @@ async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_their_error(
         InfrastructureError, match=r"first 5 rollouts all failed.*Connection refused"
     ):
         await setup.engine(agent, max_in_flight=4).run(
-            requests_for(SKILL, items(200)), phase="baseline", series="selection"
+            requests_for(SKILL, items(200)), stage="baseline", series="selection"
         )
     assert len(agent.tried) <= 12
 
@@ -186,7 +186,7 @@ async def test_a_run_that_can_no_longer_reach_its_coverage_stops(setup: RolloutS
         InfrastructureError, match=r"9 of 20 rollouts failed: a coverage of 60% cannot be reached"
     ):
         await setup.engine(agent, max_in_flight=1).run(
-            requests_for(SKILL, items(20)), phase="gate", series="selection"
+            requests_for(SKILL, items(20)), stage="gate", series="selection"
         )
     assert len(agent.tried) == 18
 
@@ -196,11 +196,11 @@ async def test_a_candidate_whose_rollouts_fail_does_not_stop_a_working_run(
 ) -> None:
     agent = Faulty(lambda *_: None)
     engine = setup.engine(agent)
-    await engine.run(requests_for(SKILL, items(8)), phase="baseline", series="selection")
+    await engine.run(requests_for(SKILL, items(8)), stage="baseline", series="selection")
     agent._faults = lambda *_: ContextTooLong("The skill is too long.")
     outcomes = await engine.run(
         requests_for(SKILL.with_body("long " * 99), items(8)),
-        phase="gate",
+        stage="gate",
         step=1,
         series="selection",
     )
@@ -213,7 +213,7 @@ async def test_a_setup_that_never_worked_stops_the_run_for_any_kind_of_failure(
     agent = Faulty(lambda *_: AgentFailure("solve.py: No such file", kind="command"))
     with pytest.raises(InfrastructureError, match="No such file"):
         await setup.engine(agent).run(
-            requests_for(SKILL, items(8)), phase="baseline", series="selection"
+            requests_for(SKILL, items(8)), stage="baseline", series="selection"
         )
 
 
@@ -222,20 +222,20 @@ async def test_an_accepted_failure_is_replayed_and_retried_only_in_a_new_request
 ) -> None:
     once = Faulty(lambda item, _: Refused("no") if item == "sum-001" else None)
     first = await setup.engine(once).run(
-        requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
+        requests_for(SKILL, items(5)), stage="gate", step=1, series="selection"
     )
     well = Faulty(lambda *_: None)
     replayed = await setup.engine(well).run(
-        requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
+        requests_for(SKILL, items(5)), stage="gate", step=1, series="selection"
     )
     assert replayed == first and not well.tried
     later = await setup.engine(well).run(
-        requests_for(SKILL, items(5)), phase="gate", step=2, series="selection"
+        requests_for(SKILL, items(5)), stage="gate", step=2, series="selection"
     )
     assert later[1].status == "scored" and list(well.tried) == ["sum-001"]
     assert (
         await setup.engine(well).run(
-            requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
+            requests_for(SKILL, items(5)), stage="gate", step=1, series="selection"
         )
         == first
     )
@@ -245,11 +245,11 @@ async def test_failures_below_the_coverage_floor_are_retried_by_the_next_run(
     setup: RolloutSetup,
 ) -> None:
     await setup.engine(Faulty(lambda item, _: Refused("no") if item > "sum-000" else None)).run(
-        requests_for(SKILL, items(4)), phase="gate", step=1, series="selection"
+        requests_for(SKILL, items(4)), stage="gate", step=1, series="selection"
     )
     well = Faulty(lambda *_: None)
     outcomes = await setup.engine(well).run(
-        requests_for(SKILL, items(4)), phase="gate", step=1, series="selection"
+        requests_for(SKILL, items(4)), stage="gate", step=1, series="selection"
     )
     assert {outcome.status for outcome in outcomes} == {"scored"} and len(well.tried) == 3
     assert {event.status for event in setup.finished()} == {"scored"}

@@ -28,7 +28,7 @@ async def main(folder, count, length, on_disk):
     items = [Item(f"long-{at}", RowAt(rows, at % on_disk * length, length)) for at in range(count)]
     engine = RolloutSetup(Path(folder)).engine(read)
     requests = requests_for(SKILL, items)
-    outcomes = await engine.run(requests, phase="baseline", series="selection")
+    outcomes = await engine.run(requests, stage="baseline", series="selection")
     scored = Tally.of(outcomes).hard * len(outcomes)
     print(json.dumps({"scored": scored, "megabytes": peak_megabytes()}))
 

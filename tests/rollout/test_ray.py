@@ -164,17 +164,17 @@ async def test_results_journal_and_limits_equal_those_of_a_local_run(
     (tmp_path / "local").mkdir()
     local, near = RolloutSetup(tmp_path / "local"), Adder()
     expected = await engine(local, near, marks).run(
-        requests_for(SKILL, items(6)), phase="gate", series="selection"
+        requests_for(SKILL, items(6)), stage="gate", series="selection"
     )
     model = Adder(Budget(BudgetSection(calls=6), setup.journal))
 
     async def work(executor: RayExecutor) -> Any:
         rollouts = engine(setup, model, marks, executor=executor)
         outcomes = await rollouts.run(
-            requests_for(SKILL, items(6)), phase="gate", series="selection"
+            requests_for(SKILL, items(6)), stage="gate", series="selection"
         )
         with pytest.raises(BudgetReached):
-            await rollouts.run(requests_for(SKILL, items(7)), phase="gate", series="selection")
+            await rollouts.run(requests_for(SKILL, items(7)), stage="gate", series="selection")
         return outcomes
 
     outcomes = await on_ray(work)
@@ -197,7 +197,7 @@ async def test_a_row_on_the_drivers_disk_is_sent_with_its_item(
 
     async def work(executor: RayExecutor) -> Any:
         task = engine(setup, Adder(), marks, executor=executor).start(
-            requests_for(SKILL, [item]), phase="gate", series="selection"
+            requests_for(SKILL, [item]), stage="gate", series="selection"
         )[0]
         await until(lambda: executor._packed)
         file.unlink()
@@ -213,11 +213,11 @@ async def test_failures_in_a_worker_keep_their_kind_and_calls_are_billed_once(
         calls = engine(setup, Adder(), marks, executor=executor)
         broken = await calls.run(
             requests_for(SKILL, [Item("broken", {"input": "broken + 1"})]),
-            phase="gate",
+            stage="gate",
             series="selection",
         )
         return broken + await engine(setup, Adder(), marks, "fail", executor).run(
-            requests_for(SKILL, items(1)), phase="gate", series="selection"
+            requests_for(SKILL, items(1)), stage="gate", series="selection"
         )
 
     call, agent = await on_ray(work)
@@ -233,7 +233,7 @@ async def test_a_killed_worker_is_replaced_and_its_call_is_not_paid_again(
 
     async def work(executor: RayExecutor) -> Any:
         return await engine(setup, model, marks, "die", executor).run(
-            requests_for(SKILL, items(2)), phase="gate", series="selection"
+            requests_for(SKILL, items(2)), stage="gate", series="selection"
         )
 
     outcomes = await on_ray(work)
@@ -248,7 +248,7 @@ async def test_a_rollout_over_its_time_limit_is_ended_in_its_worker(
 
     async def work(executor: RayExecutor) -> Any:
         return await engine(setup, Adder(), marks, "hang", executor, config=hurried).run(
-            requests_for(SKILL, items(1)), phase="gate", series="selection"
+            requests_for(SKILL, items(1)), stage="gate", series="selection"
         )
 
     (outcome,) = await on_ray(work)
@@ -267,7 +267,7 @@ async def test_functions_of_a_user_file_are_sent_to_the_workers(
 
     async def work(executor: RayExecutor) -> Any:
         rollouts = RolloutEngine(task, None, setup.journal, setup.events, executor=executor)
-        return await rollouts.run(requests_for(SKILL, task.items), phase="gate", series="selection")
+        return await rollouts.run(requests_for(SKILL, task.items), stage="gate", series="selection")
 
     assert [outcome.score.feedback for outcome in await on_ray(work)] == ["with a neighbour"] * 2
 
@@ -280,7 +280,7 @@ async def test_a_node_killed_during_rollouts_loses_no_results(
 
     async def work(executor: RayExecutor) -> Any:
         tasks = engine(setup, model, marks, f"hang on {victim.node_id}", executor).start(
-            requests_for(SKILL, items(6)), phase="gate", series="selection"
+            requests_for(SKILL, items(6)), stage="gate", series="selection"
         )
         await until(lambda: victim.node_id in {mark.read_text() for mark in marks.iterdir()})
         cluster.remove_node(victim, allow_graceful=False)
@@ -301,7 +301,7 @@ async def main(address, folder, trouble):
     join(address)
     executor, setup, model = RayExecutor(cpus=0.5), RolloutSetup(Path(folder)), Adder()
     rollouts = engine(setup, model, Path(folder) / "marks", trouble, executor)
-    outcomes = await rollouts.run(requests_for(SKILL, items(6)), phase="gate", series="selection")
+    outcomes = await rollouts.run(requests_for(SKILL, items(6)), stage="gate", series="selection")
     succeeded = sum(outcome.succeeded for outcome in outcomes)
     (Path(folder) / "result").write_text(f"{len(model.asked)} {succeeded}")
     await executor.close()

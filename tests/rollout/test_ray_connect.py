@@ -39,7 +39,7 @@ async def main(address, folder):
     except SkillfitError as error:
         return f"{type(error).__name__}: {error.message} {error.hint}"
     rollouts = engine(RolloutSetup(folder), Adder(), folder / "marks", executor=executor)
-    outcomes = await rollouts.run(requests_for(SKILL, items(3)), phase="gate", series="selection")
+    outcomes = await rollouts.run(requests_for(SKILL, items(3)), stage="gate", series="selection")
     cores = executor.cores
     await executor.close()
     return f"{sum(outcome.succeeded for outcome in outcomes)} rollouts on {cores} CPUs"

@@ -103,21 +103,21 @@ class RolloutEngine:
         self._stopped_by: SkillfitError | None = None
         self._proven = False
         self._unrecorded_failures: dict[str, Outcome] = {}
-        self.stopping = False
+        self._stopping = False
         self.stats = RolloutStats()
 
     def start(
         self,
         requests: Sequence[RolloutRequest],
         *,
-        phase: StageName,
+        stage: StageName,
         series: str,
         step: int = 0,
         instruction: str = "",
     ) -> list[asyncio.Future[Outcome]]:
         """One future per request; the futures are in the order of the requests.
 
-        `phase` and `step`: the stage and step that the rollouts are for, as in StageStarted.
+        `stage` and `step`: what the rollouts are for, as in StageStarted.
         `series` separates rollouts that must not be shared: equal requests of one series are one
         rollout.
         """
@@ -125,7 +125,7 @@ class RolloutEngine:
         pending: dict[int, asyncio.Future[Outcome]] = {}
         loop = asyncio.get_running_loop()
         for at in self._starting_order(requests):
-            plan = _Planned(requests[at], phase, step, series, instruction, batch)
+            plan = _Planned(requests[at], stage, step, series, instruction, batch)
             pending[at] = queued = _QueuedRollout(plan, loop)
             queued.add_done_callback(mark_retrieved)
             self._queue.append(queued)
@@ -148,14 +148,14 @@ class RolloutEngine:
         self,
         requests: Sequence[RolloutRequest],
         *,
-        phase: StageName,
+        stage: StageName,
         series: str,
         step: int = 0,
         instruction: str = "",
     ) -> list[Outcome]:
         """As `start`, and waits: the outcomes in the order of the requests."""
         return await gather(
-            self.start(requests, phase=phase, series=series, step=step, instruction=instruction)
+            self.start(requests, stage=stage, series=series, step=step, instruction=instruction)
         )
 
     async def persist_failures(self) -> None:
@@ -170,7 +170,7 @@ class RolloutEngine:
 
     def stop(self) -> None:
         """Finish the rollouts in flight and start no more; the rest come back as skipped."""
-        self.stopping = True
+        self._stopping = True
 
     def resume(self) -> None:
         """Allow new rollouts again after an error that stopped them was dealt with."""
@@ -225,13 +225,16 @@ class RolloutEngine:
         return True
 
     async def _outcome(self, plan: _Planned) -> Outcome:
+        """Run a rollout and report it. The last one of a batch decides which failures of the batch
+        are recorded as permanent.
+        """
         lost = self._journal.get(plan.loss_key, Outcome)
         if lost is None and not self._journal.has(plan.key):
             if self._stopped_by is not None:
                 raise self._stopped_by
-            if self.stopping:
+            if self._stopping:
                 return _skipped_outcome(plan)
-        outcome = lost or await self._recorded(plan)
+        outcome = lost or await self._once_with_retries(plan)
         if outcome.status == "skipped":
             return outcome
         stop = self._report_outcome(plan, outcome)
@@ -260,7 +263,7 @@ class RolloutEngine:
         for key, outcome in failed.items():
             await self._journal.note(key, outcome, Outcome, stage="rollout")
 
-    async def _recorded(self, plan: _Planned) -> Outcome:
+    async def _once_with_retries(self, plan: _Planned) -> Outcome:
         """The outcome from the journal, or a new one, retried by the class of its error."""
         begun = time.monotonic()
         tried = 0
@@ -281,7 +284,7 @@ class RolloutEngine:
                 if decision.fatal:
                     self._stopped_by = error
                     raise
-                if self.stopping:
+                if self._stopping:
                     return _skipped_outcome(plan)  # cut short by the stop: tried again on resume
                 tried += 1
                 if self._stopped_by is not None or tried > decision.rollout_retries:
@@ -352,7 +355,7 @@ class RolloutStats:
         self._skills: set[str] = set()
 
     def add(self, key: str, skill_hash: str, outcome: Outcome) -> None:
-        """Count an outcome. A rollout that several phases share counts once."""
+        """Count an outcome. A rollout that several stages share counts once."""
         known = key in self._scored
         self._scored[key] = outcome.score is not None
         if outcome.score is not None:
@@ -659,7 +662,7 @@ class _Planned:
     """One rollout of a batch, and who asks for it."""
 
     request: RolloutRequest
-    phase: StageName
+    stage: StageName
     step: int
     series: str
     instruction: str
@@ -683,8 +686,8 @@ class _Planned:
 
     @property
     def loss_key(self) -> str:
-        """Where a permanent failure of this rollout is recorded for the phase that asked."""
-        return f"{ABANDONED}/{self.phase}/{self.step}/{self.key}"
+        """Where a permanent failure of this rollout is recorded for the stage that asked."""
+        return f"{ABANDONED}/{self.stage}/{self.step}/{self.key}"
 
 
 @dataclass(slots=True)
@@ -756,7 +759,7 @@ def _finished_event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
     failure = f"{outcome.failure.kind}: {outcome.failure.message}" if outcome.failure else ""
     return RolloutFinished(
         rollout=plan.key,
-        phase=plan.phase,
+        phase=plan.stage,
         step=plan.step,
         item=plan.request.item.id,
         repeat=plan.request.repeat,

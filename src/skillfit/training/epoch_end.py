@@ -152,7 +152,7 @@ async def _compare(
         old, new = await gather(
             engine.run(
                 requests_for(skill, items),
-                phase="slow_update",
+                stage="slow_update",
                 step=epoch.last_step,
                 series=series,
             )

@@ -445,7 +445,7 @@ async def _measure_last(
         tally = await gate.adopt(skill, None)
         # Recorded rollouts, reported once more for this stage's files.
         recorded = requests_for(_measured_as(gate, skill, tally), items)
-        await engine.run(recorded, phase="final", series="selection")
+        await engine.run(recorded, stage="final", series="selection")
     emit_score(log.emit, "final", skill, tally)
     return tally
 
@@ -502,7 +502,7 @@ async def _run_tests(
         for key, skill in distinct.items():
             requests = requests_for(skill, items)
             try:
-                found[key] = await engine.run(requests, phase="test", series="test")
+                found[key] = await engine.run(requests, stage="test", series="test")
             except BudgetReached as reached:  # the verdict of the ship test stands without it
                 message = f"The test split was not read. {reached}"
                 log.emit(Warned(what="test", message=message))

@@ -244,7 +244,7 @@ def roll_out(
         arms = gate.assign(f"{planned.name}/{number}", batch.items, repeats)
         asked = _requests(arms, batch.items, repeats)
         series = f"train/{planned.name}/{number}"
-        started = engine.start(asked, phase="rollout", step=planned.step, series=series)
+        started = engine.start(asked, stage="rollout", step=planned.step, series=series)
         requests.append(tuple(asked))
         running.append(tuple(started))
     rollouts = StepRollouts(tuple(requests), tuple(running))
@@ -335,7 +335,7 @@ async def reflect_again(
     async def roll_out_again(instruction: str, items: Sequence[Item]) -> list[Outcome]:
         new = await engine.run(
             requests_for(skill, items),
-            phase="reflect",
+            stage="reflect",
             step=context.step,
             series=f"diagnosis/{step_name(context.step)}",
             instruction=instruction,

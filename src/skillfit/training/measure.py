@@ -133,7 +133,7 @@ async def evaluate(
         async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:
             found = await gather(
                 rollouts.run(
-                    requests_for(skill, items, range(repeats)), phase="evaluate", series=series
+                    requests_for(skill, items, range(repeats)), stage="evaluate", series=series
                 )
                 for skill in skills.values()
             )
@@ -302,7 +302,7 @@ class AblationRollouts:
 
     async def _round(self, number: int, planned: Sequence[PlannedRollout]) -> None:
         requests = [RolloutRequest(each.arm, each.item, number) for each in planned]
-        outcomes = await self._engine.run(requests, phase="ablate", series=ABLATE)
+        outcomes = await self._engine.run(requests, stage="ablate", series=ABLATE)
         raise_if_skipped(outcomes)
         for request, outcome in zip(requests, outcomes, strict=True):
             self._observe(request.arm, outcome)
@@ -392,7 +392,7 @@ class AblationRollouts:
             arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
         ) -> list[Outcome]:
             requests = [RolloutRequest(arm, item, repeat) for arm, item in arms]
-            outcomes = await self._engine.run(requests, phase="compare", series=series)
+            outcomes = await self._engine.run(requests, stage="compare", series=series)
             raise_if_skipped(outcomes)
             return outcomes
 

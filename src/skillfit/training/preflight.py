@@ -210,7 +210,7 @@ async def _rollout_checks(
     without, missing = _shortened_skill(skill)
     asked = [(skill, range(PREFLIGHT_REPEATS)), (without, range(1))]
     full, weakened = await gather(
-        engine.run(requests_for(tried, items, repeats), phase="preflight", series="preflight")
+        engine.run(requests_for(tried, items, repeats), stage="preflight", series="preflight")
         for tried, repeats in asked
     )
     raise_if_skipped([*full, *weakened])

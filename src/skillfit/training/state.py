@@ -330,7 +330,7 @@ class SelectionRollouts:
         current = _current.get()
         stage, step = (current.stage, current.log.step) if current else ("gate", 0)
         requests = [RolloutRequest(arm, item, repeat) for arm, item in arms]
-        running = self._engine.start(requests, phase=stage, step=step, series=series)
+        running = self._engine.start(requests, stage=stage, step=step, series=series)
         return _outcomes(running, current.log.usage if current else None)
 
 
