@@ -557,10 +557,10 @@ async def write_lesson(
     *,
     epoch: int,
     step: int,
-) -> Lesson:
-    """Guidance for the agent in place of the current one, or an empty lesson."""
+) -> EpochText:
+    """The lesson of a slow update, in place of the one in the skill; empty: that one stays."""
     if not pairs:
-        return Lesson("")
+        return EpochText("")
     known = sections(
         previous_skill=previous,
         current_skill=current,
@@ -571,8 +571,8 @@ async def write_lesson(
         SlowUpdateReply, call, otherwise="the slow update memory stays as it is"
     )
     if reply is None:
-        return Lesson("")
-    return Lesson(reply.slow_update_content.strip(), reply.reasoning)
+        return EpochText("")
+    return EpochText(reply.slow_update_content.strip(), reply.reasoning)
 
 
 async def write_advice(
@@ -584,22 +584,22 @@ async def write_advice(
     advice: str,
     epoch: int,
     step: int,
-) -> Lesson:
-    """Advice for the optimizer in place of `advice`, or an empty lesson."""
+) -> EpochText:
+    """The advice of a meta skill, in place of `advice`; empty: that one stays."""
     if not pairs:
-        return Lesson("")
+        return EpochText("")
     known = sections(previous_skill=previous, current_skill=current, previous_advice=advice)
     call = _look_back_call("meta_skill", optimizer, known, current, pairs, epoch=epoch, step=step)
     reply = await optimizer.try_ask(MetaSkillReply, call, otherwise="the previous advice stays")
     if reply is None:
-        return Lesson("")
-    return Lesson(reply.meta_skill_content.strip(), reply.reasoning)
+        return EpochText("")
+    return EpochText(reply.meta_skill_content.strip(), reply.reasoning)
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """Text for the skill's memory or for the optimizer. Empty: there is nothing to say, and the
-    old one stays.
+class EpochText:
+    """What the optimizer writes at the end of an epoch: the lesson of a slow update, for the agent,
+    or the advice of a meta skill, for itself.
     """
 
     text: str
@@ -616,7 +616,7 @@ def _look_back_call(
     epoch: int,
     step: int,
 ) -> OptimizerCall:
-    """The question of a stage: what is `known` (both skills and the earlier lesson), the kind of
+    """The question of a stage: what is `known` (both skills and the earlier text), the kind of
     every pair, and as many trajectories of the pairs that teach something as have room.
     """
     counts = Counter(pair.kind for pair in pairs)
