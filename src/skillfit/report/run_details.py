@@ -440,6 +440,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
+    """One rollout as people read it."""
+
     turns: tuple[Turn, ...]
     feedback: str = ""
     evidence: tuple[str, ...] = ()  # what the grader looked at; never shown to the optimizer
