@@ -100,7 +100,8 @@ class Amounts:
             self.rollouts - other.rollouts,
         )
 
-    def at_least(self, other: Amounts) -> Amounts:
+    def max_with(self, other: Amounts) -> Amounts:
+        """The larger amount of both for each cap."""
         return Amounts(
             max(self.usd, other.usd),
             max(self.tokens, other.tokens),
@@ -138,8 +139,8 @@ class _Share:
         none = Amounts()
         kept = journal.fact("budget", _RecordedBudget) or _RecordedBudget()
         return cls(
-            counted=recorded.at_least(kept.counted.at_least(none)),
-            lost=kept.lost.at_least(none) + kept.in_flight.at_least(none),
+            counted=recorded.max_with(kept.counted.max_with(none)),
+            lost=kept.lost.max_with(none) + kept.in_flight.max_with(none),
             in_flight=Amounts(),
             minutes_before=max(0.0, journal.fact("minutes", float) or 0.0),
         )
