@@ -36,7 +36,7 @@ from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks import Task
 from skillfit.tasks.item import Item
-from skillfit.training.assemble import open_rollouts
+from skillfit.training.assemble import open_engine
 from skillfit.training.inputs import read_inputs
 
 BATCH = 10  # training rollouts of a step
@@ -191,7 +191,7 @@ async def opened(
     config = load_config(write_task(folder, model, threads))
     inputs = read_inputs(config, training=False)
     with RunDirectory.open(folder / "rollouts", RecordedIdentity({"model": model.name})) as run:
-        async with open_rollouts(inputs, run) as engine:
+        async with open_engine(inputs, run) as engine:
             yield inputs.task, engine
 
 

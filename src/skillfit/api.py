@@ -478,7 +478,7 @@ def prepare(
         task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
         grader=grader,
-        replaced=GivenParts(
+        given=GivenParts(
             gate=None if isinstance(gate, str) else gate,
             proposer=None if isinstance(proposer, str) else proposer,
             sampler=None if isinstance(sampler, str) else sampler,

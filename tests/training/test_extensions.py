@@ -447,7 +447,9 @@ def test_a_gate_object_is_refused_because_it_belongs_to_other_rollouts(project: 
         return []
 
     inputs = read_inputs(load_config(project / "skillfit.yaml"))
-    settings = inputs.parts.gate(measure, inputs.task.selection, gate_settings(inputs)).settings
+    settings = inputs.parts.build_gate(
+        measure, inputs.task.selection, gate_settings(inputs)
+    ).settings
     gate = StrictGate(measure, inputs.task.selection, settings)
     with pytest.raises(InputError, match=r"StrictGate is an object.*Give its class"):
         given("gate", gate, project)

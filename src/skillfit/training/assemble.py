@@ -67,12 +67,13 @@ async def assemble(
             optimizer = _optimizer(config, CountedModel(recorded, control.check), directory)
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
         settings = gate_settings(config, inputs.task)
-        gate = inputs.parts.gate(SelectionRollouts(engines[0]), inputs.task.selection, settings)
+        selection = SelectionRollouts(engines.training)
+        gate = inputs.parts.build_gate(selection, inputs.task.selection, settings)
         plan = inputs.plan()
 
         async def persist_failures() -> None:
             control.check()  # what a stop cut short is not lost: it is tried again on resume
-            for engine in engines:
+            for engine in engines.all():
                 await engine.persist_failures()
             if recorded is not None:
                 await recorded.persist_failures()
@@ -84,11 +85,11 @@ async def assemble(
             initial=inputs.skill,
             plan=plan,
             lag=planned_lag(config.train.lag, plan.total_steps, gate.pools_edits),
-            engine=engines[0],
+            engine=engines.training,
             gate=gate,
             gate_settings=settings,
             optimizer=optimizer,
-            proposer=inputs.parts.proposer(
+            proposer=inputs.parts.build_proposer(
                 ProposerParts(
                     optimizer,
                     inputs.task.train,
@@ -103,19 +104,18 @@ async def assemble(
             budget=models.budget,
             requests=RecordedRequests(directory.journal, directory.path),
         )
-        ship_engine = engines[1] if inputs.ship_task else None
         finish_parts = FinishComponents(
             directory.journal,
             inputs.ship_task,
-            ship_engine,
-            engines,
+            engines.ship,
+            engines.all(),
             rollout_plan=inputs.rollout_plan,
         )
         yield Assembled(components, finish_parts, directory, models.clients)
 
 
 @asynccontextmanager
-async def open_rollouts(
+async def open_engine(
     inputs: Inputs,
     directory: RunDirectory,
     listeners: Sequence[Listener] = (),
@@ -127,7 +127,18 @@ async def open_rollouts(
     A command that measures in several runs hands them one `spending`, so that caps hold for all.
     """
     async with _open(inputs, directory, listeners, control or Control(), spending) as (_, engines):
-        yield engines[0]
+        yield engines.training
+
+
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    """A rollout engine for each grader."""
+
+    training: RolloutEngine
+    ship: RolloutEngine | None  # None: the ship test has no grader of its own
+
+    def all(self) -> list[RolloutEngine]:
+        return [self.training] if self.ship is None else [self.training, self.ship]
 
 
 @asynccontextmanager
@@ -137,8 +148,8 @@ async def _open(
     listeners: Sequence[Listener],
     control: Control,
     spending: Spending | None = None,
-) -> AsyncIterator[tuple[_Models, list[RolloutEngine]]]:
-    """The models, and a rollout engine per grader: the training one, then the ship grader's."""
+) -> AsyncIterator[tuple[_Models, _Engines]]:
+    """The models and the rollout engines."""
     for listener in listeners:
         directory.events.listen(listener)
     async with AsyncExitStack() as resources:
@@ -149,13 +160,13 @@ async def _open(
         if inputs.task.evaluator is not None:
             await resources.enter_async_context(inputs.task.evaluator.opened(directory.path))
         agent = inputs.agent or _agent(inputs, models)
-        engines = [
-            _rollouts(inputs, task, agent, models, directory)
-            for task in (inputs.task, _shipping(inputs))
-            if task
-        ]
+        ship_task = _ship_task_with_both_graders(inputs)
+        engines = _Engines(
+            _engine(inputs, inputs.task, agent, models, directory),
+            _engine(inputs, ship_task, agent, models, directory) if ship_task else None,
+        )
         control.on_stop(lambda: models.budget.stop(Interrupted()))
-        for engine in engines:
+        for engine in engines.all():
             control.on_stop(engine.stop)
             resources.push_async_callback(engine.close)
         try:
@@ -188,8 +199,10 @@ class _Models:
         self.budget = Budget(caps, directory.journal, spending=spending, on_warning=self._warn)
         resources.callback(self.budget.close)
 
-    def price_of_agent(self, usage: Usage) -> Usage:
-        """What a program used, in dollars: as it reports them, else by the price of its model."""
+    def with_agent_price(self, usage: Usage) -> Usage:
+        """What a program used with its dollars: as it reports them, else by the price of its
+        model.
+        """
         spec = self._config.model.agent
         return (
             usage if usage.usd is not None or spec is None else self._prices.priced(spec.id, usage)
@@ -208,7 +221,7 @@ class _Models:
         refuse_unseen_usage(self.caps, name, reports, has_price=has_price, usd_per_rollout=usd)
         return RolloutMeter(
             self.budget,
-            price=self.price_of_agent,
+            price=self.with_agent_price,
             capped=self.caps.usd is not None or self.caps.tokens is not None,
             limits_itself=agent is not None and agent.limits_itself,
             usd_per_rollout=usd,
@@ -247,7 +260,7 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
     return build_agent(config.env, spec, model)
 
 
-def _rollouts(
+def _engine(
     inputs: Inputs, task: Task, agent: Agent | None, models: _Models, directory: RunDirectory
 ) -> RolloutEngine:
     """The rollout engine. It meters whole rollouts where skillfit does not see the model calls."""
@@ -255,7 +268,7 @@ def _rollouts(
     in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None
     )
-    executor = inputs.parts.executor()
+    executor = inputs.parts.build_executor()
     return RolloutEngine(
         task,
         agent,
@@ -306,7 +319,7 @@ class BothGraders:
         return self.ship.describe()
 
 
-def _shipping(inputs: Inputs) -> Task | None:
+def _ship_task_with_both_graders(inputs: Inputs) -> Task | None:
     """The task of the ship test, under both graders."""
     task, training = inputs.ship_task, inputs.task.grader
     if task is None or task.grader is None or training is None:

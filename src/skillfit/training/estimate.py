@@ -33,7 +33,7 @@ from skillfit.training.plan import (
     looked_back,
     plan_rollouts,
 )
-from skillfit.training.user_parts import BUILT_IN_ABILITIES, Abilities
+from skillfit.training.user_parts import DEFAULT_ABILITIES, Abilities
 
 _SAMPLE = 50  # items whose length is looked at
 _BYTES = 4  # of a token; a reservation counts the bytes of a prompt as tokens
@@ -186,7 +186,7 @@ def estimate(
     plan: Plan,
     cost: RolloutCost | None = None,
     ship_repeats: int = MOST_REPEATS,
-    abilities: Abilities = BUILT_IN_ABILITIES,
+    abilities: Abilities = DEFAULT_ABILITIES,
 ) -> RunEstimate:
     """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `ship_repeats`: how
     often the ship test may repeat an item, where `budget.rollouts` limits it. `abilities`: of the
@@ -265,7 +265,7 @@ def small_caps(
     skill: Skill,
     plan: Plan,
     cost: RolloutCost | None = None,
-    abilities: Abilities = BUILT_IN_ABILITIES,
+    abilities: Abilities = DEFAULT_ABILITIES,
 ) -> list[SmallCap]:
     """The caps that end the run before it can show anything."""
     short = plan.first_steps(1)
@@ -308,7 +308,7 @@ def step_cost(
     skill: Skill,
     plan: Plan,
     cost: RolloutCost | None,
-    abilities: Abilities = BUILT_IN_ABILITIES,
+    abilities: Abilities = DEFAULT_ABILITIES,
 ) -> StepCost:
     """What the first step of a plan may take."""
     first = plan.first_steps(1)

@@ -79,13 +79,13 @@ class Inputs:
     deferred: Mapping[Role, DeferredModel] = field(default_factory=dict)
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
-    replaced: GivenParts = field(default_factory=GivenParts)  # parts given from the API
+    given: GivenParts = field(default_factory=GivenParts)  # parts given from the API
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     @property
     def parts(self) -> RunParts:
         """Gate, proposer, batch sampler and executor."""
-        return RunParts(self.config, self.replaced)
+        return RunParts(self.config, self.given)
 
     @property
     def abilities(self) -> Abilities:
@@ -122,7 +122,7 @@ class Inputs:
     def plan(self) -> Plan:
         """Which items each step rolls out. It is built in memory: see `refuse_useless_plan`."""
         settings = self.config.train
-        sampler = self.parts.sampler()
+        sampler = self.parts.build_sampler()
         if self.rollout_plan is None:
             return sampler.plan(self.task.train, settings)
         size = self.rollout_plan.batch_size
@@ -173,7 +173,7 @@ def read_inputs(
     task: Task | Iterable[Item | Mapping[str, Any]] | None = None,
     agent: Agent | None = None,
     grader: GraderLike | None = None,
-    replaced: GivenParts | None = None,
+    given: GivenParts | None = None,
     training: bool = True,
 ) -> Inputs:
     """Load skill and tasks. Wrong paths, bad rows, unknown parts and missing models are errors
@@ -197,7 +197,7 @@ def read_inputs(
         loaded = task_from_python(task, env, caps=caps, grader=grader, judge=judge)
     if not training:
         loaded = loaded.for_measuring()
-    parts = RunParts(config, replaced or GivenParts())
+    parts = RunParts(config, given or GivenParts())
     rollout_plan, available = None, SplitSizes.of(loaded)
     if training and config.budget.rollouts is not None:
         pools = parts.pools_edits(loaded.selection, gate_settings(config, loaded))

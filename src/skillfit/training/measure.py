@@ -52,7 +52,7 @@ from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.ablation_plan import PLAN_VERSION, PLANS, AblationPlan, PlannedRollout
-from skillfit.training.assemble import Listener, open_rollouts
+from skillfit.training.assemble import Listener, open_engine
 from skillfit.training.inputs import Inputs, refuse_run_inside_skill
 from skillfit.training.plan import (
     MOST_AT_ONCE,
@@ -130,9 +130,9 @@ async def evaluate(
         hint="Use fewer repeats, or measure fewer skills or items at a time.",
     )
     with RunDirectory.open(path, _evaluation_identity(inputs)) as run:
-        async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:
+        async with open_engine(inputs, run, listeners, control, spending) as engine:
             found = await gather(
-                rollouts.run(
+                engine.run(
                     requests_for(skill, items, range(repeats)), stage="evaluate", series=series
                 )
                 for skill in skills.values()
@@ -247,7 +247,7 @@ async def ablate(
     models = models_identity(inputs.config.model)
     identity = AblationIdentity(models, inputs.skill.hash, by, PLAN_VERSION)
     with RunDirectory.open(path, identity) as run:
-        async with open_rollouts(inputs, run, listeners, control) as engine:
+        async with open_engine(inputs, run, listeners, control) as engine:
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
             work = AblationRollouts(inputs, engine, run, parts, items)

@@ -94,7 +94,7 @@ async def start(
                 raise Interrupted(directory.path) from None
             except PartFailed as failure:
                 directory.expect_fix_of(failure.kind)
-                given = getattr(inputs.replaced, failure.kind) is not None
+                given = getattr(inputs.given, failure.kind) is not None
                 raise failure.in_run(directory.path, from_python=given) from failure.__cause__
             return TrainingResult(
                 ended.finish_reason,

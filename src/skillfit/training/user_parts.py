@@ -96,7 +96,7 @@ class Abilities:
         return cls(gate.pools_edits, optimizer_use(proposer) != "never")
 
 
-BUILT_IN_ABILITIES = Abilities(pools_edits=True, asks_optimizer=True)  # screening and reflect
+DEFAULT_ABILITIES = Abilities(pools_edits=True, asks_optimizer=True)  # screening and reflect
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,14 @@ class GivenParts:
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """Finds and builds the replaceable parts of one run."""
+    """Finds and builds the replaceable parts of one run. Each call of a `build` method makes a new
+    part, and raises InputError for one that cannot be found or made.
+    """
 
     config: Config
     given: GivenParts = GivenParts()
 
-    def gate(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> Gate:
+    def build_gate(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> Gate:
         make, source = self._find_gate()
         if not isinstance(make, type) and not missing_members(make, Gate):
             raise InputError(
@@ -149,10 +151,10 @@ class RunParts:
         """A class says it; where a function makes the gate, the gate is asked."""
         said = getattr(self._find_gate()[0], what, None)
         if not isinstance(said, bool):
-            said = getattr(self.gate(_no_rollouts, items, settings), what, False)
+            said = getattr(self.build_gate(_no_rollouts, items, settings), what, False)
         return bool(said)
 
-    def proposer(self, parts: ProposerParts) -> Proposer:
+    def build_proposer(self, parts: ProposerParts) -> Proposer:
         found, source = self._find_proposer()
         proposer = build_part("proposer", found, Proposer, parts, source=source)
         checks = {} if parts.settings.skill_update_mode != "patch" else {"propose": _not_edits}
@@ -168,7 +170,7 @@ class RunParts:
         """Whether the proposer's edits have no effect when the optimizer rewrites the skill."""
         return bool(getattr(self._find_proposer()[0], "needs_patch_mode", False))
 
-    def sampler(self) -> BatchSampler:
+    def build_sampler(self) -> BatchSampler:
         found, source = self._find(
             "sampler", self.given.sampler, self.config.train.sampler, SAMPLERS, "train.sampler"
         )
@@ -176,7 +178,7 @@ class RunParts:
         checks = {"plan": _no_steps}
         return cast(BatchSampler, guarded("sampler", sampler, BatchSampler, source, checks))
 
-    def executor(self) -> Executor:
+    def build_executor(self) -> Executor:
         """An executor with an address (`ray://HOST:PORT`) is made with it, others without
         arguments.
         """
@@ -197,8 +199,8 @@ class RunParts:
         Proposer and executor are not made here: the one may use the optimizer's model, and the
         other may connect to a cluster.
         """
-        self.gate(_no_rollouts, items, settings)
-        self.sampler()
+        self.build_gate(_no_rollouts, items, settings)
+        self.build_sampler()
         for kind, protocol, (found, source) in (
             ("proposer", Proposer, self._find_proposer()),
             ("executor", Executor, self._find_executor()),
