@@ -46,8 +46,7 @@ from skillfit.tasks import Item, Task
 from skillfit.tasks.item import GraderLike, stable_hash
 from skillfit.training.assemble import Listener
 from skillfit.training.inputs import Inputs, read_inputs
-from skillfit.training.measure import Measured
-from skillfit.training.measure import evaluate as measure
+from skillfit.training.measure import Measured, evaluate_skills
 from skillfit.training.start import start
 from skillfit.training.user_parts import (
     ExecutorLike,
@@ -246,12 +245,14 @@ async def train_async(
     {usd, calls, rollouts, tokens, minutes}. run: the directory; without one, a folder in runs/ that
     is named after skill and settings. config: a YAML file or mapping to start from. settings: what
     to change in it, `{"optimizer.learning_rate": 2}`; sections may be given by name too:
-    `train={"num_epochs": 2}`, `recipe="lite"`. force: train although the preflight says stop.
+    `train={"num_epochs": 2}`, `recipe="lite"`. force_new: start again; a run that is there is moved
+    to NAME.old-N. force: train although the preflight says stop.
     grader, gate, proposer, sampler, executor: your own part, as a class, an object or a function,
     or its name as in the config (docs/extending.md). trackers: names as for `--track`, classes,
     objects or functions; they are closed at the end. listeners: functions that are called with
-    every event. One tracker or listener needs no list. progress: print lines about the run on
-    stderr, as `skillfit train --plain` does.
+    every event. One tracker or listener needs no list. control: a `skillfit.run.control.Control`,
+    whose `stop()` another thread may call: work in flight is saved, and the call raises
+    `Interrupted`. progress: print lines about the run on stderr, as `skillfit train --plain` does.
     """
     changed = {**(settings or {}), **sections}
     inputs = prepare(
@@ -268,7 +269,7 @@ async def train_async(
         sampler=sampler,
         executor=executor,
     )
-    path = default_run(inputs) if run in (None, "") else _run_path(run)
+    path = default_run_path(inputs) if run in (None, "") else _run_path(run)
     async with _lines_on_stderr(progress) as lines:
         with _tracking(trackers, path) as tracking:
             await start(
@@ -373,8 +374,8 @@ async def evaluate_async(
         executor=executor,
         training=False,
     )
-    path = default_run(inputs, "evaluate") if run in (None, "") else _run_path(run)
-    return await measure(
+    path = default_run_path(inputs, "evaluate") if run in (None, "") else _run_path(run)
+    return await evaluate_skills(
         inputs,
         skills,
         path,
@@ -455,14 +456,17 @@ def prepare(
         given["model.agent"] = agent
     if isinstance(grader, str | Mapping):
         given["env.grader"], grader = grader, None
-    for key, part in (
-        ("evaluation.gate", gate),
-        ("optimizer.proposer", proposer),
-        ("train.sampler", sampler),
-        ("executor", executor),
+    given_parts: dict[str, Any] = {}
+    for name, key, part in (
+        ("gate", "evaluation.gate", gate),
+        ("proposer", "optimizer.proposer", proposer),
+        ("sampler", "train.sampler", sampler),
+        ("executor", "executor", executor),
     ):
         if isinstance(part, str):
             given[key] = part
+        else:
+            given_parts[name] = part
     if optimizer is not None:
         given["model.optimizer"] = optimizer
     if isinstance(task, str | Path):
@@ -478,12 +482,7 @@ def prepare(
         task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
         grader=grader,
-        given=GivenParts(
-            gate=None if isinstance(gate, str) else gate,
-            proposer=None if isinstance(proposer, str) else proposer,
-            sampler=None if isinstance(sampler, str) else sampler,
-            executor=None if isinstance(executor, str) else executor,
-        ),
+        given=GivenParts(**given_parts),
         training=training,
     )
 
@@ -516,7 +515,7 @@ def _refuse_text_as_path(skill: str | Path) -> None:
         )
 
 
-def default_run(inputs: Inputs, kind: str = "") -> Path:
+def default_run_path(inputs: Inputs, kind: str = "") -> Path:
     """The directory that the config names, or runs/NAME-HASH. In the second case the same settings,
     skill and tasks resume in the same directory, and others get a new one. NAME is that of
     the skill, made safe as a folder name.
@@ -529,6 +528,9 @@ def default_run(inputs: Inputs, kind: str = "") -> Path:
 
 
 def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
+    """The section `budget` of a config. A number is dollars, and a text is one amount, as in the
+    docstring of `train`.
+    """
     if isinstance(budget, Mapping):
         return dict(budget)
     if isinstance(budget, int | float) and not isinstance(budget, bool):

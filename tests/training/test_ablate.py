@@ -14,7 +14,7 @@ from skillfit.errors import InputError
 from skillfit.run.directory import IdentityJson, RecordedIdentity, RunDirectory
 from skillfit.run.events import AblationFinished
 from skillfit.training.inputs import Inputs, read_inputs
-from skillfit.training.measure import ablate, evaluate
+from skillfit.training.measure import ablate_skill, evaluate_skills
 from tests.support.chat_server import Call
 from tests.training.practice_project import COLOURS, TrainingProject, items, knowing, system
 from tests.training.project_fixture import MakeProject
@@ -41,7 +41,7 @@ EARLIER_ROLLOUTS = "c11e986583504d7cef458bdf40bbb8b3edce2d295c85383d203d39e14a00
 
 async def test_helpful_useless_and_wrong_lines_are_distinguished(make_project: MakeProject) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
-    found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
+    found = await ablate_skill(project.inputs(), project.folder / "run", rollouts=400)
     worth = {unit.text: unit for unit in found.event.units}
     for colour in ("red", "green", "blue"):
         rule = worth[f"- {colour} means {COLOURS[colour]}."]
@@ -55,9 +55,9 @@ async def test_helpful_useless_and_wrong_lines_are_distinguished(make_project: M
 
 async def test_an_ablation_started_again_makes_no_new_rollouts(make_project: MakeProject) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
-    first = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    first = await ablate_skill(project.inputs(), project.folder / "run", rollouts=120)
     asked = len(project.calls)
-    again = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    again = await ablate_skill(project.inputs(), project.folder / "run", rollouts=120)
     assert len(project.calls) == asked
     assert again.event == first.event == project.events(AblationFinished)[0]
 
@@ -66,9 +66,9 @@ async def test_without_a_number_earlier_rollouts_are_used(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
-    first = await ablate(project.inputs(), project.folder / "run", rollouts=200)
+    first = await ablate_skill(project.inputs(), project.folder / "run", rollouts=200)
     asked = len(project.calls)
-    again = await ablate(project.inputs(), project.folder / "run")
+    again = await ablate_skill(project.inputs(), project.folder / "run")
     assert len(project.calls) == asked
     assert again.event == first.event
 
@@ -88,7 +88,7 @@ async def test_a_line_that_all_others_depend_on_is_kept(
         skill=f"# Colours\n\n{NEEDED}\n{RULES}\n",
         agent=answers_if_complete,
     )
-    found = await ablate(project.inputs(), project.folder / "run")
+    found = await ablate_skill(project.inputs(), project.folder / "run")
     line = next(unit for unit in found.event.units if unit.text == NEEDED)
     assert line.decision == "keep"
     assert line.high > 0.5  # it is worth 0.75: without it nothing is solved
@@ -109,7 +109,7 @@ async def test_the_score_of_a_skill_whose_lines_work_only_together_is_not_too_lo
         skill=f"# Colours\n\n{lines}\n{RULES}\n",
         agent=answers_if_told_all,
     )
-    score = (await ablate(project.inputs(), project.folder / "run")).event.score
+    score = (await ablate_skill(project.inputs(), project.folder / "run")).event.score
     assert score.low <= 0.75 <= score.high  # gold has no rule
     assert abs(score.mean - 0.75) < 0.1
 
@@ -129,12 +129,13 @@ async def test_the_score_of_the_whole_demo_skill_is_covered_by_its_interval(tmp_
     inputs = demo(0)
     items = {"train": inputs.task.train, "selection": inputs.task.selection}
     for split, among in items.items():
-        (measured,) = await evaluate(
+        (measured,) = await evaluate_skills(
             inputs, {"whole": inputs.skill}, tmp_path / "truth", split=split, repeats=6
         )
         truth += measured.tally.hard * len(among) / sum(map(len, items.values()))
     scores = [
-        (await ablate(demo(seed), tmp_path / f"run-{seed}")).event.score for seed in range(11, 17)
+        (await ablate_skill(demo(seed), tmp_path / f"run-{seed}")).event.score
+        for seed in range(11, 17)
     ]
     assert sum(score.low <= truth <= score.high for score in scores) >= 5
     assert sum(abs(score.mean - truth) for score in scores) / len(scores) < 0.1
@@ -144,9 +145,9 @@ async def test_a_longer_ablation_uses_the_rollouts_of_a_shorter_one(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
-    await ablate(project.inputs(), project.folder / "run", rollouts=50)  # ends inside a round
+    await ablate_skill(project.inputs(), project.folder / "run", rollouts=50)  # ends inside a round
     assert len(project.calls) == 50
-    longer = await ablate(project.inputs(), project.folder / "run", rollouts=130)
+    longer = await ablate_skill(project.inputs(), project.folder / "run", rollouts=130)
     assert len(project.calls) == longer.event.rollouts == 130
 
 
@@ -171,7 +172,7 @@ async def test_an_ablation_of_an_earlier_version_is_continued(make_project: Make
     recorded = RecordedIdentity(recorded_by_an_earlier_version(project))
     with RunDirectory.open(project.folder / "run", recorded) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
-    found = await ablate(project.inputs(), project.folder / "run", rollouts=40)
+    found = await ablate_skill(project.inputs(), project.folder / "run", rollouts=40)
     assert found.event.rollouts == 40
 
 
@@ -181,7 +182,7 @@ async def test_an_ablation_of_an_earlier_version_keeps_its_plan(make_project: Ma
     recorded = RecordedIdentity(recorded_by_an_earlier_version(project))
     with RunDirectory.open(project.folder / "run", recorded) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
-    await ablate(project.inputs(), project.folder / "run", rollouts=100)
+    await ablate_skill(project.inputs(), project.folder / "run", rollouts=100)
     with closing(RunDirectory.read(project.folder / "run")) as view:
         keys = sorted(entry.key for entry in view.journal.entries("rollout/ablate/"))
     assert len(keys) == 100
@@ -196,7 +197,7 @@ async def test_an_ablation_with_the_plan_of_a_later_version_is_refused(
     with RunDirectory.open(project.folder / "run", RecordedIdentity(later)) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
     with pytest.raises(InputError, match="version of the rollout plan: 3 -> 2"):
-        await ablate(project.inputs(), project.folder / "run", rollouts=40)
+        await ablate_skill(project.inputs(), project.folder / "run", rollouts=40)
     assert not project.calls
 
 
@@ -204,7 +205,7 @@ async def test_the_shorter_skill_is_compared_on_fresh_rollouts_first(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
-    found = await ablate(project.inputs(), project.folder / "run", rollouts=600, check=True)
+    found = await ablate_skill(project.inputs(), project.folder / "run", rollouts=600, check=True)
     assert found.event.comparison is not None and found.event.holds
     assert found.shorter is not None and found.shorter.tokens < project.inputs().skill.tokens
     assert all(f"{colour} means" in found.shorter.body for colour in ("red", "green", "blue"))
@@ -214,7 +215,7 @@ async def test_a_reached_budget_ends_the_ablation_with_its_results_so_far(
     make_project: MakeProject,
 ) -> None:
     project = make_project("budget.calls=100", rows=ROWS, skill=SKILL)
-    found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
+    found = await ablate_skill(project.inputs(), project.folder / "run", rollouts=400)
     assert len(project.calls) <= 100
     assert 40 <= found.event.rollouts <= 100
 
@@ -225,12 +226,12 @@ async def test_a_skill_without_removable_text_is_refused(
     fenced = "# Only a heading\n\n<!-- PROTECTED_START -->\nred means r.\n<!-- PROTECTED_END -->\n"
     project = make_project(rows=ROWS, skill=fenced)
     with pytest.raises(InputError, match="no part"):
-        await ablate(project.inputs(), tmp_path / "run")
+        await ablate_skill(project.inputs(), tmp_path / "run")
 
 
 async def test_nothing_is_cut_when_every_rollout_scores_0(make_project: MakeProject) -> None:
     project = make_project("env.grader={regex: {pattern: '^never this$'}}", rows=ROWS, skill=SKILL)
-    found = await ablate(project.inputs(), project.folder / "run", rollouts=240)
+    found = await ablate_skill(project.inputs(), project.folder / "run", rollouts=240)
     assert found.event.all_zero and found.shorter is None
     assert {unit.decision for unit in found.event.units} == {"unsure"}
 
@@ -240,7 +241,7 @@ async def test_more_rollouts_than_the_regression_supports_are_refused(
 ) -> None:
     project = make_project("budget.calls=1", rows=ROWS, skill=SKILL)
     with pytest.raises(InputError, match=r"100,001 rollouts\. At most 100,000 are possible"):
-        await ablate(project.inputs(), project.folder / "run", rollouts=100_001)
+        await ablate_skill(project.inputs(), project.folder / "run", rollouts=100_001)
     assert not project.calls and not (project.folder / "run").exists()
 
 
@@ -249,9 +250,9 @@ async def test_a_recorded_ablation_that_is_larger_than_the_limit_is_resumed(
 ) -> None:
     """Earlier versions had no limit."""
     project = make_project(rows=ROWS, skill=SKILL)
-    first = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    first = await ablate_skill(project.inputs(), project.folder / "run", rollouts=120)
     monkeypatch.setattr("skillfit.training.measure.MOST_ABLATION_ROLLOUTS", 119)
-    again = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    again = await ablate_skill(project.inputs(), project.folder / "run", rollouts=120)
     assert again.event == first.event
     with pytest.raises(InputError, match="At most 119 are possible"):
-        await ablate(project.inputs(), project.folder / "other", rollouts=120)
+        await ablate_skill(project.inputs(), project.folder / "other", rollouts=120)

@@ -7,7 +7,7 @@ from skillfit.errors import InputError
 from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.skill import Skill
 from skillfit.training.inputs import read_inputs
-from skillfit.training.measure import evaluate
+from skillfit.training.measure import evaluate_skills
 from tests.training.practice_project import SKILL, items
 from tests.training.project_fixture import MakeProject
 
@@ -19,7 +19,9 @@ async def test_skills_are_compared_with_intervals_and_types(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=items(4, 8, 0))
-    old, new = await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=2)
+    old, new = await evaluate_skills(
+        project.inputs(), SKILLS, project.folder / "measured", repeats=2
+    )
     assert (old.name, old.tally.hard, old.tally.planned) == ("old", 0.25, 16)
     assert (new.name, new.tally.hard) == ("new", 1.0)
     assert old.by_type["red"].hard == 1.0
@@ -32,11 +34,11 @@ async def test_recorded_measurements_are_not_paid_again_and_more_can_be_added(
 ) -> None:
     project = make_project(rows=items(4, 8, 0))
     for _ in range(2):
-        await evaluate(project.inputs(), SKILLS, project.folder / "measured")
+        await evaluate_skills(project.inputs(), SKILLS, project.folder / "measured")
     assert len(project.calls) == 16
-    await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=2)
+    await evaluate_skills(project.inputs(), SKILLS, project.folder / "measured", repeats=2)
     assert len(project.calls) == 32
-    await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="train")
+    await evaluate_skills(project.inputs(), SKILLS, project.folder / "measured", split="train")
     assert len(project.calls) == 40
 
 
@@ -62,7 +64,7 @@ async def test_an_evaluation_of_an_earlier_version_is_continued(make_project: Ma
     }
     with RunDirectory.open(project.folder / "measured", RecordedIdentity(recorded)) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
-    old, _ = await evaluate(project.inputs(), SKILLS, project.folder / "measured")
+    old, _ = await evaluate_skills(project.inputs(), SKILLS, project.folder / "measured")
     assert old.tally.scored == 8
 
 
@@ -70,17 +72,19 @@ async def test_changed_settings_are_refused_in_the_same_evaluation(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=items(4, 8, 0))
-    await evaluate(project.inputs(), SKILLS, project.folder / "measured")
+    await evaluate_skills(project.inputs(), SKILLS, project.folder / "measured")
     with pytest.raises(InputError, match=r"env\.prompt"):
-        await evaluate(
+        await evaluate_skills(
             project.inputs("env.prompt='Do: {skill}'"), SKILLS, project.folder / "measured"
         )
     with pytest.raises(InputError, match="temperature"):
-        await evaluate(
+        await evaluate_skills(
             project.inputs("model.agent.temperature=0.5"), SKILLS, project.folder / "measured"
         )
     with pytest.raises(InputError, match="described"):
-        await evaluate(project.inputs("env.grader=contains"), SKILLS, project.folder / "measured")
+        await evaluate_skills(
+            project.inputs("env.grader=contains"), SKILLS, project.folder / "measured"
+        )
 
 
 async def test_evaluation_needs_neither_an_optimizer_nor_splits(
@@ -90,7 +94,7 @@ async def test_evaluation_needs_neither_an_optimizer_nor_splits(
     project = make_project("model.optimizer=anthropic/claude-sonnet", rows=rows)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     inputs = read_inputs(load_config(project.config(), project.settings), training=False)
-    [measured] = await evaluate(
+    [measured] = await evaluate_skills(
         inputs, {"new": SKILLS["new"]}, project.folder / "measured", split="all"
     )
     assert measured.tally.scored == 3
@@ -105,7 +109,7 @@ async def test_the_price_of_an_unused_optimizer_may_be_unknown(
     with pytest.raises(InputError, match="no price is known for openai/optimizer"):
         await project.train()
     inputs = read_inputs(load_config(project.config(), project.settings), training=False)
-    [measured] = await evaluate(inputs, {"new": SKILLS["new"]}, project.folder / "measured")
+    [measured] = await evaluate_skills(inputs, {"new": SKILLS["new"]}, project.folder / "measured")
     assert measured.tally.scored == 8
 
 
@@ -114,9 +118,11 @@ async def test_an_empty_or_unknown_split_is_an_error_with_its_name(
 ) -> None:
     project = make_project(rows=items(4, 8, 0))
     with pytest.raises(InputError, match="test split is empty"):
-        await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="test")
+        await evaluate_skills(project.inputs(), SKILLS, project.folder / "measured", split="test")
     with pytest.raises(InputError, match="nonsense"):
-        await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="nonsense")
+        await evaluate_skills(
+            project.inputs(), SKILLS, project.folder / "measured", split="nonsense"
+        )
 
 
 async def test_more_rollouts_than_fit_in_memory_are_refused_before_the_first(
@@ -128,7 +134,7 @@ async def test_more_rollouts_than_fit_in_memory_are_refused_before_the_first(
         r"At most 100,000 are possible\."
     )
     with pytest.raises(InputError, match=problem):
-        await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=6_251)
+        await evaluate_skills(project.inputs(), SKILLS, project.folder / "measured", repeats=6_251)
     assert not project.calls and not (project.folder / "measured").exists()
 
 
@@ -138,9 +144,9 @@ async def test_a_recorded_evaluation_that_is_larger_than_the_limit_is_resumed(
     """Earlier versions had no limit."""
     project = make_project(rows=items(4, 8, 0))
     new, path = {"new": SKILLS["new"]}, project.folder / "measured"
-    await evaluate(project.inputs(), new, path, repeats=2)
+    await evaluate_skills(project.inputs(), new, path, repeats=2)
     monkeypatch.setattr("skillfit.training.measure.MOST_AT_ONCE", 15)
-    [measured] = await evaluate(project.inputs(), new, path, repeats=2)
+    [measured] = await evaluate_skills(project.inputs(), new, path, repeats=2)
     assert measured.tally.scored == 16
     with pytest.raises(InputError, match=r"16 rollouts\. At most 15 are possible"):
-        await evaluate(project.inputs(), new, project.folder / "other", repeats=2)
+        await evaluate_skills(project.inputs(), new, project.folder / "other", repeats=2)

@@ -79,13 +79,13 @@ def eval_command(
     Example: skillfit eval skillfit.yaml --skill old/ --skill new/ --model openai/gpt-5-mini
     --repeats 3
     """
-    from skillfit.api import default_run
+    from skillfit.api import default_run_path
     from skillfit.run.budget import Spending
     from skillfit.skill import Skill
     from skillfit.training.inputs import refuse_run_inside_skill
 
     spending = Spending()  # the caps hold for all models together
-    found: list[_ModelScore] = []
+    scores: list[_ModelScore] = []
     for name in model or [""]:
         chosen = [f"model.agent={name}"] if name else []
         inputs = config_inputs(config, [*(overrides or ()), *chosen], training=False)
@@ -93,14 +93,16 @@ def eval_command(
         if not skills:
             skills = {inputs.skill.name: inputs.skill}
         agent = inputs.config.model.agent.id if inputs.config.model.agent else "the task's own"
-        path = run or default_run(inputs, "evaluate")
+        path = run or default_run_path(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
         for measured_skill in skill or ():
             refuse_run_inside_skill(measured_skill, path)
-        measured = measure(inputs, skills, path, split=split, repeats=repeats, spending=spending)
-        found += [_ModelScore(agent, one) for one in measured]
-    show([one.as_json(split) for one in found], _side_by_side(found), as_json)
+        measured = evaluate_in_terminal(
+            inputs, skills, path, split=split, repeats=repeats, spending=spending
+        )
+        scores += [_ModelScore(agent, one) for one in measured]
+    show([score.as_json(split) for score in scores], _side_by_side(scores), as_json)
 
 
 class TypeScoreJson(TypedDict):
@@ -154,21 +156,21 @@ class _ModelScore:
         return "" if part is None else mean_score(part.hard)
 
 
-def _side_by_side(found: list[_ModelScore]) -> RenderableType:
+def _side_by_side(scores: list[_ModelScore]) -> RenderableType:
     """The scores, and under them the scores per type where there are types."""
     from rich.console import Group
 
-    numbers = [str(number) for number in range(1, len(found) + 1)]
-    rows = [(number, *one.cells()) for number, one in zip(numbers, found, strict=True)]
-    scores = rich_table(("", "model", "skill", "score (90 %)", "scored"), rows)
-    kinds = sorted({kind for one in found for kind in one.measured.by_type} - {"all"})
+    numbers = [str(number) for number in range(1, len(scores) + 1)]
+    rows = [(number, *score.cells()) for number, score in zip(numbers, scores, strict=True)]
+    table = rich_table(("", "model", "skill", "score (90 %)", "scored"), rows)
+    kinds = sorted({kind for score in scores for kind in score.measured.by_type} - {"all"})
     if not kinds:
-        return scores
-    by_type = [(kind, *(one.score_of_type(kind) for one in found)) for kind in kinds]
-    return Group(scores, rich_table(("type", *numbers), by_type))
+        return table
+    by_type = [(kind, *(score.score_of_type(kind) for score in scores)) for kind in kinds]
+    return Group(table, rich_table(("type", *numbers), by_type))
 
 
-def measure(
+def evaluate_in_terminal(
     inputs: Inputs,
     skills: Mapping[str, Skill],
     path: Path,
@@ -179,12 +181,12 @@ def measure(
     series: str = "evaluate",
 ) -> list[Measured]:
     from skillfit.cli.terminal import CountingTerminal
-    from skillfit.training.measure import evaluate
+    from skillfit.training.measure import evaluate_skills
 
     terminal = CountingTerminal(console(stderr=True))
 
     def begin(control: Control) -> Coroutine[Any, Any, list[Measured]]:
-        return evaluate(
+        return evaluate_skills(
             inputs,
             skills,
             path,
@@ -223,20 +225,20 @@ def ablate_command(
 
     Example: skillfit ablate skillfit.yaml --rollouts 300
     """
-    from skillfit.api import default_run
+    from skillfit.api import default_run_path
     from skillfit.cli.terminal import CountingTerminal
     from skillfit.report.html_report import write_ablation_report
-    from skillfit.training.measure import ablate as measure_units
+    from skillfit.training.measure import ablate_skill
 
     if by not in ("line", "paragraph"):
         raise InputError(f"--by {by}: unknown.", hint="Use line or paragraph.")
     inputs = config_inputs(config, overrides, training=False)
-    path = run or default_run(inputs, "ablate")
+    path = run or default_run_path(inputs, "ablate")
     terminal = CountingTerminal(console(stderr=True))
-    found: Ablation = run_in_terminal(
+    ablation: Ablation = run_in_terminal(
         path,
         terminal,
-        lambda control: measure_units(
+        lambda control: ablate_skill(
             inputs,
             path,
             rollouts=rollouts,
@@ -247,25 +249,25 @@ def ablate_command(
         ),
     )
     report = write_ablation_report(
-        found.event, inputs.skill.name, path / "report.html", inputs.skill.text
+        ablation.event, inputs.skill.name, path / "report.html", inputs.skill.text
     )
-    applied = apply and _write_shorter(inputs, found)
-    data = _ablation_json(found.event, path, report, applied)
-    show(data, _ablation_table(found.event), as_json)
+    applied = apply and _write_shorter(inputs, ablation)
+    data = _ablation_json(ablation.event, path, report, applied)
+    show(data, _ablation_table(ablation.event), as_json)
     if not as_json:
         options = [config, *(overrides or ()), *(["--by", by] if by != "line" else [])]
         options += ["--run", str(run)] if run else []
         command = shlex.join(["skillfit", "ablate", *map(str, options), "--apply"])
-        print(_ablation_text(found.event, report, command, apply, applied))
+        print(_ablation_text(ablation.event, report, command, apply, applied))
 
 
-def _write_shorter(inputs: Inputs, found: Ablation) -> bool:
+def _write_shorter(inputs: Inputs, ablation: Ablation) -> bool:
     """Write the shorter skill to its place. False when nothing is cut."""
     from skillfit.skill.document import find_document
 
-    if found.shorter is None:
+    if ablation.shorter is None:
         return False
-    found.shorter.save(find_document(Path(inputs.config.env.skill)))
+    ablation.shorter.save(find_document(Path(inputs.config.env.skill)))
     return True
 
 
@@ -568,17 +570,18 @@ def verify_command(
     inputs = config_inputs(recorded_settings, overrides, training=False)
     best = inputs.skill.with_document(Skill.from_text(record.skill))
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
-    found, verdict = checked.comparison, "regression" if checked.regression else "ok"
+    compared, verdict = checked.comparison, "regression" if checked.regression else "ok"
+    recorded_score, measured_score = mean_score(compared.recorded), mean_score(compared.measured)
     text = (
-        f"{verdict}: recorded {mean_score(found.recorded)}, now {mean_score(found.measured)} on "
-        f"{found.items} items (p = {found.p_value:.3f})."
+        f"{verdict}: recorded {recorded_score}, now {measured_score} on "
+        f"{quantity(compared.items, 'item')} (p = {compared.p_value:.3f})."
     )
     data = VerifyJson(
         verdict=verdict,
-        recorded=found.recorded,
-        measured=found.measured,
-        p_value=found.p_value,
-        items=found.items,
+        recorded=compared.recorded,
+        measured=compared.measured,
+        p_value=compared.p_value,
+        items=compared.items,
     )
     show(data, text + (" Measured twice." if checked.twice else ""), as_json)
     raise typer.Exit(int(Exit.REGRESSION if checked.regression else Exit.OK))
@@ -621,7 +624,7 @@ def _measure_again(
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="skillfit-") as folder:
-        (measured,) = measure(
+        (measured,) = evaluate_in_terminal(
             inputs,
             {"skill": skill},
             Path(folder) / "run",

@@ -95,7 +95,7 @@ def train_command(
 
     Example: skillfit train skillfit.yaml budget.usd=2 --run runs/first
     """
-    from skillfit.api import default_run
+    from skillfit.api import default_run_path
 
     planned = [f"budget.rollouts={rollouts}"] if rollouts else []
     _refuse_contradictions(overrides or (), rollouts)
@@ -104,7 +104,7 @@ def train_command(
         _report_replaced(config, inputs, rollouts)
     result = train_in_terminal(
         inputs,
-        run or default_run(inputs),
+        run or default_run_path(inputs),
         as_json=as_json,
         plain=plain,
         force_new=force_new,
@@ -370,12 +370,12 @@ def check_command(
 
     Example: skillfit check skillfit.yaml
     """
-    from skillfit.api import default_run
+    from skillfit.api import default_run_path
     from skillfit.cli.terminal import CountingTerminal
     from skillfit.training.start import check_run
 
     inputs = config_inputs(config, overrides)
-    path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
+    path, terminal = run or default_run_path(inputs), CountingTerminal(console(stderr=True))
     report = run_in_terminal(
         path,
         terminal,
@@ -409,10 +409,10 @@ def estimate_command(
 
     Example: skillfit estimate skillfit.yaml train.num_epochs=2
     """
-    from skillfit.api import default_run
+    from skillfit.api import default_run_path
 
     inputs = config_inputs(config, overrides)
-    cost = _measured_cost(run or default_run(inputs))
+    cost = _measured_cost(run or default_run_path(inputs))
     found = _estimated(inputs, cost)
     show(_estimate_json(found), _estimate_text(found, inputs), as_json)
 

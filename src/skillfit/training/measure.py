@@ -102,7 +102,7 @@ class Measured:
         return {kind: Tally.of(outcomes[kind], weights) for kind in sorted(set(types.values()))}
 
 
-async def evaluate(
+async def evaluate_skills(
     inputs: Inputs,
     skills: Mapping[str, Skill],
     path: Path,
@@ -211,7 +211,7 @@ def default_rollouts(count: int) -> int:
     return min(MOST, max(FEWEST, PER_UNIT * count))
 
 
-async def ablate(
+async def ablate_skill(
     inputs: Inputs,
     path: Path,
     *,
