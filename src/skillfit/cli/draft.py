@@ -233,7 +233,7 @@ def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
         if not journal.count("call/"):
             asked, most = quantity(order.count, "task"), dollars(order.usd)
             terminal.say(f"Asking {order.writer.spec.id} for {asked} (at most {most}).")
-        return run_in_terminal(folder, terminal, work)
+        return run_in_terminal(terminal, work)
 
 
 def _spent(folder: Path) -> Usage:

@@ -198,7 +198,7 @@ def evaluate_in_terminal(
             spending=spending,
         )
 
-    return run_in_terminal(path, terminal, begin)
+    return run_in_terminal(terminal, begin)
 
 
 _LINE_LENGTH = 60  # characters of a line in the table
@@ -236,7 +236,6 @@ def ablate_command(
     path = run or default_run_path(inputs, "ablate")
     terminal = CountingTerminal(console(stderr=True))
     ablation: Ablation = run_in_terminal(
-        path,
         terminal,
         lambda control: ablate_skill(
             inputs,

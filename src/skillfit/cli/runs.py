@@ -217,16 +217,16 @@ def diff_command(
     Example: skillfit diff runs/first 2 5
     """
     opened = open_training_run(run)
-    found = opened.diff(old, new)
+    difference = opened.diff(old, new)
     if as_json:
-        show({"old": old, "new": new, "diff": found}, "", as_json)
-    elif not found:
+        show({"old": old, "new": new, "diff": difference}, "", as_json)
+    elif not difference:
         note = _why_same(opened) if (old, new) == ("initial", "best") else "Nothing changed."
         console(stderr=True).print(note, markup=False, soft_wrap=True)
     elif console().is_terminal:
-        console().print(coloured_diff(found), soft_wrap=True)
+        console().print(coloured_diff(difference), soft_wrap=True)
     else:
-        print(found, end="")  # exactly as it is, so that `patch` takes it
+        print(difference, end="")  # exactly as it is, so that `patch` takes it
 
 
 def _why_same(run: Run) -> str:
@@ -238,10 +238,10 @@ def _why_same(run: Run) -> str:
         return "Nothing changed: the run has not finished."
     reason = display_name(run.finish_reason)
     lines = [f"Nothing changed: the run handed back the initial skill ({reason})."]
-    found = run.path / UNPROVEN_SKILL
-    if found.is_file():
+    unproven = run.path / UNPROVEN_SKILL
+    if unproven.is_file():
         initial = near(run.path / skill_file(0))
-        lines.append(f"What it found is unproven. See it with: diff -u {initial} {near(found)}")
+        lines.append(f"What it found is unproven. See it with: diff -u {initial} {near(unproven)}")
     return "\n".join(lines)
 
 
@@ -430,22 +430,20 @@ def steer_command(
     Example: skillfit steer runs/first veto s0003e02
     """
     from skillfit.run.control import stop_run
-    from skillfit.run.steering import steer_run
-    from skillfit.run.store import in_use
+    from skillfit.run.steering import STOPPING, steer_run, when_followed
 
     if action == "stop":
         stop_run(run)
         return show(
             {"action": "stop", "run": str(run)},
-            "Stopping: what is in progress finishes and is saved.",
+            STOPPING,
             as_json,
         )
     if action == "answer":
         return _answer(run, target, text, as_json)
     request = steer_run(run, action, target, text)
-    when = "after its current step" if in_use(run) else "when it is resumed"
     data = SteerJson(number=request.number, action=action, target=target, text=text)
-    return show(data, f"Recorded. The run follows it {when}.", as_json)
+    return show(data, f"Recorded. {when_followed(run)}", as_json)
 
 
 class SteerJson(TypedDict):
@@ -565,9 +563,9 @@ def _why_not(run: Run) -> str:
     """What to do about a run that did not improve: its best skill is the initial one."""
     from skillfit.run.store import UNPROVEN_SKILL
 
-    found = run.path / UNPROVEN_SKILL
-    if found.is_file():
-        return f"What it found is unproven: {near(found)}. To use it, copy it to your skill."
+    unproven = run.path / UNPROVEN_SKILL
+    if unproven.is_file():
+        return f"What it found is unproven: {near(unproven)}. To use it, copy it to your skill."
     return f"The reason: skillfit show {near(run.path)}"
 
 
@@ -683,19 +681,19 @@ def apply_command(
         request_steering(opened.path, "undo", str(document))
         return show({"restored": str(document)}, f"Restored {document}.", as_json)
     change = plan_change(opened, to, force=force)
-    found = diff_skills(change.present, change.wanted)
-    if not found:
+    difference = diff_skills(change.present, change.wanted)
+    if not difference:
         nothing = ApplyJson(applied=None, diff="")
         return show(nothing, f"{change.document} has the best skill already.", as_json)
     if not as_json:
-        console().print(coloured_diff(found), soft_wrap=True)
+        console().print(coloured_diff(difference), soft_wrap=True)
     if not yes and not _confirmed(change.document):
         raise InputError(
             f"{change.document} was not changed.", hint="Apply without a question: --yes"
         )
     kept = make_change(change)
     request_steering(opened.path, "apply", str(change.document))
-    data = ApplyJson(applied=str(change.document), backup=str(kept), diff=found)
+    data = ApplyJson(applied=str(change.document), backup=str(kept), diff=difference)
     return show(data, f"Changed {change.document}. Undo with: skillfit apply {run} --undo", as_json)
 
 

@@ -69,8 +69,8 @@ Track = Annotated[
     ),
 ]
 T = TypeVar("T")
-_TICK = 0.1  # seconds between two looks at the screen
-_BILL = 10  # ticks between two looks at the bill
+_REFRESH_SECONDS = 0.1  # between two refreshes of the terminal
+_USAGE_REFRESHES = 10  # refreshes between two readings of the usage
 
 
 def train_command(
@@ -246,12 +246,11 @@ def train_in_terminal(
     how = {"force_new": force_new, "force": force}
     try:
         return run_in_terminal(
-            path,
             terminal,
             lambda control: start(
                 inputs, path, listeners=[*trackers, terminal], control=control, **how
             ),
-            resumable=True,
+            resume=path,
         )
     finally:
         for tracker in trackers:
@@ -259,16 +258,15 @@ def train_in_terminal(
 
 
 def run_in_terminal(
-    path: Path,
     terminal: Terminal,
     begin: Callable[[Control], Coroutine[Any, Any, T]],
     *,
-    resumable: bool = False,
+    resume: Path | None = None,
 ) -> T:
-    """Do the work of a run at `path` while a terminal shows its progress.
+    """Do some work while a terminal shows its progress.
 
     The first Ctrl-C lets work in flight finish and saves it; the second one stops at once.
-    `resumable`: the run can be resumed with `skillfit resume`.
+    `resume`: the run that can be resumed with `skillfit resume` then.
     """
     import asyncio
 
@@ -277,16 +275,12 @@ def run_in_terminal(
     control = Control()
     try:
         with terminal:
-            return asyncio.run(_run_until_done(begin(control), path, terminal, control))
+            return asyncio.run(_run_until_done(begin(control), terminal, control))
     except Interrupted:
-        if resumable:
-            raise
-        raise Interrupted() from None
+        raise Interrupted(resume) from None
 
 
-async def _run_until_done(
-    work: Coroutine[Any, Any, T], path: Path, terminal: Terminal, control: Control
-) -> T:
+async def _run_until_done(work: Coroutine[Any, Any, T], terminal: Terminal, control: Control) -> T:
     """Wait for the work, refresh the terminal meanwhile, and handle signals."""
     import asyncio
 
@@ -306,24 +300,24 @@ async def _run_until_done(
             task.cancel()
 
     with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)):
-        ticks = 0
+        refreshes = 0
         while not task.done():
-            await asyncio.wait({task}, timeout=_TICK)
-            terminal.tick(control.usage if ticks % _BILL == 0 else None)
-            ticks += 1
+            await asyncio.wait({task}, timeout=_REFRESH_SECONDS)
+            terminal.tick(control.usage if refreshes % _USAGE_REFRESHES == 0 else None)
+            refreshes += 1
         terminal.tick(control.usage)
     if task.cancelled():
-        raise Interrupted(path)
+        raise Interrupted
     return task.result()
 
 
 @contextmanager
 def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
     """Handle Ctrl-C, termination and a closed terminal in the same way."""
-    names = [signal.SIGINT, signal.SIGTERM]
+    signals = [signal.SIGINT, signal.SIGTERM]
     hangup = getattr(signal, "SIGHUP", None)
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # as under nohup
-        names.append(hangup)
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # nohup ignores it
+        signals.append(hangup)
     received = False
 
     def receive(number: int, _: object) -> None:
@@ -333,13 +327,13 @@ def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
             _leave_closed_terminal()
         handler()
 
-    before = [signal.signal(name, receive) for name in names]
+    before = [signal.signal(number, receive) for number in signals]
     try:
         yield
     finally:
-        for name, old in zip(names, before, strict=True):
+        for number, old in zip(signals, before, strict=True):
             # Already shutting down: ignore further signals so that cleanup can finish.
-            signal.signal(name, signal.SIG_IGN if received else old)
+            signal.signal(number, signal.SIG_IGN if received else old)
 
 
 def _leave_closed_terminal() -> None:
@@ -377,7 +371,6 @@ def check_command(
     inputs = config_inputs(config, overrides)
     path, terminal = run or default_run_path(inputs), CountingTerminal(console(stderr=True))
     report = run_in_terminal(
-        path,
         terminal,
         lambda control: check_run(inputs, path, listeners=[terminal], control=control),
     )
@@ -413,8 +406,8 @@ def estimate_command(
 
     inputs = config_inputs(config, overrides)
     cost = _measured_cost(run or default_run_path(inputs))
-    found = _estimated(inputs, cost)
-    show(_estimate_json(found), _estimate_text(found, inputs), as_json)
+    planned = _estimated(inputs, cost)
+    show(_estimate_json(planned), _estimate_text(planned, inputs), as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,15 +442,15 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
     )
 
 
-_Span = tuple[float, float, float]  # low, typical, high
+RangeJson = tuple[float, float, float]  # low, typical, high
 
 
 class RowJson(TypedDict):
     stage: str
     role: str
-    calls: _Span
-    tokens: _Span
-    usd: _Span | None
+    calls: RangeJson
+    tokens: RangeJson
+    usd: RangeJson | None
 
 
 class ReachedCapJson(TypedDict):
@@ -473,48 +466,48 @@ class OptionJson(TypedDict):
 
 class EstimateJson(TypedDict):
     steps: int
-    rollouts: _Span
+    rollouts: RangeJson
     rows: Sequence[RowJson]
     total: RowJson
-    minutes: _Span
+    minutes: RangeJson
     measured_rollouts: int
     reached_caps: Sequence[ReachedCapJson]
     too_small: Sequence[SmallCap]
     options: Sequence[OptionJson]
 
 
-def _estimate_json(found: PlannedCost) -> EstimateJson:
+def _estimate_json(planned: PlannedCost) -> EstimateJson:
     return EstimateJson(
-        steps=found.plan.total_steps,
-        rollouts=_range_json(found.total.rollouts),
-        rows=[_row_json(row) for row in found.total.rows],
-        total=_row_json(found.total.total),
-        minutes=_range_json(found.total.minutes),
-        measured_rollouts=found.total.measured,
+        steps=planned.plan.total_steps,
+        rollouts=_range_json(planned.total.rollouts),
+        rows=[_row_json(row) for row in planned.total.rows],
+        total=_row_json(planned.total.total),
+        minutes=_range_json(planned.total.minutes),
+        measured_rollouts=planned.total.measured,
         reached_caps=[
             ReachedCapJson(cap=one.name, at=one.cap, ends_early=one.ends_early)
-            for one in found.reached
+            for one in planned.reached
         ],
-        too_small=found.too_small,
-        options=[OptionJson(rollouts=one.rollouts, plan=one.plan) for one in found.options],
+        too_small=planned.too_small,
+        options=[OptionJson(rollouts=one.rollouts, plan=one.plan) for one in planned.options],
     )
 
 
-def _estimate_text(found: PlannedCost, inputs: Inputs) -> RenderableType:
+def _estimate_text(planned: PlannedCost, inputs: Inputs) -> RenderableType:
     from rich.console import Group
 
-    rollouts = _span(found.total.rollouts)
-    time = _span(found.total.minutes, lambda minutes: duration(60 * minutes))
+    rollouts = _range_text(planned.total.rollouts)
+    time = _range_text(planned.total.minutes, lambda minutes: duration(60 * minutes))
     notes = [
-        f"{found.plan.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
-        *_cap_notes(inputs.config.budget.rollouts, found.reached),
-        *map(str, found.too_small),
-        _cost_basis(found.total),
-        *_lag_notes(inputs, found.plan),
+        f"{planned.plan.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
+        *_cap_notes(inputs.config.budget.rollouts, planned.reached),
+        *map(str, planned.too_small),
+        _cost_basis(planned.total),
+        *_lag_notes(inputs, planned.plan),
     ]
-    shown: list[RenderableType] = [_cost_table(found.total), "\n".join(notes)]
-    if found.options:
-        shown.append(_options_table(found.options))
+    shown: list[RenderableType] = [_cost_table(planned.total), "\n".join(notes)]
+    if planned.options:
+        shown.append(_options_table(planned.options))
     return Group(*shown)
 
 
@@ -568,9 +561,9 @@ def _lag_notes(inputs: Inputs, plan: Plan) -> list[str]:
     ]
 
 
-def _cost_basis(found: RunEstimate) -> str:
-    if found.measured:
-        return f"The cost of a rollout is the mean of {found.measured} measured ones."
+def _cost_basis(estimate: RunEstimate) -> str:
+    if estimate.measured:
+        return f"The cost of a rollout is the mean of {estimate.measured} measured ones."
     return "The cost of a rollout is assumed; `skillfit check` measures it."
 
 
@@ -593,24 +586,24 @@ def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
     return rich_table(("--rollouts", "buys", "", ""), rows)
 
 
-def _cost_table(found: RunEstimate) -> RenderableType:
+def _cost_table(estimate: RunEstimate) -> RenderableType:
     """The stages under the role that pays for them: this fits 80 columns."""
     rows: list[tuple[str, ...]] = []
     role = ""
-    for row in found.rows:
+    for row in estimate.rows:
         if row.role != role:
             role = row.role
             rows.append((role, "", "", ""))
         rows.append(_cost_row(row, indent="  "))
-    rows.append(_cost_row(found.total))
+    rows.append(_cost_row(estimate.total))
     return rich_table(("stage", "calls", "tokens", "usd"), rows)
 
 
 def _cost_row(row: EstimateRow, indent: str = "") -> tuple[str, ...]:
     from skillfit.report.run_text import UNPRICED
 
-    usd = UNPRICED if row.usd is None else _span(row.usd, rounded_dollars)
-    cells = (_span(row.calls), _span(row.tokens), usd)
+    usd = UNPRICED if row.usd is None else _range_text(row.usd, rounded_dollars)
+    cells = (_range_text(row.calls), _range_text(row.tokens), usd)
     return (f"{indent}{row.stage}", *(cell.replace(" – ", "–") for cell in cells))
 
 
@@ -624,12 +617,12 @@ def _row_json(row: EstimateRow) -> RowJson:
     )
 
 
-def _range_json(span: Range) -> _Span:
-    return round(span.low, 4), round(span.typical, 4), round(span.high, 4)
+def _range_json(amount: Range) -> RangeJson:
+    return round(amount.low, 4), round(amount.typical, 4), round(amount.high, 4)
 
 
-def _span(span: Range, form: Callable[[float], str] = rounded) -> str:
-    typical, low, high = form(span.typical), form(span.low), form(span.high)
+def _range_text(amount: Range, form: Callable[[float], str] = rounded) -> str:
+    typical, low, high = form(amount.typical), form(amount.low), form(amount.high)
     if low == high:
         return typical
     bounds = f"{low} – {high}".replace("$", "")

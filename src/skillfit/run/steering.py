@@ -13,9 +13,10 @@ from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.plain_text import shorten
 from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, request_steering
-from skillfit.run.store import HANDOFF
+from skillfit.run.store import HANDOFF, in_use
 from skillfit.run.view import RunView, read_listed
 
+STOPPING = "Stopping: what is in progress finishes and is saved."
 _LISTED_EDITS = 30  # ids in a message, of those that were proposed last
 
 
@@ -31,6 +32,12 @@ def steer_run(run: Path, action: str, target: str = "", text: str = "") -> Steer
     if action in EDIT_ACTIONS and target:
         _refuse_unknown_edit(run, target)
     return request_steering(run, action, target, text)
+
+
+def when_followed(run: Path) -> str:
+    """When a run follows a decision, as a sentence."""
+    when = "after its current step" if in_use(run) else "when it is resumed"
+    return f"The run follows it {when}."
 
 
 def _refuse_unknown_edit(run: Path, edit: str) -> None:

@@ -62,7 +62,13 @@ from skillfit.report.story import (
 from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
-from skillfit.run.steering import answer_prompt, steer_run, waiting_prompts
+from skillfit.run.steering import (
+    STOPPING,
+    answer_prompt,
+    steer_run,
+    waiting_prompts,
+    when_followed,
+)
 from skillfit.run.store import CONFIG_FILE, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 from skillfit.studio.commands import as_typed, run_command
@@ -599,7 +605,7 @@ async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str)
         return await asyncio.to_thread(_steer, run, do, target, text)
     if do == "stop":
         await asyncio.to_thread(stop_run, run)
-        return "Stopping: what is in progress finishes and is saved."
+        return STOPPING
     if do == "budget":
         return await asyncio.to_thread(_raise_budget, studio, run, target, text)
     if do == "resume":
@@ -615,8 +621,7 @@ async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str)
 
 def _steer(run: Path, do: str, target: str, text: str) -> str:
     request = steer_run(run, do, target, text)
-    when = "after its current step" if in_use(run) else "when it is resumed"
-    return f"Recorded: {request.command(run.name)}. The run follows it {when}."
+    return f"Recorded: {request.command(run.name)}. {when_followed(run)}"
 
 
 def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
