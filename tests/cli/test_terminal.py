@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skillfit.cli.terminal import LiveTerminal, PlainTerminal, render_screen, spend
+from skillfit.cli.terminal import LiveTerminal, PlainTerminal, render_screen, usage_text
 from skillfit.models.protocol import Usage
 from skillfit.report.run_text import event_lines
 from skillfit.report.story_builder import StoryBuilder
@@ -147,9 +147,9 @@ def test_control_characters_of_a_model_are_shown_as_escapes() -> None:
 
 
 def test_spend_names_the_caps_that_are_set() -> None:
-    assert spend(Usage(calls=5), {"minutes": 10.0}, 60).endswith("1.0 min of 10 min (10%)")
-    assert spend(Usage(usd=0.5), {"usd": 5}, 60).startswith("$0.50 of $5.00 (10%)")
-    assert "of 20,000,000 (" in spend(Usage(input=5), {"tokens": 20_000_000}, 60)
+    assert usage_text(Usage(calls=5), {"minutes": 10.0}, 60).endswith("1.0 min of 10 min (10%)")
+    assert usage_text(Usage(usd=0.5), {"usd": 5}, 60).startswith("$0.50 of $5.00 (10%)")
+    assert "of 20,000,000 (" in usage_text(Usage(input=5), {"tokens": 20_000_000}, 60)
 
 
 def test_plain_lines_are_readable_sentences() -> None:

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from skillfit.api import Run
-from skillfit.cli.output import ResultLine, RolloutsLine, ShipLine, SplitLine
+from skillfit.cli.output import ResultSummary, RolloutUse, ShipScores, SplitScores
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import config_inputs, run_in_terminal
 from skillfit.models.protocol import Usage
@@ -81,7 +81,6 @@ def test_a_new_run_is_not_billed_for_the_run_it_replaces(shell: Shell, config: P
 
     inputs = config_inputs(config, [*SMALL, "budget.calls=9"])
     run_in_terminal(
-        path,
         Billed(Console()),
         lambda control: start(inputs, path, force_new=True, control=control),
     )
@@ -141,19 +140,20 @@ def test_a_reached_budget_has_its_own_exit_code_and_a_larger_one_resumes(
 
 @pytest.mark.parametrize("tested", [True, False])
 def test_unused_rollouts_of_a_budget_are_explained(tested: bool) -> None:
-    ship = ShipLine("inconclusive", 0.1, (-0.1, 0.3)) if tested else ShipLine("no improvement", 0.0)
-    line = ResultLine("inconclusive", Path("r"), ship=ship, rollouts=RolloutsLine(171, 240))
+    compared = ShipScores("inconclusive", 0.1, (-0.1, 0.3))
+    ship = compared if tested else ShipScores("no improvement", 0.0)
+    line = ResultSummary("inconclusive", Path("r"), ship=ship, rollouts=RolloutUse(171, 240))
     words = line.as_text("")
     assert "171 of 240 rollouts used." in words
     assert ("there was none to test" in words) == (not tested)
-    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(240, 240)).as_text("")
-    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(171)).as_text("")
+    assert "rollouts used" not in replace(line, rollouts=RolloutUse(240, 240)).as_text("")
+    assert "rollouts used" not in replace(line, rollouts=RolloutUse(171)).as_text("")
 
 
 @pytest.mark.parametrize("unproven", [True, False])
 def test_the_scores_of_both_splits_are_those_of_one_skill(unproven: bool) -> None:
-    test = SplitLine(0.5, best=0.5 if unproven else 0.7, final=0.7)
-    line = ResultLine("inconclusive", Path("r"), selection=SplitLine(0.4, 0.6), test=test)
+    test = SplitScores(0.5, best=0.5 if unproven else 0.7, final=0.7)
+    line = ResultSummary("inconclusive", Path("r"), selection=SplitScores(0.4, 0.6), test=test)
     result = replace(line, unproven=unproven).as_text("").splitlines()
     whose = "unproven skill" if unproven else "best skill"
     assert result[1:3] == [

@@ -47,7 +47,7 @@ from skillfit.run.records import (
     UsageTotals,
 )
 from skillfit.run.store import JOURNAL, RunLock, dump
-from skillfit.run.view import CARD_FACT, KINDS, RunCard, fold, with_cost
+from skillfit.run.view import CARD_EVENTS, CARD_FACT, RunCard, fold, with_cost
 from skillfit.skill import Edit, EditResult
 from skillfit.tasks.item import Attempt, Score, TrajectoryStep
 from tests.support.records import run_summary, step_record
@@ -397,7 +397,7 @@ class _Bulk:
         self.rows.execute("COMMIT")
         self.rows.close()
         card = with_cost(RunCard(), self.journal)
-        for stored in self.events.read(0, KINDS):
+        for stored in self.events.read(0, CARD_EVENTS):
             card = fold(card, stored)
         self.journal.set_fact(CARD_FACT, dump(RunCard, card).decode())
         self.journal.close()

@@ -261,12 +261,8 @@ def test_a_folder_without_permission_is_reported() -> None:
 def test_a_read_only_view_follows_a_run(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
         view = RunDirectory.read(tmp_path / "run")
-        assert (view.run_id, view.config.root, view.finished, view.summary) == (
-            run.run_id,
-            {},
-            None,
-            None,
-        )
+        assert (view.run_id, view.config.root) == (run.run_id, {})
+        assert view.events.last(RunFinished) is None
         run.events.emit(started(seed=1))
         run.events.emit(Warned(what="w", message="m"))
         assert view.config.root == {"seed": 1}
@@ -278,11 +274,12 @@ def test_a_read_only_view_follows_a_run(tmp_path: Path) -> None:
                 summary=run_summary(best_step=1),
             )
         )
-        assert view.summary == run_summary(best_step=1)
+        (finished,) = view.events.found(RunFinished)
+        assert finished.summary == run_summary(best_step=1)
         assert len(list(view.events.read())) == 3
         view.close()
     with RunDirectory.open(tmp_path / "run", RecordedIdentity({})):
-        assert RunDirectory.read(tmp_path / "run").finished is None  # it was resumed
+        assert not RunDirectory.read(tmp_path / "run").events.found(RunFinished)  # it was resumed
 
 
 def test_reading_a_folder_without_a_run_is_an_error_with_a_message(tmp_path: Path) -> None:

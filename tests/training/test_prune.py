@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillfit.cli.output import ResultLine
+from skillfit.cli.output import ResultSummary
 from skillfit.report import read_story
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.events import GateDecided, StepFinished, Stored
@@ -34,7 +34,7 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     assert len(result.summary.cut) >= len(gone)
     reasons = [event.reason for event in project.events(GateDecided)]
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
-    line = ResultLine.of_story(read_story(result.run))
+    line = ResultSummary.of_story(read_story(result.run))
     text = line.as_text(result.diagnosis)
     tokens = result.summary.skill_tokens
     assert f"The skill has {tokens.found:,} tokens, {tokens.initial:,} before." in text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from skillfit.cli.output import Json, ResultLine, console, near, relative_path, show
+from skillfit.cli.output import Json, ResultSummary, console, relative_path, relative_to_here, show
 from skillfit.errors import InputError
 from skillfit.plain_text import quantity, shorten, visible
 
@@ -308,13 +308,13 @@ def demo_command(
         inputs = config_inputs(folder / _CONFIG_NAME, overrides)
         result = train_in_terminal(inputs, run, as_json=as_json, plain=plain, force=True)
     story = read_story(result.run)
-    line = ResultLine.of_story(story)
+    summary = ResultSummary.of_story(story)
     lines = [
-        line.as_text(story.diagnosis),
-        f"The report: {near(write_report(result.run))}",
+        summary.as_text(story.diagnosis),
+        f"The report: {relative_to_here(write_report(result.run))}",
         f"Edit the project and train it again: {folder}",
     ]
-    show(line.as_json(), "\n".join(lines), as_json)
+    show(summary.as_json(), "\n".join(lines), as_json)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ Overrides = Annotated[
 ]
 
 
-def near(path: Path) -> Path:
+def relative_to_here(path: Path) -> Path:
     """The path as one would type it here: relative, where it is below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
@@ -102,7 +102,7 @@ def coloured_diff(text: str) -> RenderableType:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitLine:
+class SplitScores:
     """The scores of a split. `final` is the last skill's, on the test split alone."""
 
     baseline: float | None = None
@@ -111,28 +111,28 @@ class SplitLine:
 
 
 @dataclass(frozen=True, slots=True)
-class ShipLine:
+class ShipScores:
     verdict: str | None = None
     difference: float | None = None
     interval: tuple[float, float] | None = None  # None: there were no fresh rollouts
     gap: float | None = None  # only with a second grader
 
     @classmethod
-    def of(cls, ship: ShipGain | None) -> ShipLine:
+    def of(cls, ship: ShipGain | None) -> ShipScores:
         if ship is None:
             return cls()
         return cls(ship.verdict, ship.difference, ship.interval, ship.gap)
 
 
 @dataclass(frozen=True, slots=True)
-class UsageLine:
+class UsedAmounts:
     calls: int | None = None
     tokens: int | None = None
     usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutsLine:
+class RolloutUse:
     used: int | None = None
     cap: int | None = None  # budget.rollouts
 
@@ -166,32 +166,32 @@ class ResultJson(TypedDict):
     unproven: bool
     cut: tuple[str, ...]
     skill_tokens: SkillTokens | dict[str, int]  # an empty object: the run has not finished
-    rollouts: RolloutsLine
-    usage: UsageLine
+    rollouts: RolloutUse
+    usage: UsedAmounts
     wall_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class ResultLine:
+class ResultSummary:
     """The result of a run, for people and programs. Scores are in the gate's metric."""
 
     finish_reason: RunFinishReason | Literal["ablation", "unfinished"]
     run: Path
     best_step: int | None = None
     metric: str | None = None
-    selection: SplitLine = SplitLine()
-    test: SplitLine = SplitLine()
-    ship: ShipLine = ShipLine()
+    selection: SplitScores = SplitScores()
+    test: SplitScores = SplitScores()
+    ship: ShipScores = ShipScores()
     unproven: bool = False
     cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
     composed: str = ""  # what the skill is composed of, if not of promoted edits alone
     skill_tokens: SkillTokens | None = None
-    rollouts: RolloutsLine = RolloutsLine()
-    usage: UsageLine = UsageLine()
+    rollouts: RolloutUse = RolloutUse()
+    usage: UsedAmounts = UsedAmounts()
     wall_s: float | None = None
 
     @classmethod
-    def of_story(cls, story: RunStory) -> ResultLine:
+    def of_story(cls, story: RunStory) -> ResultSummary:
         from skillfit.report.run_text import composition
         from skillfit.run.view import ShipGain, SummaryScores
 
@@ -204,33 +204,31 @@ class ResultLine:
             run,
             best_step=summary.best_step,
             metric=summary.metric,
-            selection=SplitLine(scores.selection.baseline, scores.selection.best),
-            test=SplitLine(scores.test.baseline, scores.test.best, scores.test_final),
-            ship=ShipLine.of(ShipGain.of(summary.ship) if summary.ship else None),
+            selection=SplitScores(scores.selection.baseline, scores.selection.best),
+            test=SplitScores(scores.test.baseline, scores.test.best, scores.test_final),
+            ship=ShipScores.of(ShipGain.of(summary.ship) if summary.ship else None),
             unproven=summary.unproven,
             cut=tuple(summary.cut),
             composed=composition(story),
             skill_tokens=summary.skill_tokens,
-            rollouts=RolloutsLine(
-                summary.rollouts.planned, summary.config.settings.budget.rollouts
-            ),
-            usage=UsageLine(used.calls, used.tokens, used.usd),
+            rollouts=RolloutUse(summary.rollouts.planned, summary.config.settings.budget.rollouts),
+            usage=UsedAmounts(used.calls, used.tokens, used.usd),
             wall_s=summary.total_wall_time_s,
         )
 
     @classmethod
-    def of_card(cls, run: Path, card: RunCard) -> ResultLine:
+    def of_card(cls, run: Path, card: RunCard) -> ResultSummary:
         """What the card of a run knows: not the parts cut, sizes and rollouts."""
         return cls(
             card.finish_reason or "unfinished",
             run,
             best_step=card.best_step,
             metric=card.metric,
-            selection=SplitLine(card.selection.baseline, card.selection.best),
-            test=SplitLine(card.test.baseline, card.test.best, card.test_final),
-            ship=ShipLine.of(card.ship),
+            selection=SplitScores(card.selection.baseline, card.selection.best),
+            test=SplitScores(card.test.baseline, card.test.best, card.test_final),
+            ship=ShipScores.of(card.ship),
             unproven=card.unproven,
-            usage=UsageLine(card.calls, card.tokens, card.usd),
+            usage=UsedAmounts(card.calls, card.tokens, card.usd),
             wall_s=card.seconds,
         )
 
@@ -285,7 +283,7 @@ class ResultLine:
         if self.unproven:
             from skillfit.run.store import UNPROVEN_SKILL
 
-            found = near(self.run / UNPROVEN_SKILL)
+            found = relative_to_here(self.run / UNPROVEN_SKILL)
             lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
         if self.cut and self.skill_tokens is not None:
             sizes = self.skill_tokens
@@ -294,7 +292,7 @@ class ResultLine:
             lines.append(
                 f"Cut from the initial skill: {', '.join(self.cut)}. {whose} has {tokens}."
             )
-        run = near(self.run)
+        run = relative_to_here(self.run)
         commands = [f"skillfit report {run}"]
         if self.finish_reason == "improved":
             commands = [f"skillfit diff {run}", *commands, f"skillfit apply {run}"]

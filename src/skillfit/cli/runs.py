@@ -20,11 +20,11 @@ from skillfit.atomic_write import write_whole
 from skillfit.cli.output import (
     Json,
     ResultJson,
-    ResultLine,
+    ResultSummary,
     aligned,
     coloured_diff,
     console,
-    near,
+    relative_to_here,
     rich_table,
     show,
     warn,
@@ -83,8 +83,8 @@ class ListedJson(ResultJson):
 
 
 def _listed_json(listed: ListedRun) -> ListedJson:
-    line = ResultLine.of_card(listed.path, listed.card)
-    return ListedJson(**line.as_json(), state=listed.state)
+    summary = ResultSummary.of_card(listed.path, listed.card)
+    return ListedJson(**summary.as_json(), state=listed.state)
 
 
 def _listed_cells(listed: ListedRun) -> tuple[str, ...]:
@@ -95,7 +95,8 @@ def _listed_cells(listed: ListedRun) -> tuple[str, ...]:
     )
     doubt = f" ({card.doubt})" if card.doubt else ""
     result = display_name(card.finish_reason) if listed.state == "finished" else listed.state
-    return (str(near(listed.path)), result, baseline, f"{best}{doubt}", str(card.calls or ""))
+    path = str(relative_to_here(listed.path))
+    return (path, result, baseline, f"{best}{doubt}", str(card.calls or ""))
 
 
 def show_command(run: RunFolder, as_json: Json = False) -> None:
@@ -108,9 +109,9 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
     from skillfit.api import Run
 
     story = Run.open(run).story
-    line = ResultLine.of_story(story)
+    summary = ResultSummary.of_story(story)
     data = ShownJson(
-        **line.as_json(),
+        **summary.as_json(),
         state=story.state,
         verdicts=[
             VerdictJson(name=gate.name, decision=gate.action, reason=gate.reason)
@@ -128,7 +129,7 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
     show(data, Group(*_story_tables(story)), as_json)
     if not as_json:
         ended = story.finished is not None
-        print(line.as_text(story.diagnosis) if ended else _unfinished_text(story, run))
+        print(summary.as_text(story.diagnosis) if ended else _unfinished_text(story, run))
 
 
 class VerdictJson(TypedDict):
@@ -240,8 +241,8 @@ def _why_same(run: Run) -> str:
     lines = [f"Nothing changed: the run handed back the initial skill ({reason})."]
     unproven = run.path / UNPROVEN_SKILL
     if unproven.is_file():
-        initial = near(run.path / skill_file(0))
-        lines.append(f"What it found is unproven. See it with: diff -u {initial} {near(unproven)}")
+        initial, found = map(relative_to_here, (run.path / skill_file(0), unproven))
+        lines.append(f"What it found is unproven. See it with: diff -u {initial} {found}")
     return "\n".join(lines)
 
 
@@ -565,8 +566,9 @@ def _why_not(run: Run) -> str:
 
     unproven = run.path / UNPROVEN_SKILL
     if unproven.is_file():
-        return f"What it found is unproven: {near(unproven)}. To use it, copy it to your skill."
-    return f"The reason: skillfit show {near(run.path)}"
+        where = relative_to_here(unproven)
+        return f"What it found is unproven: {where}. To use it, copy it to your skill."
+    return f"The reason: skillfit show {relative_to_here(run.path)}"
 
 
 def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:

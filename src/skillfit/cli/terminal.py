@@ -29,7 +29,7 @@ from skillfit.run.events import RolloutFinished, Stored, Warned
 from skillfit.run.records import StageName
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
-_ROLLOUTS: tuple[StageName, ...] = (
+_ROLLOUT_STAGES: tuple[StageName, ...] = (
     "preflight",
     "baseline",
     "rollout",
@@ -39,7 +39,7 @@ _ROLLOUTS: tuple[StageName, ...] = (
     "ship",
     "test",
 )
-_SMALL_PLOT = 5
+_LIVE_PLOT_HEIGHT = 5
 PLOT_TITLE = "selection score, from 0 to 1"
 
 
@@ -57,8 +57,8 @@ def render_screen(
     points = [
         PlotPoint(point.score, point.kept) for point in story.points if point.split == "selection"
     ]
-    if len(points) > 1 and room >= _SMALL_PLOT + 6:
-        lines = [PLOT_TITLE, *plot(points, width=min(width, 100) - 14, height=_SMALL_PLOT)]
+    if len(points) > 1 and room >= _LIVE_PLOT_HEIGHT + 6:
+        lines = [PLOT_TITLE, *plot(points, width=min(width, 100) - 14, height=_LIVE_PLOT_HEIGHT)]
         parts.append(Text("\n".join(lines), style="cyan"))
         room -= len(lines)
     if story.edits:
@@ -94,11 +94,11 @@ def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
     step = f"step {min(story.steps_done + 1, story.total_steps)} of {story.total_steps}"
     left = time_left(story)
     text.append(f"\n{step}{f', {left}' if left else ''}", "dim")
-    text.append(f"\n{spend(spent, story.caps, elapsed)}", "dim")
+    text.append(f"\n{usage_text(spent, story.caps, elapsed)}", "dim")
     return text
 
 
-def spend(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
+def usage_text(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
     """What was used, against the caps that are set."""
     shown = []
     for use in cap_uses(spent, seconds, caps):
@@ -119,7 +119,7 @@ def _stages(story: RunStory) -> Table:
         bar: RenderableType = Text("")
         if share is not None and stage.total:
             bar = ProgressBar(total=1.0, completed=share, width=24)
-        elif not stage.over and stage.stage not in _ROLLOUTS:
+        elif not stage.over and stage.stage not in _ROLLOUT_STAGES:
             bar = Text("asking the optimizer", style="dim")
         count = f"{stage.done} of {stage.total}" if stage.total >= stage.done > 0 else ""
         if stage.failed:
@@ -167,7 +167,7 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
     return table
 
 
-_HEIGHT = 6
+_PLOT_HEIGHT = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class PlotPoint:
     accepted: bool
 
 
-def plot(points: Sequence[PlotPoint], width: int = 60, height: int = _HEIGHT) -> list[str]:
+def plot(points: Sequence[PlotPoint], width: int = 60, height: int = _PLOT_HEIGHT) -> list[str]:
     """Lines of a small chart of the latest points: ● accepted, × not accepted, ─ the incumbent."""
     points = points[-max(1, width // 2) :]
     low, high = min(point.score for point in points), max(point.score for point in points)

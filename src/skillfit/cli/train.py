@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import typer
 
-from skillfit.cli.output import Json, Overrides, ResultLine, console, near, rich_table, show, warn
+from skillfit.cli.output import (
+    Json,
+    Overrides,
+    ResultSummary,
+    console,
+    relative_to_here,
+    rich_table,
+    show,
+    warn,
+)
 from skillfit.errors import Exit, InputError
 from skillfit.plain_text import dollars, duration, quantity, rounded, rounded_dollars
 
@@ -351,8 +360,8 @@ def show_result(result: TrainingResult, as_json: bool) -> None:
     from skillfit.report import read_story
 
     story = read_story(result.run)
-    line = ResultLine.of_story(story)
-    show(line.as_json(), line.as_text(story.diagnosis), as_json)
+    summary = ResultSummary.of_story(story)
+    show(summary.as_json(), summary.as_text(story.diagnosis), as_json)
     raise typer.Exit(int(result.exit_code))
 
 
@@ -379,10 +388,11 @@ def check_command(
     show(data, rich_table(("", f"verdict: {report.verdict}", ""), rows), as_json)
     stop = report.verdict == "stop"
     if not as_json:  # not in the table, so that the command stays on one line
-        line = ["skillfit", "train", str(config), *(overrides or ()), "--run", str(near(path))]
+        where = relative_to_here(path)
+        line = ["skillfit", "train", str(config), *(overrides or ()), "--run", str(where)]
         train = shlex.join([*line, "--force"] if stop else line)
         how = "Train anyway" if stop else "Train with them"
-        show(data, f"The rollouts are in {near(path)}. {how}:\n  {train}", as_json)
+        show(data, f"The rollouts are in {where}. {how}:\n  {train}", as_json)
     raise typer.Exit(int(Exit.PREFLIGHT if stop else Exit.OK))
 
 

@@ -292,8 +292,8 @@ class ForestRow:
 
 def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
     notes = []
-    if edit.decided and edit.status != "pending":
-        notes.append(f"{edit.status} after step {edit.decided}")
+    if edit.decided_in_step and edit.status != "pending":
+        notes.append(f"{edit.status} after step {edit.decided_in_step}")
     if edit.note:
         notes.append(edit.note)
     if edit.in_best and edit.status == "pending":

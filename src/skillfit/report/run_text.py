@@ -166,7 +166,7 @@ def _gain(ship: ShipTested) -> str:
 
 def _so_far(story: RunStory, note: str = ", not verified") -> str:
     """The best score seen so far, as an end of the sentence."""
-    scores = story.selected()
+    scores = story.selection_scores()
     if scores is None:
         return "; nothing is measured yet."
     first, best = percent(scores.initial), percent(scores.best)
@@ -260,7 +260,7 @@ def comparisons(story: RunStory) -> list[ScoreComparison]:
         before, after = story.point(first), story.point(last)
         if before and after:
             found.append(_comparison(name, after.items, before.score, after.score))
-    first_point, scores = story.point("baseline"), story.selected()
+    first_point, scores = story.point("baseline"), story.selection_scores()
     if not found and first_point and scores:
         return [_comparison("Selection split", first_point.items, scores.initial, scores.best)]
     return found

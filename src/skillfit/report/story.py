@@ -174,7 +174,7 @@ class EditSummary:
         return "" if self.reason.startswith(f"{EFFECT} ") else self.reason
 
     @property
-    def decided(self) -> int:
+    def decided_in_step(self) -> int:
         """The step after which it got its present status; 0 when that is not recorded."""
         since = 0
         for point in reversed(self.history):
@@ -469,7 +469,7 @@ class RunStory:
     def edits_with(self, *statuses: str) -> tuple[EditSummary, ...]:
         return tuple(edit for edit in self.edits if edit.status in statuses)
 
-    def selected(self) -> SelectionScores | None:
+    def selection_scores(self) -> SelectionScores | None:
         """Scores on the selection split: what the end of the run says, or the best point of the
         curve that the loop continued with.
         """

@@ -5,9 +5,9 @@ failed attempts and all resumes are in it. `StoryBuilder` is fed event by event,
 and the report of a finished run agree. It adds up three things in objects of their own:
 
 - `ScoreBook`: the scores of the skills that were measured.
-- `EditPool`: the worth of the edits. With screening every decision of the gate lists the pool with
-  effects. The strict gate decides about a whole candidate, so its edits share one decision and have
-  no separate effect.
+- `EditHistory`: the worth of the edits. With screening every decision of the gate lists the pool
+  with effects. The strict gate decides about a whole candidate, so its edits share one decision and
+  have no separate effect.
 - `RolloutTotals`: counts of rollouts. A run may have 100,000 of them. Pages need sums, so a reader
   lets SQLite count; a live terminal adds each event as it comes.
 """
@@ -226,7 +226,7 @@ class StoryBuilder:
         self._data = DataSummary()
         self._times: list[float] = []  # of the first and the last event
         self._gates: dict[str, GateSummary] = {}
-        self._edits = EditPool()
+        self._edits = EditHistory()
         self._rejections: dict[str, list[Rejection]] = {}
         self._versions: dict[str, SkillVersion] = {}
         self._stages: dict[tuple[int, int, str], StageProgress] = {}
@@ -585,22 +585,20 @@ class ScoreBook:
         return Point(name, "ship", bounds.mean, low, high, len(means))
 
     def types(self) -> tuple[TypeSummary, ...]:
-        """Per type, on the test split if it was read, else on the selection split."""
-        for first, last in (("test_baseline", "test_best"), ("baseline", "final")):
-            before, after = self._typed.get(first), self._typed.get(last)
-            if before is None:
-                continue
-            names = dict.fromkeys([*before.by_type, *(after.by_type if after else ())])
-            return tuple(
-                TypeSummary(
-                    name,
-                    before.by_type[name].total if name in before.by_type else 0,
-                    self._type_score(before, name),
-                    self._type_score(after, name),
-                )
-                for name in names
+        """Per type on the test split; empty when it was not read."""
+        before, after = self._typed.get("test_baseline"), self._typed.get("test_best")
+        if before is None:
+            return ()
+        names = dict.fromkeys([*before.by_type, *(after.by_type if after else ())])
+        return tuple(
+            TypeSummary(
+                name,
+                before.by_type[name].total if name in before.by_type else 0,
+                self._type_score(before, name),
+                self._type_score(after, name),
             )
-        return ()
+            for name in names
+        )
 
     def _type_score(self, event: EvaluationFinished | None, name: str) -> float | None:
         found = event.by_type.get(name) if event else None
@@ -624,13 +622,13 @@ def _score_interval(score: float, count: int) -> Interval:
 
 
 @dataclass(slots=True)
-class EditPool:
+class EditHistory:
     """All edits that were tried, in the order in which they came."""
 
     _edits: dict[str, EditSummary] = field(default_factory=dict)
     _history: dict[str, list[EffectPoint]] = field(default_factory=dict)
     _candidates: dict[int, CandidateBuilt] = field(default_factory=dict)
-    screening: bool = False
+    _screening: bool = False  # the gate measures edits one by one
 
     def built(self, event: CandidateBuilt) -> list[Rejection]:
         """Note a candidate's edits; those that could not be applied are rejections."""
@@ -647,7 +645,7 @@ class EditPool:
         """Take in the effects of a decision; the summary with what entered and left the pool."""
         if not event.effects:
             return summary
-        self.screening = True
+        self._screening = True
         before = {name: edit.status for name, edit in self._edits.items()}
         for effect in event.effects:
             self._take(effect, event.step)
@@ -687,7 +685,7 @@ class EditPool:
     def decided(self, step: int, *, accepted: bool, skipped: bool, reason: str) -> None:
         """The gate's decision about a whole candidate, where edits are not measured one by one."""
         candidate = self._candidates.pop(step, None)
-        if candidate is None or self.screening or skipped:
+        if candidate is None or self._screening or skipped:
             return
         status: EditStatus = "promoted" if accepted else "dropped"
         applied = [report for report in candidate.report if report.applied]

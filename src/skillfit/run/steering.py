@@ -43,7 +43,7 @@ def when_followed(run: Path) -> str:
 def _refuse_unknown_edit(run: Path, edit: str) -> None:
     """Raise an error for an edit that the run does not have. Without a pool, it may come yet."""
     with closing(RunView.open(run)) as view:
-        pool = view.pool
+        pool = view.pool_ids
     if pool and edit not in pool:
         known = f"Its edits: {', '.join(pool[-_LISTED_EDITS:])}"
         more = f" and {len(pool) - _LISTED_EDITS} older ones" if len(pool) > _LISTED_EDITS else ""

@@ -54,7 +54,7 @@ CARD_FACT = "card"
 # How a run ended; empty until then.
 CardResult = RunFinishReason | Literal["ablation", ""]
 _RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
-KINDS: tuple[type[Event], ...] = (
+CARD_EVENTS: tuple[type[Event], ...] = (
     RunStarted,
     EvaluationFinished,
     GateDecided,
@@ -101,21 +101,11 @@ class RunView:
         return self._last(RunStarted)
 
     @property
-    def finished(self) -> RunFinished | None:
-        """None while the run is in progress, or when it was stopped before its end."""
-        return self._last(RunFinished)
-
-    @property
     def config(self) -> RecordedConfig:
         return started.config if (started := self.started) else RecordedConfig({})
 
     @property
-    def summary(self) -> RunSummary | None:
-        """None while the run has not finished."""
-        return finished.summary if (finished := self.finished) else None
-
-    @property
-    def pool(self) -> tuple[str, ...]:
+    def pool_ids(self) -> tuple[str, ...]:
         """The ids of the edits in the pool after the last decision; empty before the first one,
         and for gates without a pool.
         """
@@ -339,6 +329,7 @@ def _score(in_metric: float | None, hard: float | None) -> float | None:
 
 
 def with_cost(card: RunCard, journal: Journal) -> RunCard:
+    """The card with what the run has used so far."""
     spent = journal.spent()
     return replace(card, calls=spent.calls, tokens=spent.tokens, usd=spent.usd)
 
@@ -372,7 +363,7 @@ class CardKeeper:
 
     def __call__(self, stored: Stored) -> None:
         self._last = stored
-        if isinstance(stored.event, KINDS) or time.monotonic() - self._saved_at > _REFRESH:
+        if isinstance(stored.event, CARD_EVENTS) or time.monotonic() - self._saved_at > _REFRESH:
             self.save()
 
     def save(self) -> None:
@@ -469,7 +460,7 @@ def current_card(view: RunView, *, running: bool = False) -> RunCard:
     """
     card = recorded_card(view.journal)
     if view.events.newest() > card.seq:
-        for stored in view.events.read(card.seq, KINDS):
+        for stored in view.events.read(card.seq, CARD_EVENTS):
             card = fold(card, stored)
         if not running:
             card = with_cost(card, view.journal)

@@ -262,7 +262,7 @@ class ComparedRun:
     def gain(self) -> float | None:
         if self.story.ship is not None:
             return self.story.ship.difference
-        scores = self.story.selected()
+        scores = self.story.selection_scores()
         return scores.best - scores.initial if scores and self.story.changed else None
 
 
@@ -334,7 +334,7 @@ async def new_page(studio: Studio, request: Request) -> Response:
             return _form_page(studio, request, filled)
         filled.check(studio.folders)
         run = studio.folders.resolve(studio.library.folder / filled.name)
-        config = filled.config_path(studio.folders, project)
+        config = filled.write_config(studio.folders, project)
     except (SkillfitError, OSError) as error:
         filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
         return _form_page(studio, request, filled, problem=str(error))
@@ -537,8 +537,8 @@ class NewRun:
         body = yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
         return f"{_MADE_HERE}\n{body}"
 
-    def config_path(self, folders: Folders, folder: Path) -> Path:
-        """The config to use. A form without a base config is written to a file of its name."""
+    def write_config(self, folders: Folders, folder: Path) -> Path:
+        """Write a form without a base config to a file of its name. Returns the config to use."""
         if self.config:
             return folders.resolve(self.config)
         path = folders.resolve(folder / f"{self.name}.yaml")

@@ -49,8 +49,7 @@ _CSRF_FIELD = "csrf"
 _FOLLOWED = 40  # runs whose story is kept in memory
 _ASKED_RUNS = 20  # runs that are asked for the folder of their config
 _PAUSE_FACTOR = 50  # pause between two looks, in durations of a look
-_LEAST = 1.0  # seconds between two looks
-_MOST = 15.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 15.0  # seconds between two looks
 _QUIET = 20.0  # seconds after which a comment keeps the connection open
 _LARGEST_FILE = 64_000_000  # bytes
 _LARGEST_IMAGE = 20_000_000
@@ -96,6 +95,7 @@ class Studio:
         return page.render(self.templates, part, csrf=self.csrf, **shared)
 
     def page(self, request: Request, page: PageData, status: int = 200) -> Response:
+        """A page as the reply, with the message that a change left for it."""
         message = self._messages.pop(request.query_params.get("message", ""), None)
         return HTMLResponse(self.render(page, message=message), status)
 
@@ -207,6 +207,7 @@ class RunLibrary:
         return (path / JOURNAL).resolve().is_relative_to(self.folder.resolve())
 
     def follow(self, path: Path) -> FollowedRun:
+        """The run in a directory, kept in memory with the others that were asked for last."""
         with self._lock:
             followed = self._followed.get(path)
             if followed is None:
@@ -402,6 +403,7 @@ async def _changes(studio: Studio, request: Request, look: Look) -> AsyncIterato
         elif time.monotonic() - last_sent > _QUIET:
             last_sent = time.monotonic()
             yield ": still here\n\n"
+        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _PAUSE_FACTOR * took))
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(_MOST, max(_LEAST, _PAUSE_FACTOR * took))):
+            async with asyncio.timeout(pause):
                 await studio.closing.wait()
