@@ -19,7 +19,8 @@ import typer
 from typer.core import TyperCommand
 
 from skillfit import __version__
-from skillfit.cli import draft, evaluate, init, runs, setup, train
+from skillfit.cli import draft, evaluate, init, reference, runs, serve, train
+from skillfit.cli.output import docstring_paragraphs
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -32,7 +33,7 @@ class _HelpTexts(TypedDict):
 
 def _help_texts(command: Callable[..., None]) -> _HelpTexts:
     """The docstring without its line breaks, and its first sentence for the list of commands."""
-    paragraphs = [" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n")]
+    paragraphs = docstring_paragraphs(command)
     first = re.split(r"(?<=[.?!]) ", paragraphs[0])[0]
     return {"help": "\n\n".join(paragraphs), "short_help": first}
 
@@ -61,13 +62,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (init, setup, train, evaluate, runs):
+for module in (init, reference, serve, train, evaluate, runs):
     for command in module.COMMANDS:
         name = command.__name__.removesuffix("_command")
         kind = _TextArguments if name == "steer" else None
         app.command(name, cls=kind, **_help_texts(command))(command)
 app.add_typer(draft.tasks_app, name="tasks")
-app.add_typer(setup.data_app, name="data")
+app.add_typer(init.data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)

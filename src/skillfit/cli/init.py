@@ -1,5 +1,5 @@
 """The first project: `init` makes it from a skill and a tasks file, without overwriting anything;
-`demo` trains a small skill that comes with skillfit.
+`demo` trains a small skill that comes with skillfit; `data` prepares the data of a benchmark.
 """
 
 from __future__ import annotations
@@ -14,16 +14,26 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from skillfit.cli.output import Json, ResultSummary, console, relative_path, relative_to_here, show
+from skillfit.cli.output import (
+    Json,
+    ResultSummary,
+    console,
+    relative_path,
+    relative_to_here,
+    rich_table,
+    show,
+)
 from skillfit.errors import InputError
 from skillfit.plain_text import quantity, shorten, visible
 
 if TYPE_CHECKING:
+    from skillfit.benchmarks.prepare import Prepared
     from skillfit.config.schema import GraderSetting
     from skillfit.models.json_text import JsonObject
     from skillfit.tasks.recognise import RecognisedEnv, RecognisedTasks
 
 
+_BenchmarkName = Annotated[str, typer.Argument(help="The benchmark, for example searchqa.")]
 _CONFIG_NAME = "skillfit.yaml"
 _JUDGE_NOTE = (
     "This grader asks a judge: model.judge is set to the model that uses the skill. Set it to "
@@ -356,6 +366,111 @@ def _make_demo_folder(folder: Path) -> None:
         raise InputError(
             f"Cannot create the folder {folder}.", hint="Give another folder with --dir."
         ) from error
+
+
+data_app = typer.Typer(
+    help="Prepare the data of the built-in benchmarks.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@data_app.command("list")
+def data_list_command(as_json: Json = False) -> None:
+    """List the benchmarks, their licences, and which of them have data here.
+
+    Example: skillfit data list
+    """
+    from skillfit.benchmarks.benchmark import (
+        MANIFEST,
+        benchmark_names,
+        data_home,
+        find_benchmark,
+        prepared,
+    )
+
+    found = [find_benchmark(name) for name in benchmark_names()]
+    rows = [
+        BenchmarkJson(
+            name=benchmark.name,
+            prepared=(prepared(benchmark.name) / MANIFEST).is_file(),
+            licence=benchmark.licence,
+            homepage=benchmark.homepage,
+        )
+        for benchmark in found
+    ]
+    cells = [
+        (row["name"], "yes" if row["prepared"] else "no", row["licence"], row["homepage"])
+        for row in rows
+    ]
+    shown = rich_table(("benchmark", "prepared", "licence of the data", "from"), cells)
+    shown.columns[0].no_wrap = True  # other columns are wrapped first
+    show({"folder": str(data_home()), "benchmarks": rows}, shown, as_json)
+
+
+class BenchmarkJson(TypedDict):
+    name: str
+    prepared: bool
+    licence: str
+    homepage: str
+
+
+@data_app.command("get")
+def data_get_command(
+    name: _BenchmarkName,
+    mirror: Annotated[
+        str, typer.Option(help="Address to download from instead: replaces scheme and host.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Download a benchmark's public data and prepare it, with its published splits.
+
+    Example: skillfit data get searchqa
+    """
+    from skillfit.benchmarks import prepare
+
+    progress = console(stderr=True)
+    result = prepare.get(
+        name, mirror=mirror, report=lambda line: progress.print(line, markup=False, soft_wrap=True)
+    )
+    _show_prepared(result, as_json)
+
+
+@data_app.command("make")
+def data_make_command(
+    name: _BenchmarkName,
+    source: Annotated[
+        Path, typer.Option("--from", help="File or folder with the data as its publisher has it.")
+    ],
+    splits: Annotated[
+        Path | None,
+        typer.Option(help="Folder with lists of ids: train/, val/ and test/, items.json in each."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Prepare a benchmark from a local copy of its data.
+
+    Example: skillfit data make spreadsheetbench --from spreadsheetbench_verified_400
+    """
+    from skillfit.benchmarks import prepare
+
+    _show_prepared(prepare.make(name, source, splits=splits), as_json)
+
+
+def _show_prepared(result: Prepared, as_json: bool) -> None:
+    counts = ", ".join(f"{count} {split}" for split, count in result.counts.items())
+    lines = [
+        f"{result.title}",
+        f"  items     {counts}",
+        f"  licence   {result.licence}",
+        f"  source    {result.source}",
+    ]
+    for file in result.files:
+        checked = ", as the publisher says" if file.verified else ""
+        lines.append(f"  sha256    {file.sha256}  {Path(file.path).name}{checked}")
+    lines.append(f"  prepared  {result.folder}")
+    lines.append(f"Use it with: env: {{tasks: {result.name}}}")
+    show(result, "\n".join(lines), as_json)
 
 
 COMMANDS = (init_command, demo_command)

@@ -49,6 +49,12 @@ def relative_path(path: str | Path, folder: Path) -> str:
     return relative if relative.startswith(".") else f"./{relative}"
 
 
+def docstring_paragraphs(documented: object) -> list[str]:
+    """The paragraphs of the docstring of a function or class, each on one line."""
+    text = documented.__doc__ or ""
+    return [" ".join(part.split()) for part in text.split("\n\n")]
+
+
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
