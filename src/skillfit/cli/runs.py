@@ -471,7 +471,7 @@ def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SkillChange:
+class DocumentChange:
     """A document that would be changed, or a skill folder that would be made."""
 
     run: Run
@@ -523,7 +523,7 @@ class AppliedChange:
             _remove_made(document.parent, self.files)
 
 
-def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
+def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
@@ -548,7 +548,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
         return _new_document(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
     if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
-        return SkillChange(run, document, present, present.with_body(best.body))
+        return DocumentChange(run, document, present, present.with_body(best.body))
     if not force:
         raise InputError(
             f"{document} has changed since the run began.",
@@ -557,7 +557,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     places = (document.resolve(), document.parent.resolve())
     same_skill = began is not None and began.resolve() in places
     wanted = with_trained_body(present, best, same_skill=same_skill)
-    return SkillChange(run, document, present, wanted)
+    return DocumentChange(run, document, present, wanted)
 
 
 def _why_not(run: Run) -> str:
@@ -571,14 +571,14 @@ def _why_not(run: Run) -> str:
     return f"The reason: skillfit show {relative_to_here(run.path)}"
 
 
-def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:
+def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> DocumentChange:
     """A document alone, or a folder with the other files of the skill the run began with."""
     from skillfit.skill import Skill
     from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES
 
     blank = Skill.from_text("")
     if to.suffix.lower() in DOCUMENT_SUFFIXES:
-        return SkillChange(run, to, blank, best)
+        return DocumentChange(run, to, blank, best)
     if began is not None and not began.exists():
         raise InputError(
             f"The skill's other files are gone: there is no {began}.",
@@ -586,10 +586,10 @@ def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> SkillC
         )
     package = Skill.load(began) if began else blank
     wanted = replace(package.with_document(best), document_name=DOCUMENT_NAMES[0])
-    return SkillChange(run, to / wanted.document_name, blank, wanted, new_folder=True)
+    return DocumentChange(run, to / wanted.document_name, blank, wanted, new_folder=True)
 
 
-def make_change(change: SkillChange) -> Path:
+def make_change(change: DocumentChange) -> Path:
     """Back up the present text, then write the new one; returns the path of the backup."""
     from skillfit.report.story import APPLIED
 
