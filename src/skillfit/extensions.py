@@ -146,10 +146,15 @@ def _installed(kind: str, name: str) -> list[EntryPoint]:
     return list(entry_points(group=_group(kind), name=name))
 
 
-def _imported(kind: str, name: str, target: str) -> Any:
+def import_attribute(target: str) -> Any:
+    """The object that `module:attribute` names."""
     module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _imported(kind: str, name: str, target: str) -> Any:
     try:
-        return getattr(import_module(module), attribute)
+        return import_attribute(target)
     except ModuleNotFoundError as error:
         raise InputError(
             f"The {kind} {name!r} needs the package {error.name!r}.",
@@ -430,9 +435,8 @@ def _source_function(name: str) -> Callable[..., TaskSource]:
             hint="Uninstall one of these packages, or rename its entry point.",
         )
     target = targets.pop()
-    module, _, attribute = target.partition(":")
     try:
-        function = getattr(import_module(module), attribute)
+        function = import_attribute(target)
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"env.tasks: {name!r} ({target}) cannot be imported: {error}.",

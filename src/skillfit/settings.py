@@ -65,7 +65,9 @@ Number = Annotated[float, BeforeValidator(_refuse_boolean)]
 
 
 class Settings(BaseModel):
-    """Immutable, without unknown keys, infinite numbers, and `true` for a number."""
+    """Immutable values. Unknown keys, infinite numbers, and `true` where a number is expected are
+    refused.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -81,8 +83,8 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """What is wrong with one setting. `key` is dotted. Not `shows_value`: the value may be a
-    secret, and the sentence is without it.
+    """What is wrong with one setting. `key` is dotted. `shows_value` is False where the value may
+    be a secret: the sentence does not contain it, and nothing beside it may.
     """
 
     key: str

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ from skillfit.agents.agent import (
     workspace_for,
 )
 from skillfit.extensions import PartDescription
-from skillfit.models.json_text import parse_json, without_surrogates
+from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.plain_text import head_and_tail, shorten
 from skillfit.sandbox.programs import (
@@ -180,50 +179,56 @@ under skill/. When you are done, call finish with the final answer."""
 CORPUS_PROMPT = f"The documents to work with are under {CORPUS}/; they are read-only."
 
 
-def _tool(name: str, description: str, **parameters: str) -> Tool:
-    """A tool whose parameters are strings (`offset`: an integer). Those whose description ends with
-    `(optional)` may be left out.
-    """
-    properties = {
-        key: {"type": "integer" if key == "offset" else "string", "description": about}
-        for key, about in parameters.items()
-    }
-    required = [key for key, about in parameters.items() if not about.endswith("(optional)")]
+def _tool(
+    name: str,
+    description: str,
+    required: Mapping[str, JsonObject],
+    optional: Mapping[str, JsonObject] | None = None,
+) -> Tool:
+    """A tool with these parameters, each a JSON schema."""
     schema = {
         "type": "object",
-        "properties": properties,
-        "required": required,
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
         "additionalProperties": False,
     }
     return Tool(name, description, schema)
+
+
+def _text(description: str) -> JsonObject:
+    return {"type": "string", "description": description}
+
+
+def _integer(description: str) -> JsonObject:
+    return {"type": "integer", "description": description}
 
 
 TOOLS = (
     _tool(
         "read",
         f"Read a text file, {PAGE} characters at a time.",
-        path="the file",
-        offset="the line to begin with; default 1 (optional)",
+        {"path": _text("the file")},
+        {"offset": _integer("the line to begin with; default 1 (optional)")},
     ),
     _tool(
         "write",
         "Write a text file, replacing what it held.",
-        path="the file",
-        content="all of its text",
+        {"path": _text("the file"), "content": _text("all of its text")},
     ),
     _tool(
         "list",
         "List all files in a folder.",
-        path="the folder; default the whole workspace (optional)",
+        {},
+        {"path": _text("the folder; default the whole workspace (optional)")},
     ),
     _tool(
         "search",
         "Find lines that contain a text, in any case.",
-        text="what to look for",
-        path="file or folder (optional)",
+        {"text": _text("what to look for")},
+        {"path": _text("file or folder (optional)")},
     ),
-    _tool("run_command", "Run a shell command in the workspace.", command="for sh -c"),
-    _tool("finish", "Give the final answer and end.", answer="the final answer"),
+    _tool("run_command", "Run a shell command in the workspace.", {"command": _text("for sh -c")}),
+    _tool("finish", "Give the final answer and end.", {"answer": _text("the final answer")}),
 )
 
 
@@ -329,21 +334,25 @@ class ToolSession:
         return Message("tool", result, tool_call_id=tool_call.id)
 
     async def _act(self, name: str, arguments: Mapping[str, str]) -> str:
+        """Use a tool of `TOOLS`. Files and the corpus may be large: they are read in a thread."""
         files = FileTools(self.workspace, self.agent.command_timeout)
         path = arguments.get("path") or "."
-        if name == "finish":
-            self.answer = arguments["answer"]
-            return "finished"
-        if name == "run_command":
-            return await self._run(arguments["command"])
-        if name == "write":
-            return files.write(path, arguments["content"])
-        look = partial(files.list, path)
-        if name == "read":
-            look = partial(files.read, path, _line_number(arguments.get("offset")))
-        if name == "search":
-            look = partial(files.search, arguments["text"], path)
-        return await asyncio.to_thread(look)  # files and the corpus may be large
+        match name:
+            case "finish":
+                self.answer = arguments["answer"]
+                return "finished"
+            case "run_command":
+                return await self._run(arguments["command"])
+            case "write":
+                return files.write(path, arguments["content"])
+            case "read":
+                line = _line_number(arguments.get("offset"))
+                return await asyncio.to_thread(files.read, path, line)
+            case "search":
+                return await asyncio.to_thread(files.search, arguments["text"], path)
+            case "list":
+                return await asyncio.to_thread(files.list, path)
+        raise NotImplementedError(name)
 
     async def _run(self, command: str) -> str:
         timeout = self.agent.command_timeout

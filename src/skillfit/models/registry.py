@@ -6,7 +6,6 @@ Other packages add providers with `register_provider`.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError, did_you_mean
+from skillfit.extensions import import_attribute
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, Notice, Reply, Request, Role
 from skillfit.models.secrets import remember_secret, remember_setting
@@ -348,10 +348,7 @@ def _unknown_provider(model_id: str) -> InputError:
 
 def _imported(function: Any) -> Any:
     """The function itself, imported when it is given as `module:function`."""
-    if not isinstance(function, str):
-        return function
-    module, _, name = function.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return import_attribute(function) if isinstance(function, str) else function
 
 
 _PROVIDERS = "skillfit.models.providers"

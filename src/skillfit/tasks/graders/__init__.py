@@ -75,28 +75,27 @@ def build_grader(
         return as_grader(setting, name_of(setting), key=key)
     if not setting:
         raise InputError(f"{key}: an empty mapping names no grader.", hint=_EXAMPLE)
-    own = [name for name in setting if name not in BUILT_IN and name not in _COMPOSITIONS]
-    others = extension_names("grader") if own else ()
-    named = [name for name in setting if name not in own or name in others]
-    weighted = named == ["mean"]
-    wrong = [name for name in setting if name not in named and not (weighted and name == "weights")]
-    if not wrong and len(named) > 1:
+    known = [*BUILT_IN, *_COMPOSITIONS]
+    if not set(setting) <= set(known):
+        known += extension_names("grader")
+    graders = [name for name in setting if name in known]
+    settings = ["weights"] if graders == ["mean"] else []
+    if unknown := [str(name) for name in setting if name not in (*graders, *settings)]:
+        hint = did_you_mean(unknown[0], known) or f"Known: {', '.join(known)}; one at the top."
+        raise InputError(f"{key}: {unknown[0]!r} is not a grader.", hint=hint)
+    if len(graders) > 1:
         raise InputError(
-            f"{key} names {len(named)} graders: {', '.join(named)}.",
+            f"{key} names {len(graders)} graders: {', '.join(graders)}.",
             hint="Name one, or put them in a list under all, any or mean.",
         )
-    if wrong:
-        unknown = str(wrong[0])
-        known = [*BUILT_IN, *_COMPOSITIONS, *others]
-        hint = did_you_mean(unknown, known) or f"Known: {', '.join(known)}; one at the top."
-        raise InputError(f"{key}: {unknown!r} is not a grader.", hint=hint)
+    name = graders[0]
     given = GraderContext(judge, base, key)
-    if named[0] in _COMPOSITIONS:
-        return _composed(named[0], setting, given)
-    found = find_extension("grader", named[0], BUILT_IN, setting=key)
+    if name in _COMPOSITIONS:
+        return _composed(name, setting, given)
+    found = find_extension("grader", name, BUILT_IN, setting=key)
     if isinstance(found, type) and issubclass(found, BuiltIn):
-        return _built_in(found, setting[named[0]], given)
-    return as_grader(found, named[0], setting[named[0]], key=key)
+        return _built_in(found, setting[name], given)
+    return as_grader(found, name, setting[name], key=key)
 
 
 def check_items(grader: Grader, items: Iterable[Item]) -> None:
@@ -114,8 +113,8 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
 
 
 def golds(grader: Grader, item: Item) -> tuple[str, ...]:
-    """Answers that must score 1. In a composition, the part with the fewest decides: it may need
-    several gold answers in one reply.
+    """Answers that must score 1. Of a composition they are those of the part with the fewest:
+    `contains` with `every` has one, in which all gold answers of the item are joined.
     """
     if isinstance(grader, Composed):
         return min(filter(None, (golds(part, item) for part in grader.parts)), key=len, default=())

@@ -131,8 +131,7 @@ class Extract(Settings):
     def find(self, text: str) -> str | None:
         """The answer, or None if there is none of this kind. A regex may take a while."""
         if self.tag is not None:
-            name = re.escape(self.tag)
-            return _last(re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL | re.IGNORECASE), text)
+            return _last_in_tag(self.tag, text)
         if self.boxed:
             return _boxed(text)
         if self.regex is not None:
@@ -182,9 +181,10 @@ def last_json_object(text: str) -> JsonObject | None:
     return found
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    matches = list(pattern.finditer(text))
-    return (matches[-1].group(1 if pattern.groups else 0) or "").strip() if matches else None
+def _last_in_tag(tag: str, text: str) -> str | None:
+    name = re.escape(tag)
+    found: list[str] = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL | re.IGNORECASE)
+    return found[-1].strip() if found else None
 
 
 def _boxed(text: str) -> str | None:
@@ -199,7 +199,7 @@ def _boxed(text: str) -> str | None:
 
 def extracted(ways: Sequence[Extract], attempt: Attempt) -> str | None:
     """The answer that the first of these ways finds; None if none does. Without any way, and for a
-    gold answer that is checked, it is the whole text.
+    bare answer, it is the whole text.
     """
     if attempt.bare or not ways:
         return attempt.answer.strip()

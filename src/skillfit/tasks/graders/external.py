@@ -4,7 +4,7 @@
 - `python` is the user's own function or class. `as_grader` makes graders of those that are given
   as objects, too.
 - `rubric`, `checklist` and `pairwise` ask a judge model. The judge's reasons are evidence, which
-  the optimizer does not see. Its advice may.
+  the optimizer never sees. Its advice is feedback, which the optimizer may see.
 """
 
 from __future__ import annotations
