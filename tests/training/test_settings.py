@@ -20,10 +20,11 @@ from skillfit.errors import InputError
 from skillfit.models import registry
 from skillfit.models.providers.openai_protocols import ChatProvider
 from skillfit.models.registry import ModelSpec, Setup, register_provider
+from skillfit.run.control import Control
 from skillfit.run.events import Warned
 from skillfit.sandbox.programs import ISOLATIONS
 from skillfit.training.estimate import estimate
-from skillfit.training.start import start
+from skillfit.training.start import check_run, start
 from tests.support.chat_server import Call
 from tests.training.practice_project import Script, analyse, append, fingerprint, items, readable
 from tests.training.project_fixture import MakeProject
@@ -286,6 +287,23 @@ async def test_a_missing_required_sandbox_stops_a_run_of_the_tools_agent(
     with pytest.raises(InputError, match="no full isolation"):
         await project.train("env.sandbox=require")
     assert {call.stage for call in project.calls} == {"probe"}
+
+
+async def test_the_check_reports_the_isolation_that_the_options_of_a_program_choose(
+    make_project: MakeProject,
+) -> None:
+    project = make_project("evaluation.preflight=true")
+    program = project.folder / "agent.sh"
+    program.write_text("#!/bin/sh\necho an answer\n")
+    program.chmod(0o755)
+    described = project.folder / "agent.yaml"
+    described.write_text("{name: own, program: ./agent.sh, argv: [], skills: .agents/skills}\n")
+    options = {"file": str(described), "isolation": "off"}
+    agent = {"id": "cli/own", "base_url": None, "options": options}
+    inputs = project.inputs(f"model.agent={json.dumps(agent)}")
+    report = await check_run(inputs, project.folder / "run", control=Control())
+    (isolation,) = [found for found in report.checks if found.name == "isolation"]
+    assert isolation.verdict == "warn" and "not fully isolated (none)" in isolation.message
 
 
 @pytest.mark.parametrize("setting", ["env.sandbox=require", "env.sandbox=off", "env.network=off"])

@@ -290,6 +290,13 @@ def configured_program(
     return ConfiguredProgram(description, spec, model, environ, sandbox)
 
 
+def program_isolation(spec: ModelSpec, sandbox: SandboxMode) -> Isolation:
+    """The isolation of a command-line program: as `options.isolation` says, else `env.sandbox`."""
+    if "isolation" in spec.options:
+        return choose_isolation(spec.options["isolation"], f"options.isolation of {spec.id}")
+    return choose_isolation(sandbox, "env.sandbox")
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
     """One run of the program that gave an answer."""
@@ -425,11 +432,7 @@ class ConfiguredProgram:
         return os.environ if self.environ is None else self.environ
 
     def _isolation(self) -> Isolation:
-        if "isolation" in self.spec.options:
-            return choose_isolation(
-                self.spec.options["isolation"], f"options.isolation of {self.spec.id}"
-            )
-        return choose_isolation(self.sandbox, "env.sandbox")
+        return program_isolation(self.spec, self.sandbox)
 
     @property
     def _uses_login(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from skillfit.agents.cli_agent import program_isolation
 from skillfit.config import Config
 from skillfit.config.schema import PROGRAM_AGENTS
 from skillfit.errors import InputError, TaskFailure
@@ -161,7 +162,11 @@ def _isolation_checks(config: Config) -> list[CheckResult]:
     """How the programs of a tools or command-line agent are isolated on this machine."""
     if config.agent_kind not in PROGRAM_AGENTS:
         return []
-    isolation = choose_isolation(config.env.sandbox, "env.sandbox")
+    spec, sandbox = config.model.agent, config.env.sandbox
+    if spec is not None and spec.is_cli:
+        isolation = program_isolation(spec, sandbox)
+    else:
+        isolation = choose_isolation(sandbox, "env.sandbox")
     if isolation.full:
         message = f"The agent's programs are isolated by {isolation.name}."
         return [CheckResult("isolation", "go", message)]
