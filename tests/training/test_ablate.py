@@ -189,6 +189,24 @@ async def test_an_ablation_of_an_earlier_version_keeps_its_plan(make_project: Ma
     assert sha256("\n".join(keys).encode()).hexdigest() == EARLIER_ROLLOUTS
 
 
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ("env.grader=f1", "grader"),
+        ("env.prompt='Do: {skill}'", "env.prompt"),
+        ("train.seed=7", "seed"),
+    ],
+)
+async def test_an_ablation_whose_answers_would_differ_is_not_continued(
+    make_project: MakeProject, setting: str, change: str
+) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
+    await ablate_skill(project.inputs(), project.folder / "run", rollouts=40)
+    with pytest.raises(InputError, match=rf"other settings:\n  {change}"):
+        await ablate_skill(project.inputs(setting), project.folder / "run", rollouts=40)
+    assert len(project.calls) == 40
+
+
 async def test_an_ablation_with_the_plan_of_a_later_version_is_refused(
     make_project: MakeProject,
 ) -> None:

@@ -437,6 +437,7 @@ class EvaluationIdentity:
     agent_model: SettingsJson | None
     judge_model: SettingsJson | None
     env: SettingsJson  # of skillfit's own agents
+    corpus: str  # hash; empty: no corpus
     seed: int
     agent: PartDescription | None  # of an agent in Python
     grader: PartDescription | None
@@ -446,6 +447,7 @@ class EvaluationIdentity:
         return {
             "model": {"agent": self.agent_model, "judge": self.judge_model},
             "env": self.env,
+            "corpus": self.corpus,
             "seed": self.seed,
             "described": [self.agent, self.grader, self.evaluator],
         }
@@ -459,6 +461,7 @@ class AblationIdentity:
     skill: str  # hash
     by: Granularity
     plan: int  # version of the plan that says which skill each rollout runs under
+    answers: EvaluationIdentity
 
     def as_json(self) -> IdentityJson:
         return {
@@ -466,6 +469,12 @@ class AblationIdentity:
             "skill": self.skill,
             "by": self.by,
             _PLAN_VERSION: self.plan,
+            "env": self.answers.env,
+            "corpus": self.answers.corpus,
+            "seed": self.answers.seed,
+            "agent": self.answers.agent,
+            "grader": self.answers.grader,
+            "evaluator": self.answers.evaluator,
         }
 
     @staticmethod
@@ -550,12 +559,14 @@ class RecordedIdentity:
 
     def _completed(self, current: RecordedIdentity) -> RecordedIdentity:
         """As this version would have recorded it. What an older version did not record about
-        replaced parts is taken to be the same.
+        replaced parts, an evaluation or an ablation is taken to be the same. An ablation is
+        continued with the plan it was begun with.
         """
-        if "ablate" in self.values:  # continued with the plan it was begun with
-            return RecordedIdentity(
-                {_PLAN_VERSION: current.values.get(_PLAN_VERSION), **self.values}
-            )
+        if self.kind != _TRAINING_RUN and self.kind == current.kind:
+            env, recorded_env = current.values.get("env"), self.values.get("env", {})
+            if isinstance(env, dict) and isinstance(recorded_env, dict):
+                env = {**env, **recorded_env}
+            return RecordedIdentity({**current.values, **self.values, "env": env})
         settings = self.values.get("config")
         if not isinstance(settings, dict):
             return self
@@ -580,7 +591,8 @@ class IdentityChange:
 
 def _completed_settings(recorded: SettingsJson) -> SettingsJson:
     """Recorded settings with exactly the keys that this version compares. A setting that was added
-    since the run started has its default: that is how the run was made.
+    since the run started has its default, or the value that means what earlier versions did
+    (`with_earlier_behaviour`): that is how the run was made.
     """
     whole = dict(settings_identity(Config()))
     for section, values in with_earlier_behaviour(dict(recorded)).items():

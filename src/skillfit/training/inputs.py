@@ -93,8 +93,13 @@ class Inputs:
         settings = gate_settings(self.config, self.task)
         return self.parts.abilities(self.task.selection, settings)
 
-    def identity(self) -> RunIdentity:
+    @property
+    def corpus_hash(self) -> str:
+        """Of the files of `env.corpus`; empty without one."""
         corpus = self.config.env.corpus
+        return corpus_fingerprint(Path(corpus)) if corpus else ""
+
+    def identity(self) -> RunIdentity:
         return RunIdentity(
             config=settings_identity(self.config),
             skill=self.skill.hash,
@@ -102,7 +107,7 @@ class Inputs:
             parts=_replaced_parts(self),
             agent=self.agent.describe() if self.agent is not None else None,
             programs=_programs(self.config),
-            corpus=corpus_fingerprint(Path(corpus)) if corpus else "",
+            corpus=self.corpus_hash,
         )
 
     def refuse_useless_plan(self) -> None:

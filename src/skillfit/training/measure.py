@@ -165,7 +165,9 @@ def _evaluation_identity(inputs: Inputs) -> EvaluationIdentity:
             "prompt": env.prompt,
             "max_turns": env.max_turns,
             "max_rollout_tokens": env.max_rollout_tokens,
+            "network": env.network,
         },
+        corpus=inputs.corpus_hash,
         seed=config.train.seed,
         agent=inputs.agent.describe() if inputs.agent else None,
         grader=task.grader.describe() if task.grader else None,
@@ -245,7 +247,8 @@ async def ablate_skill(
         hint="Use a smaller number for --rollouts.",
     )
     models = models_identity(inputs.config.model)
-    identity = AblationIdentity(models, inputs.skill.hash, by, PLAN_VERSION)
+    answers = _evaluation_identity(inputs)
+    identity = AblationIdentity(models, inputs.skill.hash, by, PLAN_VERSION, answers)
     with RunDirectory.open(path, identity) as run:
         async with open_engine(inputs, run, listeners, control) as engine:
             splits = {"selection": len(items)}
