@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skillfit.errors import InputError
 from skillfit.plain_text import visible
 from skillfit.skill import Skill, diff, diff_hunks, estimate_tokens
-from skillfit.skill.document import DiffLine, folder_name, reads_folder
+from skillfit.skill.document import DiffLine, folder_name, reads_path
 
 SKILL = b"---\nname: tables\ndescription: Read tables.\n---\n# Tables\n\n- look first\n"
 
@@ -295,13 +295,21 @@ def test_terminal_escapes_in_an_edit_can_be_made_visible() -> None:
 @pytest.mark.parametrize(
     "place", ["run", "references/run", ".runs/a", "evals/run", "scripts/.a/run", "../run"]
 )
-def test_reads_folder_says_which_folders_belong_to_the_skill(
+def test_reads_path_says_which_folders_belong_to_the_skill(
     tmp_path: Path, named: str, place: str
 ) -> None:
     folder = make_folder(tmp_path)
     skill, run = folder / named, folder / place
-    expected = reads_folder(skill, run)
+    expected = reads_path(skill, run)
     before = Skill.load(skill)
     run.mkdir(parents=True)
     (run / "journal").write_bytes(b"rows")
-    assert (Skill.load(skill).hash != before.hash) == expected == reads_folder(skill, run)
+    assert (Skill.load(skill).hash != before.hash) == expected == reads_path(skill, run)
+
+
+def test_the_answers_in_evals_json_are_not_part_of_the_skill(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    before = Skill.load(folder)
+    (folder / "evals.json").write_text('{"evals": []}')
+    assert Skill.load(folder).hash == before.hash
+    assert "evals.json" not in Skill.load(folder).files

@@ -45,6 +45,16 @@ def test_a_setting_without_effect_is_refused(
         make_project(rows=ROWS).inputs(*settings)
 
 
+def test_the_second_grader_gets_the_items_that_the_rollouts_are_planned_for(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(rows=items(8, 40, 0))
+    inputs = project.inputs("evaluation.ship_grader=exact", "budget.rollouts=200")
+    assert inputs.ship_task is not None
+    assert len(inputs.task.selection) < 40
+    assert inputs.ship_task.selection == inputs.task.selection
+
+
 def test_a_second_grader_is_refused_when_the_task_has_its_own_scores(
     tmp_path: Path, make_project: MakeProject
 ) -> None:

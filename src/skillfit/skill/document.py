@@ -241,7 +241,7 @@ PACKAGE_LIMIT = 32_000_000
 # are read with it: other files in its folder may be tasks with answers.
 RESOURCE_FOLDERS = ("references", "scripts", "assets")
 # Never given to the agent: task data and caches. The same holds for hidden files (.env, .git).
-_NOT_SKILL = ("evals", "__pycache__", "node_modules")
+_NOT_SKILL = ("evals", "evals.json", "__pycache__", "node_modules")
 
 
 def find_document(folder: Path) -> Path:
@@ -336,14 +336,14 @@ def _left_out(name: str) -> bool:
     return name.startswith(".") or name in _NOT_SKILL
 
 
-def reads_folder(skill: Path, folder: Path) -> bool:
-    """Whether `Skill.load(skill)` reads the files in a folder, which need not exist yet."""
+def reads_path(skill: Path, path: Path) -> bool:
+    """Whether `Skill.load(skill)` reads a file, or the files in a folder. It need not exist yet."""
     whole = skill.is_dir()
     root = (skill if whole else skill.parent).resolve()
-    folder = folder.resolve()
-    if not folder.is_relative_to(root):
+    path = path.resolve()
+    if not path.is_relative_to(root):
         return False
-    names = folder.relative_to(root).parts
+    names = path.relative_to(root).parts
     if any(map(_left_out, names)):
         return False
     return whole or (skill.name in DOCUMENT_NAMES and "".join(names[:1]) in RESOURCE_FOLDERS)

@@ -25,10 +25,11 @@ from skillfit.run.records import RolloutPlan
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
-from skillfit.skill.document import reads_folder
+from skillfit.skill.document import reads_path
 from skillfit.tasks import Item, Task, load_task
-from skillfit.tasks.graders import build_grader
+from skillfit.tasks.graders import build_grader, check_items
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
+from skillfit.tasks.rows import evals_file
 from skillfit.tasks.task import task_from_python
 from skillfit.training.plan import (
     Plan,
@@ -228,7 +229,7 @@ def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = 
     """
     if not skill or ((path / JOURNAL).is_file() and not force_new):
         return
-    if reads_folder(Path(skill), path):
+    if reads_path(Path(skill), path):
         raise InputError(
             f"The run directory {path} is inside the skill {skill}: the run's files would become "
             "part of the skill.",
@@ -236,9 +237,10 @@ def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = 
         )
 
 
-def keep_recorded_plan(inputs: Inputs, path: Path) -> Inputs:
-    """With `budget.rollouts`: the plan of the run in `path`, if it was started with this number. A
-    run keeps its plan, also where a later version would plan another one or refuse it as endless.
+def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
+    """The inputs with the plan of the run in `path`, if it was started with this `budget.rollouts`:
+    a run keeps its plan, also where a later version would plan another one or refuse it. Else with
+    their own plan, which is refused when it is endless or ends before an edit can join.
     """
     rollouts = inputs.config.budget.rollouts
     if not (path / JOURNAL).is_file():
@@ -252,8 +254,10 @@ def keep_recorded_plan(inputs: Inputs, path: Path) -> Inputs:
         inputs.refuse_useless_plan()
         return inputs
     plan = started.rollout_plan or earlier_plan(inputs.config, inputs.available, rollouts)
-    task = _with_selection(inputs.task, plan.selection)
-    return replace(inputs, task=task, rollout_plan=plan)
+    task, ship_task = _with_selection(inputs.task, plan.selection), None
+    if inputs.ship_task is not None and inputs.ship_task.grader is not None:
+        ship_task = task.with_grader(inputs.ship_task.grader)
+    return replace(inputs, task=task, ship_task=ship_task, rollout_plan=plan)
 
 
 def _from_config(
@@ -296,7 +300,8 @@ def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) 
     built = build_grader(
         grader, judge=judge, base=Path(config.env.folder), key="evaluation.ship_grader"
     )
-    return load_task(config.env, caps=_caps(config), grader=built, judge=judge)
+    check_items(built, task.items)
+    return task.with_grader(built)
 
 
 def _refuse_what_does_not_fit(
@@ -319,16 +324,15 @@ def _refuse_what_does_not_fit(
 
 
 def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
-    """The agent is given the whole skill folder: answers in it would be handed over. The format's
-    own evals/ is left out of it.
+    """The agent is given the files of the skill: answers among them would be handed over. The evals
+    of the Agent Skills format are not among them.
     """
-    folder, file = Path(skill), Path(tasks)
-    if not skill or not folder.is_dir() or not file.exists() or file.name == "evals.json":
+    path = Path(tasks)
+    if not skill or not path.exists() or evals_file(path) is not None:
         return
-    folder, file = folder.resolve(), file.resolve()
-    if folder in file.parents and "evals" not in file.relative_to(folder).parts:
+    if reads_path(Path(skill), path):
         raise InputError(
-            f"{tasks} is inside the skill folder {skill}: the agent would see the answers.",
+            f"{tasks} is inside the skill {skill}: the agent would see the answers.",
             hint="Move it out.",
         )
 

@@ -34,7 +34,7 @@ from skillfit.training.finish import (
     reserve_ship_test,
     unfinished,
 )
-from skillfit.training.inputs import Inputs, keep_recorded_plan, refuse_run_inside_skill
+from skillfit.training.inputs import Inputs, refuse_run_inside_skill, with_checked_plan
 from skillfit.training.loop import train
 from skillfit.training.preflight import PreflightReport, budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
@@ -79,7 +79,7 @@ async def start(
     if force_new:
         inputs.refuse_useless_plan()
     else:
-        inputs = keep_recorded_plan(inputs, path)
+        inputs = with_checked_plan(inputs, path)
     with RunDirectory.open(path, inputs.identity(), force_new=force_new) as directory:
         async with assemble(inputs, directory, listeners, control or Control()) as ready:
             directory.expect_no_fix()
@@ -112,7 +112,7 @@ async def check_run(
     that a run started there later does not pay for them again.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path)
-    inputs = keep_recorded_plan(inputs, path)
+    inputs = with_checked_plan(inputs, path)
     with RunDirectory.open(path, inputs.identity(), keep_end=True) as directory:
         async with assemble(inputs, directory, listeners, control) as ready:
             await probe(ready, again=True)
