@@ -38,8 +38,8 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("a real gain", {"ship": "improved", "difference": 0.1}, "improved"),
     ("wrong base URL, most rollouts fail", {"coverage": 0.3}, "infrastructure"),
     ("a cap below the baseline", {"budget_reached": True, "measured": False}, "budget too small"),
-    ("a grader for another task", {"gold_rejected": True}, "wrong grader"),
-    ("a grader that takes anything", {"grader_blind": True}, "blind grader"),
+    ("a grader for another task", {"gold_rejected_by": "env.grader"}, "wrong grader"),
+    ("a grader that takes anything", {"blind_grader": "The grader is blind."}, "blind grader"),
     ("a constant evaluator", {"constant": 0.5}, "blind grader"),
     ("a skill that solves everything", {"baseline": 1.0}, "saturated"),
     (
@@ -108,6 +108,23 @@ def test_pending_edits_in_the_final_skill_are_not_reported_as_a_gain() -> None:
     assert found.message.startswith("No edit was promoted: of 1 edit measured, the best is +0.01")
     assert "changed the score by +0.010 on fresh rollouts" in found.message
     assert "Try a stronger model.optimizer." in found.next_step
+
+
+def test_a_ship_grader_that_rejects_gold_answers_is_named() -> None:
+    found = diagnose_run(replace(NORMAL, gold_rejected_by="evaluation.ship_grader"))
+    assert found.message.startswith("The ship grader rejects every gold answer")
+    assert "Fix evaluation.ship_grader" in found.next_step and "env.grader" not in str(found)
+
+
+def test_a_blind_grader_is_described_as_the_check_before_the_run_saw_it() -> None:
+    seen = "The grader is blind: every rollout scores 0.50, whatever the skill and the answer."
+    assert diagnose_run(replace(NORMAL, blind_grader=seen)).message == seen
+
+
+def test_without_a_ship_test_no_fresh_rollouts_are_claimed() -> None:
+    found = diagnose_run(replace(NORMAL, ship=None, verified=False, difference=-0.02))
+    assert found.cause == "did not hold"
+    assert "Nothing held up on the selection split, without a ship test (-0.020)" in found.message
 
 
 def test_a_working_grader_is_never_diagnosed_as_blind() -> None:

@@ -142,7 +142,8 @@ def _refuse_secrets(settings: PlacedSettings) -> None:
         if in_model or _SECRET_VALUE.match(value) or _SECRET_NAME.search(key):
             raise InputError(
                 f"{where}: {key} looks like a secret, and settings are written to disk.",
-                hint="Put it into an environment variable, and name that variable with key_env.",
+                hint="Put it into an environment variable"
+                + (", and name that variable with key_env." if key.startswith("model.") else "."),
             )
 
 

@@ -469,7 +469,8 @@ def _runs_programs(env: Mapping[str, Any], models: Any) -> bool:
 
 def settings_of_run(recorded: JsonObject) -> Config:
     """The settings that a run recorded. A setting that it did not record, or recorded in a way
-    that this version does not accept, has its default, so runs of other versions can be opened.
+    that this version does not accept, has its default, or the value that means what earlier
+    versions did (`with_earlier_behaviour`). So runs of other versions can be opened.
     """
     return _accepted(Config, with_earlier_behaviour(recorded)) or Config()
 

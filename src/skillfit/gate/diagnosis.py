@@ -191,8 +191,9 @@ class Facts:
     measured: bool = True  # the baseline was measured
     changed: bool = False  # training found another skill
     verified: bool = True  # by a ship test
-    grader_blind: bool = False  # an empty answer scores as high as the agent's
-    gold_rejected: bool = False  # the grader rejects every gold answer
+    blind_grader: str = ""  # what the check before the run said of a blind grader
+    # The setting of the grader that rejects every gold answer
+    gold_rejected_by: Literal["", "env.grader", "evaluation.ship_grader"] = ""
     constant: float | None = None  # the one score of all rollouts, under several skills
     fit_only: bool = False
     gap: float | None = None  # second grader: gain under the training grader minus this one
@@ -272,24 +273,25 @@ def _budget_before_baseline(f: Facts) -> Diagnosis | None:
 
 
 def _gold_rejected(f: Facts) -> Diagnosis | None:
-    if not f.gold_rejected:
+    if not f.gold_rejected_by:
         return None
     message = "The grader rejects every gold answer, so no skill could have scored."
-    return Diagnosis(
-        "wrong grader", message, "Fix env.grader or the answers, then `skillfit check`."
-    )
+    if f.gold_rejected_by == "evaluation.ship_grader":
+        message = "The ship grader rejects every gold answer, so it could not confirm any skill."
+    step = f"Fix {f.gold_rejected_by} or the answers, then `skillfit check`."
+    return Diagnosis("wrong grader", message, step)
 
 
 def _blind_grader(f: Facts) -> Diagnosis | None:
-    constant = f.constant is not None and 0 < f.constant < 1
-    if not f.grader_blind and not constant:
+    if f.constant is not None and 0 < f.constant < 1:
+        message = (
+            "The grader does not tell answers apart: "
+            f"every rollout scored {f.constant:.2f}, under every skill."
+        )
+    elif f.blind_grader:
+        message = f.blind_grader
+    else:
         return None
-    seen = (
-        f"every rollout scored {f.constant:.2f}, under every skill"
-        if constant
-        else "an empty answer scores as high as the agent's"
-    )
-    message = f"The grader does not tell answers apart: {seen}."
     return Diagnosis("blind grader", message, "Choose another env.grader, then `skillfit check`.")
 
 
@@ -341,8 +343,11 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
     if not f.refused or f.usable:
         return None
     refused = quantity(f.refused, "text")
-    message = f"The leak check refused {refused} with hidden answers or item text."
-    step = "Check that selection and test items do not repeat training items."
+    message = f"The leak check refused {refused} with answers, item text or rules of the grader."
+    step = (
+        f"See which words leaked with `skillfit report {f.run}`, and check that selection and test "
+        "items do not repeat training items."
+    )
     return Diagnosis("leaked answers", message, step)
 
 
@@ -467,9 +472,9 @@ def _rejected(f: Facts) -> Diagnosis | None:
 
 
 def _nothing_held(f: Facts) -> Diagnosis:
+    where = "on fresh rollouts" if f.verified else "on the selection split, without a ship test"
     message = (
-        f"Accepted steps: {f.accepted} of {f.steps}. Nothing held up on fresh rollouts "
-        f"({f.difference:+.3f})."
+        f"Accepted steps: {f.accepted} of {f.steps}. Nothing held up {where} ({f.difference:+.3f})."
     )
     step = f"See which edits looked good with `skillfit report {f.run}`; add selection items."
     return Diagnosis("did not hold", message, step)

@@ -179,12 +179,13 @@ _OPTIONS = ("options", "choices")
 
 
 class TextFilter:
-    """Keeps text out of the skill that carries hidden answers or passes the token ceiling.
+    """Keeps text out of the skill that leaks answers, items or the grader, or passes the token
+    ceiling.
 
     Each refusal is emitted with its evidence. Without an index (`evaluation.leak_check: false`)
     every text passes. The index of a large task takes seconds, so it is built for the first text
-    and not before the first rollout. `refused` counts the texts of the run that carried
-    hidden answers: proposals, notes, lessons and rewrites.
+    and not before the first rollout. `refused` counts the texts of the run that leaked:
+    proposals, notes, lessons and rewrites.
     """
 
     def __init__(

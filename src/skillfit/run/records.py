@@ -210,7 +210,7 @@ class EditEffect:
     id: str  # "s0003e02": the step that proposed it, and its number
     step: int  # 0: text of the initial skill
     edit: Edit
-    status: EditStatus
+    status: Recorded[EditStatus]
     mean: float | None  # None: not measured yet
     low: float  # 80 % interval
     high: float
@@ -248,7 +248,7 @@ class UnitWorth:
     high: float
     probability: float  # that the text helps
     rollouts: int  # scored rollouts without it
-    decision: Literal["keep", "cut", "unsure"]
+    decision: Recorded[Literal["keep", "cut", "unsure"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ runs (`reserve_ship_test`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import ceil
+from typing import Literal
 
 from skillfit import __version__
 from skillfit.config.schema import BudgetSection, EvaluationSection
@@ -32,6 +33,7 @@ from skillfit.run.journal import Bill
 from skillfit.run.records import (
     ACCEPTED,
     SKIPPED,
+    CheckName,
     EpochStats,
     RecordedConfig,
     RolloutCounts,
@@ -536,7 +538,7 @@ def _facts(
     noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
     improved: ShipVerdict | None = "improved" if finish_reason == "improved" else None
-    stopped = {check.name for check in state.checks if check.verdict == "stop"}
+    stopped = {check.name: check.message for check in state.checks if check.verdict == "stop"}
     effects = run.gate.effects() if state.baseline is not None else ()
     return Facts(
         run=str(run.path.resolve()),
@@ -559,12 +561,21 @@ def _facts(
         measured=state.baseline is not None,
         changed=ending.found.hash != run.initial.hash,
         verified=ending.ship is not None,
-        grader_blind="blind" in stopped,
-        gold_rejected=bool({"gold", "ship gold"} & stopped),
+        blind_grader=stopped.get("blind", ""),
+        gold_rejected_by=_gold_rejected_by(stopped),
         constant=stats.constant,
         fit_only=run.task.fit_only,
         gap=ending.ship.gap if ending.ship else None,
     )
+
+
+def _gold_rejected_by(
+    stopped: Collection[CheckName],
+) -> Literal["", "env.grader", "evaluation.ship_grader"]:
+    """The setting of the grader that rejected the gold answers in the preflight."""
+    if "gold" in stopped:
+        return "env.grader"
+    return "evaluation.ship_grader" if "ship gold" in stopped else ""
 
 
 def summarise(

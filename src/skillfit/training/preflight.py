@@ -27,6 +27,7 @@ from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.failures import policy_of
 from skillfit.models.protocol import Message, Model, ModelError, Request, Role
 from skillfit.models.registry import find_provider
+from skillfit.plain_text import quantity
 from skillfit.rollout import Outcome, RolloutEngine, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
@@ -86,16 +87,19 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     return report
 
 
-async def probe(ready: Assembled, *, again: bool = False) -> None:
-    """One small call per model. Raises what would make every call of a run fail: a wrong key, a
-    wrong model name, an address where no model answers. What the model replies does not matter.
+async def probe(ready: Assembled, *, again: bool = False) -> list[Role]:
+    """One small call per model that can be tested; returns their roles. Raises what would make
+    every call of a run fail: a wrong key, a wrong model name, an address where no model answers.
+    What the model replies does not matter.
 
     A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
+    probed: list[Role] = []
     for role, client in ready.probes.items():
         known = find_provider(client.id)
         if known is not None and not known.probed:
             continue
+        probed.append(role)
         # A limit that the user chose is tried as it is; the default one could reserve more than a
         # small budget has.
         spec = ready.components.config.model.of_role(role)
@@ -109,6 +113,7 @@ async def probe(ready: Assembled, *, again: bool = False) -> None:
         except ModelError as error:
             if not policy_of(error).answered:
                 raise
+    return probed
 
 
 def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:
@@ -145,16 +150,18 @@ def _draft_checks(items: Sequence[Item]) -> list[CheckResult]:
     if not unread:
         return []
     message = (
-        f"{unread} tasks were drafted by a model and not reviewed. A wrong answer teaches the "
-        "skill something wrong: read them and remove `reviewed: false`."
+        f"{quantity(unread, 'task was', 'tasks were')} drafted by a model and not reviewed. A "
+        "wrong answer teaches the skill something wrong: read them and remove `reviewed: false`."
     )
     return [CheckResult("tasks", "warn", message)]
 
 
 async def _key_check(ready: Assembled) -> CheckResult:
-    await probe(ready)
-    asked = ", ".join(f"{role} ({client.id})" for role, client in ready.probes.items())
-    message = f"Reached: {asked}." if asked else "No model is called by skillfit itself."
+    reached = ", ".join(f"{role} ({ready.probes[role].id})" for role in await probe(ready))
+    if reached:
+        message = f"Reached: {reached}."
+    else:
+        message = "No model needs a key." if ready.probes else "skillfit calls no model itself."
     return CheckResult("keys", "go", message)
 
 
@@ -248,7 +255,7 @@ def _shortened_skill(skill: Skill) -> tuple[Skill, str]:
     """The skill without every second paragraph (or without all text, where there is little), and
     what is missing: a grader to which the skill matters should score it lower.
     """
-    paragraphs = skill.body.split("\n\n")
+    paragraphs = skill.unix_body.split("\n\n")
     if skill.tokens > SAYS_ENOUGH and len(paragraphs) > 1:
         return skill.with_body("\n\n".join(paragraphs[::2])), "half of it gone"
     return skill.with_body(""), "all of it gone"
