@@ -240,11 +240,11 @@ async def test_waiting_for_an_endpoint_slot_does_not_count_as_rollout_time(
 
     async def one_at_a_time(item: Item, context: AttemptContext) -> str:
         async with limiter.slot():
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.25)
         return right(item)
 
-    outcomes = await setup.engine(
-        one_at_a_time, config=Config(env=EnvSection(exec_timeout=0.25))
+    outcomes = await setup.engine(  # the last one waits 1.25 s
+        one_at_a_time, config=Config(env=EnvSection(exec_timeout=1))
     ).run(requests_for(SKILL, items(6)), stage="rollout", series="step_1")
     assert {outcome.status for outcome in outcomes} == {"scored"}
 
