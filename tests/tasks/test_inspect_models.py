@@ -136,6 +136,11 @@ def several_choices():
     return made(config=GenerateConfig(num_choices=3))
 
 @task
+def log_probabilities(logprobs=None, top_logprobs=None, prompt_logprobs=None):
+    return made(config=GenerateConfig(num_choices=1, logprobs=logprobs, top_logprobs=top_logprobs,
+                                      prompt_logprobs=prompt_logprobs))
+
+@task
 def nucleus():
     return made(config=GenerateConfig(top_p=0.5))
 """
@@ -299,6 +304,18 @@ async def test_settings_that_our_models_do_not_support_are_refused_or_cause_a_wa
         await roll_out(load(tmp_path, "several_choices", ScriptedModel(["0"])), tmp_path)
     with pytest.warns(UserWarning, match="top_p: ignored"):
         await roll_out(load(tmp_path, "nucleus", ScriptedModel(["0"])), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("logprobs", True), ("top_logprobs", 1), ("prompt_logprobs", 1)]
+)
+async def test_log_probabilities_are_refused(tmp_path: Path, name: str, value: int) -> None:
+    model = ScriptedModel(["0"])
+    task = load(tmp_path, "log_probabilities", model, task_args={name: value})
+    with pytest.raises(BadRequest, match=f"sets {name},"):
+        await roll_out(task, tmp_path)
+    one_choice = load(tmp_path, "log_probabilities", model, task_args={"logprobs": False})
+    assert await roll_out(one_choice, tmp_path)
 
 
 def test_a_task_may_ask_for_the_model_when_it_is_made(tmp_path: Path) -> None:

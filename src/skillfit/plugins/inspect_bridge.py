@@ -210,7 +210,9 @@ def _our_request(
 def _check_model_settings(config: GenerateConfig) -> None:
     """Refuse or warn about settings of the task that our models do not take."""
     for name in _REFUSED_SETTINGS:
-        if (getattr(config, name, None) or 1) not in (1, False):
+        value = getattr(config, name, None)
+        single = name == "num_choices" and value == 1
+        if not (value is None or value is False or single):
             raise BadRequest(
                 f"The Inspect task sets {name}, which skillfit's models do not support.",
                 hint="Remove it from the task's GenerateConfig.",
