@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.games import GameEvaluator, start_game_process
+from skillfit.benchmarks.games import ALFWORLD, GameEvaluator, start_game_process
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import RateLimited
@@ -19,6 +19,7 @@ from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import load_task
 from skillfit.tasks.item import Item
+from skillfit.tasks.rows import Row
 from tests.benchmarks.agents import solver, task_line, walkthrough, wrong
 from tests.benchmarks.sample_training import LESSON, Lab, sample_task, user
 from tests.support.chat_server import Call
@@ -137,6 +138,33 @@ def test_alfworld_reads_the_distributed_folders(tmp_path: Path) -> None:
         "test",
     ]
     assert {item.type for item in task.items} == {"pick_and_place_simple"}
+
+
+def test_folders_above_the_data_of_alfworld_do_not_matter(tmp_path: Path) -> None:
+    data = tmp_path / "test" / "movable-Sliced" / "alfworld"
+    for trial in ("train/put-1/trial_T1", "train/put-1/trial_T2", "valid_seen/put-1/trial_T3"):
+        (data / trial).mkdir(parents=True)
+        (data / trial / "traj_data.json").write_text('{"task_type": "put"}')
+        (data / trial / "initial_state.pddl").write_text("(define)")
+    items = load_task(EnvSection(tasks=f"alfworld:{data}")).items
+    assert sorted((item.id, item.split) for item in items) == [
+        ("train/put-1/trial_T1", "train"),
+        ("train/put-1/trial_T2", "train"),
+        ("valid_seen/put-1/trial_T3", "selection"),
+    ]
+
+
+@pytest.mark.parametrize("game", ["train/put-1/trial_T1/game.tw-pddl", "train/put-1/trial_T1"])
+def test_an_alfworld_game_is_named_by_its_file_or_its_folder(game: str, tmp_path: Path) -> None:
+    folder = tmp_path / "train/put-1/trial_T1"
+    folder.mkdir(parents=True)
+    for name in ("game.tw-pddl", "initial_state.pddl"):
+        (folder / name).write_text("{}")
+    row = {"id": "1", "gamefile": game, "task_type": "put"}
+    assert ALFWORLD.row_id(Row(row, "here", tmp_path)) == "trial_T1"
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    (item,) = load_task(EnvSection(tasks="alfworld:rows.json", folder=str(tmp_path))).items
+    assert item.input.startswith("A household task as a text game: put-1\n")
 
 
 def test_alfworld_finds_games_below_alfworld_data(

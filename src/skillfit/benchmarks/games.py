@@ -66,22 +66,28 @@ def _alfworld_rows(path: Path) -> Iterator[Row]:
     """Every game in folders train/, valid_seen/ and valid_unseen/ as alfworld distributes them."""
     games = sorted(path.rglob("traj_data.json")) if path.is_dir() else []
     for file in games:
+        trial = file.parent.relative_to(path)
         # Games with movable receptacles or sliced objects are not supported by the text engine.
-        if "movable" in str(file) or "Sliced" in str(file):
+        if "movable" in str(trial) or "Sliced" in str(trial):
             continue
         game = file.with_name("game.tw-pddl")
         values = {
-            "id": str(file.parent.relative_to(path)),
+            "id": str(trial),
             "gamefile": str(game if game.is_file() else file.parent),
             "task_type": json.loads(file.read_bytes()).get("task_type", ""),
         }
-        yield Row(values, str(file), path, split=_split_of(file))
+        yield Row(values, str(file), path, split=_split_of(trial))
     if not games:
         yield from read_any(path)
 
 
-def _split_of(file: Path) -> Split | None:
-    return next((SPLIT_NAMES[part] for part in file.parts if part in SPLIT_NAMES), None)
+def _split_of(trial: Path) -> Split | None:
+    return next((SPLIT_NAMES[part] for part in trial.parts if part in SPLIT_NAMES), None)
+
+
+def _trial_folder(game: Path) -> Path:
+    """The folder of a game, which a row names itself or by the file game.tw-pddl in it."""
+    return game.parent if game.suffix == ".tw-pddl" else game
 
 
 ALFWORLD = Benchmark(
@@ -96,7 +102,7 @@ ALFWORLD = Benchmark(
     ),
     splits=skillopt_splits("alfworld_path_split", 39, 18, 134),
     read=_alfworld_rows,
-    row_id=lambda row: Path(text(row, "gamefile")).parent.name,
+    row_id=lambda row: _trial_folder(Path(text(row, "gamefile"))).name,
 )
 """Rows: `id`, `gamefile` (`…/game.tw-pddl`, or the folder with `initial_state.pddl` and
 `traj_data.json`), `task_type`. Relative paths start from the row's folder, from `data_root`, or
@@ -116,7 +122,7 @@ def alfworld(
     def convert(row: Row) -> GameRow:
         game = _find_game(row, text(row, "gamefile"), root)
         kind = optional(row, "task_type")
-        about = f"A household task as a text game: {game.parent.parent.name or kind}"
+        about = f"A household task as a text game: {_trial_folder(game).parent.name or kind}"
         return game_item(text(row, "id"), about, kind, Game(kind="alfworld", game=str(game)))
 
     def how(context: LoadContext) -> SourceItems:
