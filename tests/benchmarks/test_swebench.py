@@ -284,7 +284,7 @@ def test_missing_docker_is_an_error_before_anything_is_spent(
 ) -> None:
     pytest.importorskip("swebench")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(InputError, match="there is no docker"):
+    with pytest.raises(InputError, match=r"there is no docker[^{]*\{docker: false"):
         load_task(EnvSection(tasks="swebench:sample?docker=true"))
 
 
@@ -332,11 +332,11 @@ async def test_the_agent_works_in_the_container_and_a_missing_harness_is_a_failu
     shutil.copytree(item.content()["repository"], bin_folder / "testbed")
     commit(bin_folder / "testbed", "base")
     long = run_tool("head -c 20000 /dev/zero | tr '\\0' x")
-    script = [run_tool("ls; false"), long, run_tool("echo changed >> README"), "Done."]
+    script = [run_tool("ls; false"), long, run_tool("echo changed > /dev/null"), "Done."]
     model = ScriptedModel([*script])
     rounds = ContainerRounds(model, "Work. {skill}", "princeton-nlp/SWE-bench_Lite", 5, 60)
     _, score = await rounds(SKILL, item, seed=1)
-    assert score.hard == 0 and score.feedback == "Nothing was changed."  # README is not tracked
+    assert score.hard == 0 and score.feedback == "Nothing was changed."
     result = model.requests[1].messages[-1].content
     assert "tests" in result and "[exit code 1]" in result
     cut = model.requests[2].messages[-1].content
@@ -352,6 +352,31 @@ async def test_the_agent_works_in_the_container_and_a_missing_harness_is_a_failu
     with pytest.raises(TaskFailure, match="the harness wrote no report") as raised:
         await rounds(SKILL, item, seed=1)
     assert raised.value.kind == "docker"
+
+
+async def test_files_that_the_agent_creates_in_the_container_are_part_of_its_patch(
+    sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With stand-ins for docker and for the harness, which resolves every issue."""
+    bin_folder = stand_in_docker(tmp_path, monkeypatch)
+    item = sample.items[0]
+    shutil.copytree(item.content()["repository"], bin_folder / "testbed")
+    commit(bin_folder / "testbed", "base")
+    (name,) = files_in(item.answers[0])
+    script = [run_tool(f"echo '# more' >> {name}; echo 'X = 1' > new.py; git add {name}"), "Done."]
+    rounds = ContainerRounds(ScriptedModel(script), "Work. {skill}", "no/such-dataset", 5, 60)
+    harness = bin_folder / "harness"
+    report = json.dumps({"resolved_ids": [item.id]})
+    harness.write_text(
+        f'#!/bin/sh\nif [ "$1" != -m ]; then exec {sys.executable} "$@"; fi\n'
+        f"echo '{report}' > skillfit.skillfit.json\n"
+    )
+    harness.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(harness))
+    attempt, score = await rounds(SKILL, item, seed=1)
+    assert score.hard == 1
+    assert sorted(files_in(attempt.answer)) == sorted(["new.py", name])
+    assert "+X = 1" in attempt.answer
 
 
 async def test_invalid_command_arguments_are_reported_to_the_model(

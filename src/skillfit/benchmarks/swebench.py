@@ -78,6 +78,8 @@ _GRACE = 20.0  # seconds until a command that was told to end is killed, and doc
 _ENDED = (124, 137)  # exit codes of `timeout`: at the limit; killed, also for lack of memory
 _SHOWN = 10_000  # characters of a command's output
 _HARNESS_SECONDS = 7200.0
+# What the agent changed, with the files that it created.
+_CONTAINER_DIFF = "cd /testbed && git add --all && git diff --cached --binary"
 RUN_COMMAND = Tool(
     "run_command",
     "Run a shell command in the repository, /testbed.",
@@ -95,13 +97,15 @@ def require_docker() -> None:
     if find_spec("swebench") is None:
         raise InputError(
             "swebench needs the package swebench to evaluate patches with Docker.",
-            hint="pip install 'skillfit[swebench]', or use rows with a `repository` folder.",
+            hint="pip install 'skillfit[swebench]', or grade without Docker: "
+            "env.task_args: {docker: false}, and rows with a `repository` folder.",
         )
     program = shutil.which("docker")
     if program is None:
         raise InputError(
-            "swebench needs Docker for repositories without a local copy, and there is no docker.",
-            hint="Install Docker, or name a folder of repositories: env.task_args: {repo_root: …}.",
+            "swebench with docker: true needs the program docker, and there is no docker.",
+            hint="Install Docker, or grade without it: env.task_args: {docker: false, repo_root: …}"
+            " with a folder of repositories.",
         )
 
 
@@ -191,8 +195,7 @@ class ContainerRounds(Evaluator):
         async with container(image_of(item.id), self.remove_seconds) as name:
             use = partial(_run_command, name, self.command_seconds)
             await dialogue.use_tool(messages, RUN_COMMAND, use, self.step_limit)
-            diff = ("exec", name, "git", "-C", "/testbed", "diff")
-            patch = await docker(*diff, repeatable=True)
+            patch = await docker("exec", name, "bash", "-c", _CONTAINER_DIFF, repeatable=True)
         attempt = dialogue.attempt(patch)
         if not patch.strip():
             return ScoredAttempt(attempt, Score(0.0, feedback="Nothing was changed."))
