@@ -95,6 +95,33 @@ async def test_a_shared_report_has_no_local_paths(tmp_path: Path) -> None:
     assert without_paths(text, story) == "local/small.gguf read all/one.pdf"
 
 
+async def test_a_shared_report_has_no_folder_that_a_setting_names(tmp_path: Path) -> None:
+    path = await improved(tmp_path / "run")
+    options = {"program": "/opt/tools/bin/claude", "readable": ["/srv/my papers/all"]}
+    config = {
+        "model": {"agent": {"id": "claude/sonnet", "options": options}},
+        "env": {
+            "tasks": "swebench:/data/issues/rows.jsonl",
+            "task_args": {"repo_root": "/data/clones/all"},
+            "grader": "/work/graders/mine.py:grade",
+            "agent": "/work/agents/mine.py:Agent",
+        },
+        "train": {"sampler": "/work/samplers/mine.py:Sampler"},
+        "optimizer": {"proposer": "/work/proposers/mine.py:propose"},
+        "evaluation": {
+            "gate": "/work/gates/mine.py:Gate",
+            "ship_grader": "/work/ship/mine.py:grade",
+        },
+        "executor": "/work/executors/mine.py:Executor",
+    }
+    story = replace(read_story(path), config=RecordedConfig(config))
+    text = html_report(story)
+    for folder in ("/opt/tools/bin", "/srv/my papers", "/data/issues", "/data/clones", "/work"):
+        assert folder in text
+        assert folder not in without_paths(text, story)
+    assert "mine.py:grade" in without_paths(text, story)
+
+
 async def test_the_final_skill_can_be_copied(tmp_path: Path) -> None:
     text = write_report(await improved(tmp_path / "run")).read_text()
     [skill] = re.findall(r'<textarea id="skill-text"[^>]*>(.*?)</textarea>', text, re.DOTALL)

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -22,7 +23,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from skillfit.atomic_write import write_whole
-from skillfit.config import Config
+from skillfit.config import Config, map_paths
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue
 from skillfit.models.protocol import ROLES
@@ -76,6 +77,7 @@ _ITEMS = 600  # listed in the file
 _PAGE = 25  # items or rows shown at once
 _EDITS = 60  # rows of the forest plot
 _REJECTIONS = 200
+_ABSOLUTE_PATH = re.compile(r"""(?<=["':=\s])/(?!/)[^\s:"',]+""")  # in settings as JSON
 _MARKDOWN_EDITS = 20
 _MARKDOWN_NOTICES = 30
 ASSETS = Path(__file__).parent / "assets"
@@ -202,12 +204,8 @@ def _pages(rows: Sequence[PagedRow]) -> list[Sequence[PagedRow]]:
 
 def without_paths(text: str, story: RunStory) -> str:
     """The page without the folders of this machine: only file names are left."""
-    env, models = story.config.settings.env, story.config.settings.model.by_role()
-    named = [story.data.skill, story.data.tasks, env.folder, env.corpus]
-    # local/PATH.gguf names a file of this machine
-    named += [spec.id.partition("/")[2] for spec in models.values()]
     folders = {str(Path(story.path).parent), str(Path.home()), str(Path.cwd())}
-    for path in named:
+    for path in (story.data.skill, story.data.tasks, *_named_paths(story.config)):
         if path.startswith("/"):
             folders.add(str(Path(path).parent))
     for folder in sorted(folders, key=len, reverse=True):
@@ -216,6 +214,22 @@ def without_paths(text: str, story: RunStory) -> str:
         for written in {folder, html.escape(folder), json.dumps(folder)[1:-1]}:
             text = text.replace(f"{written}/", "").replace(written, "…")
     return text.replace("~/", "")
+
+
+def _named_paths(config: RecordedConfig) -> list[str]:
+    """The paths that the settings name, also those inside commands and names of task sources."""
+    paths: list[str] = []
+
+    def collect(_: str, path: str) -> str:
+        paths.append(path)
+        return path
+
+    map_paths(config.root, collect)
+    # local/PATH.gguf names a file of this machine
+    paths += [spec.id.partition("/")[2] for spec in config.settings.model.by_role().values()]
+    for setting in flat_settings(config.root):
+        paths += _ABSOLUTE_PATH.findall(setting.value)
+    return paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
