@@ -18,12 +18,12 @@ from skillfit.report import RunFollower, open_details, read_story
 from skillfit.report.charts import score_chart
 from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import _item_result, count_changes, worst_first
-from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands
+from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands, resume_line
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _is_in_skill
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import (
     EventLog,
     GateDecided,
@@ -515,6 +515,19 @@ def test_an_unfinished_ablation_reports_no_steps(tmp_path: Path) -> None:
     assert [line.partition("   #")[0] for line in next_commands(story)] == [
         f"skillfit ablate {at}/config.json --run {at}",
         f"skillfit ablate {at}/config.json --run {at}-again",
+    ]
+
+
+def test_the_commands_of_an_ablation_name_what_it_leaves_out(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
+    RecordedIdentity({"ablate": {}, "skill": "old", "by": "paragraph"}).write(run.journal)
+    run.close()
+    story = read_story(tmp_path / "run")
+    at = story.path
+    assert resume_line(story, at) == f"skillfit ablate {at}/config.json --by paragraph --run {at}"
+    assert [line.partition("   #")[0] for line in next_commands(story)] == [
+        resume_line(story, at),
+        f"skillfit ablate {at}/config.json --by paragraph --run {at}-again",
     ]
 
 

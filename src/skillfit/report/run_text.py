@@ -326,11 +326,16 @@ def resume_line(story: RunStory, run: str) -> str:
     if story.is_over:
         return ""
     if story.is_ablation:
-        return f"skillfit ablate {run}/{CONFIG_FILE} --run {run}"
+        return _ablate_line(story, run, run)
     if story.finish_reason == "budget":
         cap = fullest_cap(story) or "usd"
         return f"skillfit resume {run} budget.{cap}={2 * story.caps.get(cap, 5):.12g}"
     return f"skillfit resume {run}"
+
+
+def _ablate_line(story: RunStory, run: str, new_run: str) -> str:
+    by = " --by paragraph" if story.ablated_by == "paragraph" else ""
+    return f"skillfit ablate {run}/{CONFIG_FILE}{by} --run {new_run}"
 
 
 def next_commands(story: RunStory) -> list[str]:
@@ -352,8 +357,11 @@ def next_commands(story: RunStory) -> list[str]:
         lines.append(f"{resume}   # when the cause of the failures is fixed")
     elif story.finish_reason == "budget":
         lines.append(f"{resume}   # with a higher budget")
-    command = "ablate" if story.is_ablation else "train"
-    lines.append(f"skillfit {command} {run}/{CONFIG_FILE} --run {run}-again   # repeat the run")
+    again = f"{run}-again"
+    repeat = f"skillfit train {run}/{CONFIG_FILE} --run {again}"
+    if story.is_ablation:
+        repeat = _ablate_line(story, run, again)
+    lines.append(f"{repeat}   # repeat the run")
     return lines
 
 

@@ -31,6 +31,7 @@ from skillfit.run.records import (
 from skillfit.run.view import RunState, ended_for_good, score_doubt
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
+from skillfit.skill.units import Granularity
 
 EDIT_ORDER: tuple[EditStatus, ...] = ("promoted", "pending", "dropped")  # in lists of edits
 APPLIED = "applied"  # the folder of a run in which `skillfit apply` keeps what was there before
@@ -334,6 +335,7 @@ class RunStory:
     judge: str = ""
     version: str = ""
     isolation: str = ""  # how agents and graders were kept apart from this machine
+    ablated_by: Granularity | None = None  # what an ablation leaves out at a time
     metric: str = "hard"  # hard, soft or mixed: which score every number here is in
     config: RecordedConfig = field(default_factory=lambda: RecordedConfig({}))
     data: DataSummary = DataSummary()

@@ -43,6 +43,7 @@ from skillfit.report.story import (
 )
 from skillfit.rollout.outcome import Outcome, weighted_values
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, STATUS_AFTER, read_requests
+from skillfit.run.directory import AblationIdentity
 from skillfit.run.events import (
     AblationFinished,
     CandidateBuilt,
@@ -83,6 +84,7 @@ from skillfit.run.view import RunView, state_of
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.skill.edits import example_of
 from skillfit.skill.regions import examples
+from skillfit.skill.units import Granularity
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
 _LOOKED_AT = 500  # rollouts that tell whether scores are graded
@@ -116,6 +118,7 @@ class RunFollower:
         self._bill = Bill()
         self._last = 0  # number of the last event that was read
         self._isolation = ""
+        self._ablated_by: Granularity | None = None
 
     def story(self) -> RunStory:
         with closing(RunView.open(self.path)) as view:
@@ -124,6 +127,7 @@ class RunFollower:
                 self._read_events(view)
             self._bill = view.journal.bill(self._bill)
             self._isolation = self._isolation or _last_isolation(view)
+            self._ablated_by = AblationIdentity.recorded_granularity(view.journal)
         return self._complete(run_id)
 
     def _read_events(self, view: RunView) -> None:
@@ -162,6 +166,7 @@ class RunFollower:
             path=str(self.path),
             state=state,
             isolation=self._isolation,
+            ablated_by=self._ablated_by,
             costs=self._bill.rows,
             total=self._bill.total,
             notices=(*story.notices, *retried),

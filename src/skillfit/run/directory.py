@@ -484,6 +484,14 @@ class AblationIdentity:
         plan = recorded.values.get(_PLAN_VERSION) if recorded is not None else None
         return plan if isinstance(plan, int) else _FIRST_PLAN
 
+    @staticmethod
+    def recorded_granularity(journal: Journal) -> Granularity | None:
+        """What the ablation leaves out of the skill at a time; None for other runs."""
+        recorded = RecordedIdentity.read(journal)
+        if recorded is None or "ablate" not in recorded.values:
+            return None
+        return "paragraph" if recorded.values.get("by") == "paragraph" else "line"
+
 
 def settings_identity(config: Config) -> SettingsJson:
     """The part of a config that must stay the same for a run to be resumed."""
