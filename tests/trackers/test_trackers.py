@@ -427,3 +427,29 @@ def test_a_missing_package_is_named_with_its_extra(
         warnings.catch_warnings(),
     ):
         make_tracker("wandb", tmp_path)
+
+
+def test_a_missing_package_of_a_users_tracker_has_no_extra(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "class Mine:\n    def __init__(self, where, run):\n        import no_such_package\n"
+    )
+    with pytest.raises(InputError, match="needs the package 'no_such_package'") as raised:
+        make_tracker(f"{file}:Mine", tmp_path)
+    assert raised.value.hint == "Install it in this environment."
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("ConnectionError('no server')", "cannot be started: no server."),
+        ("PermissionError(13, 'Permission denied', '/x')", "cannot write to /x: Permission denied"),
+    ],
+)
+def test_an_error_of_a_tracker_without_a_place_is_a_whole_sentence(
+    error: str, sentence: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"class Mine:\n    def __init__(self, where, run):\n        raise {error}\n")
+    with pytest.raises(InputError, match=sentence):
+        make_tracker(f"{file}:Mine", tmp_path)

@@ -71,13 +71,18 @@ def make_tracker(spec: str | Callable[..., Any], run: Path) -> Tracker:
     try:
         return _MayFail(_tracker(found, name, where, run), name)
     except ModuleNotFoundError as error:
+        install = f"pip install 'skillfit[{name}]'" if name in _TRACKERS else ""
         raise InputError(
             f"The tracker {name} needs the package {error.name!r}.",
-            hint=f"pip install 'skillfit[{name}]'",
+            hint=install or "Install it in this environment.",
         ) from error
     except OSError as error:
+        path = where or error.filename
+        if path is None:
+            raise InputError(f"The tracker {name} cannot be started: {error}.") from error
         raise InputError(
-            f"The tracker {name} cannot write to {where}: {error.strerror}.", hint="Check the path."
+            f"The tracker {name} cannot write to {path}: {error.strerror or error}.",
+            hint="Check the path.",
         ) from error
 
 
