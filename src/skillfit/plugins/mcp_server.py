@@ -88,7 +88,7 @@ def make_server(folders: Folders) -> MCPServer:
         (tools.apply, "Put the best skill into its folder (writes)", _CHANGES),
         (tools.prompts, "Prompts that wait for an answer", _READS),
         (tools.answer, "Answer a prompt (writes)", _WRITES),
-        (tools.steer, "Veto, pin or reword an edit (writes)", _WRITES),
+        (tools.steer, "Decide about an edit, or raise a budget (writes)", _WRITES),
     )
     for tool, title, effects in listed:
         server.add_tool(_as_json_tool(tool), title=title, annotations=effects)

@@ -37,9 +37,9 @@ _PROBE_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _PAUSES_BEFORE_RETRY = (1.0, 4.0)  # seconds
 _NO_CLIENT_PROCESS = ("Initialization failure from server", "has already been disconnected")
-_TOKEN_HINT = (
-    "The cluster uses token authentication. Copy its token (~/.ray/auth_token on the head node) to "
-    "the same place here, or set RAY_AUTH_TOKEN; then set RAY_AUTH_MODE=token."
+_SET_TOKEN = (
+    "copy its token (~/.ray/auth_token on the head node) to the same place here, or set "
+    "RAY_AUTH_TOKEN; then set RAY_AUTH_MODE=token."
 )
 
 
@@ -284,7 +284,8 @@ def _connect(ray: Any, address: str) -> None:
         elif not _join_running_cluster(ray, quiet):
             ray.init(address="local", include_dashboard=False, **quiet)
     except ray.exceptions.RayError as error:  # among others: a token is needed and there is none
-        raise InfrastructureError(f"Ray: {error}", hint=_TOKEN_HINT) from error
+        hint = f"If the cluster uses token authentication, {_SET_TOKEN}"
+        raise InfrastructureError(f"Ray: {error}", hint=hint) from error
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise InfrastructureError(
             f"No connection to the Ray cluster ({address}): {error}",
@@ -339,7 +340,8 @@ def _require_reachable(address: str) -> None:
         _reread_settings()
     elif "RAY_AUTH_MODE" not in os.environ and _needs_token(f"{host}:{port}"):
         raise InfrastructureError(
-            f"The Ray cluster at {host}:{port} refused the connection.", hint=_TOKEN_HINT
+            f"The Ray cluster at {host}:{port} refused the connection.",
+            hint=f"It uses token authentication: {_SET_TOKEN}",
         )
 
 
