@@ -132,15 +132,15 @@ def rounded_dollars(usd: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span in its two largest units: "2 h 5 min", "1.5 min", "40 s"."""
+    """A time span, rounded: "2 h 5 min", "45 min", "1.5 min", "40 s", "2.4 s"."""
     minutes = seconds / 60
-    if minutes >= 60:
-        return f"{int(minutes // 60)} h {int(minutes % 60)} min"
-    if minutes >= 10:
+    if round(minutes) >= 60:
+        return f"{round(minutes) // 60} h {round(minutes) % 60} min"
+    if round(minutes, 1) >= 10:
         return f"{minutes:.0f} min"
-    if minutes >= 1:
+    if round(seconds) >= 60:
         return f"{minutes:.1f} min"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if round(seconds, 1) >= 10 else f"{seconds:.1f} s"
 
 
 def budget_amount(cap: str, value: float) -> str:
