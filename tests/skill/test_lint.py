@@ -119,10 +119,15 @@ def test_markers_that_do_not_pair_up_are_reported(tmp_path: Path) -> None:
     assert "nested" in problems[2].message and "never closed" in problems[3].message
 
 
-def test_a_second_region_of_a_kind_is_reported(tmp_path: Path) -> None:
-    region = "<!-- APPENDIX_START -->\n<!-- APPENDIX_END -->\n"
+@pytest.mark.parametrize(
+    ("kind", "change"), [("APPENDIX", "merge"), ("EXAMPLES", "merge"), ("SLOW_UPDATE", "replace")]
+)
+def test_a_second_region_of_a_kind_is_reported(tmp_path: Path, kind: str, change: str) -> None:
+    region = f"<!-- {kind}_START -->\n<!-- {kind}_END -->\n"
     (tmp_path / "plain.md").write_text(f"# T\n{region}{region}")
     assert found(tmp_path / "plain.md") == [(4, "warning", "marker")]
+    (problem,) = lint(tmp_path / "plain.md")
+    assert problem.message.endswith(f"region; the next update will {change} them")
 
 
 def test_missing_files_named_in_the_body_are_reported(tmp_path: Path) -> None:

@@ -668,8 +668,8 @@ class Comparison(BaseModel):
 
 
 def plainly_equal(one: str, other: str) -> bool:
-    """The same text apart from case, spaces, outer punctuation and LaTeX wrapping, or the same
-    number.
+    """The same text apart from case, spaces, full stops at its ends, a leading article and LaTeX
+    markup; or the same number.
     """
     first, second = _plain_answer(one), _plain_answer(other)
     if first == second:

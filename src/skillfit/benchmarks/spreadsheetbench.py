@@ -53,6 +53,7 @@ from skillfit.benchmarks.benchmark import (
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
+from skillfit.plain_text import quantity
 from skillfit.sandbox.programs import SandboxNotStarted, run_untrusted, scratch_folder
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import BuiltIn
@@ -121,7 +122,8 @@ async def executed(program: str, workbook: Path, timeout: float) -> AsyncIterato
         output = folder / "output.xlsx"
         problem = ""
         if result.killed:
-            problem = f"the program was ended at the {result.killed} ({timeout:g} s)."
+            seconds = f" ({timeout:g} s)" if result.timed_out else ""
+            problem = f"the program was ended at the {result.killed}{seconds}."
         elif result.code != 0:
             lines = result.stderr.strip().splitlines()[-8:]
             problem = "\n".join(lines) or f"the program ended with exit code {result.code}."
@@ -189,7 +191,7 @@ def _shown(differences: list[Difference]) -> str:
     if not differences:
         return ""
     some = "; ".join(f"{one.where} is {one.found}" for one in differences[:_SHOWN])
-    return f"{len(differences)} cells are wrong: {some}."
+    return f"{quantity(len(differences), 'wrong cell')}: {some}."
 
 
 def _score(problems: list[str], evidence: tuple[str, ...] = ()) -> Score:

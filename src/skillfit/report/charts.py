@@ -17,7 +17,7 @@ from math import ceil, floor
 
 from markupsafe import Markup
 
-from skillfit.plain_text import last_part, percent, points, shorten, visible
+from skillfit.plain_text import last_part, percent, points, quantity, shorten, visible
 from skillfit.report.story import EditSummary, EffectPoint, Point, RunStory
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
@@ -146,7 +146,7 @@ def _mark(frame: _Frame, x: float, point: Point, radius: float) -> Markup:
     bounds = f"{percent(point.low)} to {percent(point.high)}"
     description = f"{point.label}: {percent(point.score)} ({bounds})"
     if point.items:
-        description += f" on {point.items} items"
+        description += f" on {quantity(point.items, 'item')}"
     if point.estimated:
         description += ", estimated from all rollouts"
     if point.kept:
@@ -227,7 +227,7 @@ def compare_chart(
     runs: Mapping[str, RunStory], width: int = 860, height: int = 320, *, names: bool = True
 ) -> Markup:
     """The score curves of several runs, by name, on one axis. Each has its name at the end of its
-    line where there is room for `names`. Steps that were rejected leave a gap.
+    line where there is room for `names`. Steps that were rejected have no point.
     """
     measured = [_points_of(story, "selection") for story in runs.values()]
     curves = []

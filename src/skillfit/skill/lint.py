@@ -21,7 +21,7 @@ from skillfit.skill.document import (
     estimate_tokens,
     find_document,
 )
-from skillfit.skill.regions import MARKER, ORPHAN, PROTECTED, scan
+from skillfit.skill.regions import MARKER, ORPHAN, PROTECTED, SLOW_UPDATE, scan
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 _LIMITS = {"name": 64, "description": 1024, "compatibility": 500}
@@ -196,7 +196,8 @@ def _markers(skill: Skill) -> Iterator[LintProblem]:
         if region.problem:
             yield _warning(line, region.problem, "marker")
         if region.kind in seen:
-            message = f"a second {region.kind} region; the next update will merge them"
+            change = "replace" if region.kind == SLOW_UPDATE else "merge"
+            message = f"a second {region.kind} region; the next update will {change} them"
             yield _warning(line, message, "marker")
         if region.kind not in (PROTECTED, ORPHAN):
             seen.add(region.kind)
