@@ -107,7 +107,6 @@ class Benchmark:
     folder: Path
     downloads: tuple[HubFiles | PublishedFile, ...] = ()
     splits: PublishedSplits | None = None
-    gated: bool = False  # the publisher asks for an account: HF_TOKEN must be set
     read: Callable[[Path], Iterator[Row]] = field(default=lambda path: read_any(path))
     row_id: Callable[[Row], str] = field(default=lambda row: text(row, "id"))
 

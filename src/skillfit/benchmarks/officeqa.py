@@ -69,7 +69,6 @@ OFFICEQA = Benchmark(
         HubFiles("databricks/officeqa", ("officeqa_full.csv", "treasury_bulletins_parsed/*")),
     ),
     splits=skillopt_splits("officeqa_id_split", 50, 24, 172),
-    gated=True,
     row_id=lambda row: text(row, "uid", "id"),
 )
 _MODES = ("offline", "corpus", "none", "custom_search")

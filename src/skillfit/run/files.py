@@ -120,7 +120,7 @@ class RunFiles:
         folder = _EVALUATIONS.get(event.name)
         if folder is None:
             return
-        phases = (event.name, event.split, "finish")
+        phases = (event.name, event.split)  # the test split is measured in the phase `test`
         found: list[RolloutFinished] = []
         for (phase, _), rollouts in self._rollouts.items():
             if phase in phases:
@@ -169,7 +169,7 @@ class RunFiles:
         if epoch is not None:
             folder = f"slow_update/{epoch_name(epoch)}"
         else:
-            folder = _EVALUATIONS.get(event.name, _step_folder(event.step))
+            folder = _step_folder(event.step)
         verdict = {
             "decision": event.decision,
             "reason": event.reason,
