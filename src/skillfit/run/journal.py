@@ -301,9 +301,9 @@ class Journal(Store):
         """Recorded effects behind number `after` whose key begins with `prefix`, in the order of
         recording.
         """
-        parent = "parent" if self._has_parents() else "''"
+        parent_column = "parent" if self._has_parents() else "''"
         query = (
-            f"SELECT seq, key, stage, role, model, at, seconds, usage, value, {parent} "
+            f"SELECT seq, key, stage, role, model, at, seconds, usage, value, {parent_column} "
             "FROM effects WHERE key >= ? AND key < ? AND seq > ? ORDER BY seq LIMIT ?"
         )
         for row in in_pages(self._db, query, *_key_range(prefix), after=after):

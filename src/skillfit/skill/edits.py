@@ -265,12 +265,12 @@ class _Patching:
                 "empty_content",
                 "there is nothing to write (markers of protected regions do not count)",
             )
-        regions = self._regions
         if op == "append":
-            return self._append(content, regions)
-        span = self._locate(op, target, regions)
+            return self._append(content)
+        span = self._locate(op, target)
         if op == "insert_after":
-            self._commit(_insertion(self._body, _line_end(self._body, span.end, regions), content))
+            place = _line_end(self._body, span.end, self._regions)
+            self._commit(_insertion(self._body, place, content))
         elif op == "replace":
             content = _with_edges_of(self._body[span.start : span.end], content)
             self._commit(_Splice(span, content, _Span(0, len(content))))
@@ -278,25 +278,25 @@ class _Patching:
             self._commit(_deletion(self._body, span))
         return f"applied_{op}"
 
-    def _append(self, content: str, regions: Sequence[Region]) -> str:
+    def _append(self, content: str) -> str:
         """Append to the body, before protected regions at its end."""
         if f"\n{content}\n" in f"\n{self._body}\n":
             raise _EditSkipped("no_change", "the skill already says exactly this")
         place = len(self._body)
         before_region = False
-        for region in reversed(regions):
+        for region in reversed(self._regions):
             if not self._body[region.end : place].strip():
                 place = region.start
                 before_region = True
         self._commit(_insertion(self._body, place, content))
         return "applied_append_before_protected_region" if before_region else "applied_append"
 
-    def _locate(self, op: str, target: str, regions: Sequence[Region]) -> _Span:
+    def _locate(self, op: str, target: str) -> _Span:
         """The one place that the target names."""
         if not target.strip():
             raise _EditSkipped(f"{op}_missing_target", "the edit names no text to anchor to")
         places = self._places_of(op, target)
-        allowed = [place for place in places if not _overlaps_any(place, regions)]
+        allowed = [place for place in places if not _overlaps_any(place, self._regions)]
         if not allowed:
             raise _EditSkipped(
                 "protected_region", "the target is in, or reaches into, a protected region"

@@ -136,13 +136,11 @@ def _region(body: str, markers: Sequence[_Marker], first: int, last: int) -> Reg
     kind, end, problem = opening.kind, markers[last].end, ""
     if last > first + 1:
         problem = f"markers nested inside {opening.text}"
-    elif last > first:
-        problem = ""
-    elif opening.opens and kind == PROTECTED:
+    elif last == first and opening.opens and kind == PROTECTED:
         following = markers[first + 1].start if first + 1 < len(markers) else len(body)
         end = max(end, len(body[:following].rstrip()))
         problem = f"{opening.text} is never closed; everything up to the next marker is protected"
-    else:
+    elif last == first:
         problem = (
             f"{opening.text} has no {'END' if opening.opens else 'START'} marker and is ignored"
         )
