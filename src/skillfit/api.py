@@ -456,17 +456,13 @@ def prepare(
         given["model.agent"] = agent
     if isinstance(grader, str | Mapping):
         given["env.grader"], grader = grader, None
-    given_parts: dict[str, Any] = {}
-    for name, key, part in (
-        ("gate", "evaluation.gate", gate),
-        ("proposer", "optimizer.proposer", proposer),
-        ("sampler", "train.sampler", sampler),
-        ("executor", "executor", executor),
-    ):
-        if isinstance(part, str):
-            given[key] = part
-        else:
-            given_parts[name] = part
+    parts = {
+        "evaluation.gate": gate,
+        "optimizer.proposer": proposer,
+        "train.sampler": sampler,
+        "executor": executor,
+    }
+    given |= {key: part for key, part in parts.items() if isinstance(part, str)}
     if optimizer is not None:
         given["model.optimizer"] = optimizer
     if isinstance(task, str | Path):
@@ -482,7 +478,12 @@ def prepare(
         task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
         grader=grader,
-        given=GivenParts(**given_parts),
+        given=GivenParts(
+            gate=None if isinstance(gate, str) else gate,
+            proposer=None if isinstance(proposer, str) else proposer,
+            sampler=None if isinstance(sampler, str) else sampler,
+            executor=None if isinstance(executor, str) else executor,
+        ),
         training=training,
     )
 
