@@ -25,7 +25,6 @@ from skillfit.cli.train import (
     run_in_terminal,
 )
 from skillfit.errors import Exit, InputError
-from skillfit.models.json_text import JsonObject
 from skillfit.plain_text import (
     mean_score,
     quantity,
@@ -366,7 +365,7 @@ _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, a
 class VerifyRecord:
     """What a run measured of its best skill."""
 
-    config: JsonObject  # the settings of the run, with absolute paths
+    config: dict[str, Any]  # the settings of the run, with absolute paths
     skill: str  # the best skill's document
     means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
 
