@@ -13,7 +13,7 @@ from skillfit.optimize.context import (
 )
 from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.plain_text import head_and_tail
-from skillfit.run.records import FailureNote, StepMemory
+from skillfit.run.records import FailureNote, RefusedText, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens
 from skillfit.tasks.item import Item, TrajectoryStep
 from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome
@@ -225,6 +225,13 @@ def test_rejected_edits_are_listed_with_their_scores():
 
 def test_an_empty_memory_adds_no_text():
     assert render_memory([]) == ""
+
+
+def test_the_memory_lists_the_latest_refused_texts_once_with_the_words_that_leak():
+    refused = [RefusedText(f"- Rule {number}.", (f"answer {number}",)) for number in range(9)]
+    rendered = render_memory([], [*refused, refused[-1]])
+    assert rendered.count('"- Rule 8.": refused because of "answer 8"') == 1
+    assert "- Rule 1." in rendered and "- Rule 0." not in rendered
 
 
 def test_the_memory_is_bounded_and_drops_the_oldest_first():

@@ -542,6 +542,26 @@ async def test_a_proposal_with_a_hidden_answer_is_blocked_and_recorded(
     )
 
 
+async def test_later_prompts_name_a_refused_proposal_and_its_words_in_the_next_epoch_too(
+    make_project: MakeProject,
+) -> None:
+    rows = [
+        {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
+        for row in items(8, 8, 2)
+    ]
+    leaking = json.dumps(append("- Say a long and telling answer."))
+    project = make_project(
+        *STRICT, *ALONE, "train.num_epochs=2", rows=rows, optimizer={"reflect.failure": leaking}
+    )
+    await project.train()
+    told = [
+        '"- Say a long and telling answer.": refused because of "a long and telling answer"'
+        in task(call)
+        for call in project.asked("reflect.failure")
+    ]
+    assert not told[0] and told[-1], told
+
+
 async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_blocked(
     make_project: MakeProject,
 ) -> None:

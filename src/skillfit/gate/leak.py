@@ -28,7 +28,7 @@ from typing import Literal
 
 from skillfit.plain_text import shorten
 from skillfit.run.events import Discarded, Event
-from skillfit.run.records import LEAK_CHECK, CheckResult
+from skillfit.run.records import LEAK_CHECK, CheckResult, RefusedText
 from skillfit.skill import Skill
 from skillfit.skill.document import over_ceiling
 from skillfit.tasks.item import Item
@@ -198,15 +198,21 @@ class TextFilter:
         self._index: LeakIndex | None = None
         self.refused = 0
 
-    def passes(self, text: str, step: int, *, example: bool = False) -> bool:
-        """`example`: the text goes into the fenced examples, where training answers belong."""
+    def passes(self, text: str, step: int) -> bool:
+        return self.refusal(text, step) is None
+
+    def refusal(self, text: str, step: int, *, example: bool = False) -> RefusedText | None:
+        """The words of a text that leak; None when it may enter the skill. `example`: the text goes
+        into the fenced examples, where training answers belong.
+        """
         if self._index is None and self._build_index is not None:
             self._index = self._build_index()
         leaks = self._index.check(text, examples=example) if self._index else ()
-        if leaks:
-            self.refused += 1
-            self._emit(_leak_event(step, text, leaks))
-        return not leaks
+        if not leaks:
+            return None
+        self.refused += 1
+        self._emit(_leak_event(step, text, leaks))
+        return RefusedText(text, tuple(leak.evidence for leak in leaks))
 
     def fits(self, wanted: Skill, present: Skill, what: str, step: int) -> bool:
         """Whether a skill stays below the token ceiling. One that shrinks always does."""

@@ -16,13 +16,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.optimize.optimizer import Patch, Payload, payload_fields, union
-from skillfit.plain_text import head_and_tail, quantity
+from skillfit.plain_text import head_and_tail, quantity, shorten
 from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.run.records import (
     EditEffect,
     FailureNote,
     FailurePattern,
     ProposalRecord,
+    RefusedText,
     StepMemory,
 )
 from skillfit.skill import Skill, estimate_tokens
@@ -33,6 +34,13 @@ _SHORTEST_VERDICT = 200  # characters that a verdict keeps when there is little 
 _ATTEMPT_MARKUP = 10  # characters around the label and the verdict of an attempt
 _MEMORY_ROOM = 12_000  # characters of the rendered memory
 _EDIT_ROOM = 400  # characters of an edit or of a description in it
+_REFUSED_SHOWN = 8  # refused texts of the run in it
+_LEAKED_ROOM = 100  # characters of a leak in it
+_REFUSED = (
+    "Refused and never tried, because they contain an answer or the text of an item that the skill "
+    "must work for without knowing it, or a rule of the grader. Say what is useful in them without "
+    "the words named:"
+)
 _REASON_ROOM = 120  # characters of a grader's reason that names a kind of failure
 
 
@@ -255,9 +263,13 @@ def _verdict_text(outcome: Outcome) -> str:
     return f"{verdict}\nFeedback: {feedback}" if feedback else verdict
 
 
-def render_memory(entries: Sequence[StepMemory], room: int = _MEMORY_ROOM) -> str:
+def render_memory(
+    entries: Sequence[StepMemory],
+    refused: Sequence[RefusedText] = (),
+    room: int = _MEMORY_ROOM,
+) -> str:
     """The entries as analysts read them. When they do not fit, the oldest go first and a line says
-    how many.
+    how many. Below them, the latest texts that the leak check refused.
     """
     shown: list[str] = []
     for entry in reversed(entries):
@@ -267,7 +279,16 @@ def render_memory(entries: Sequence[StepMemory], room: int = _MEMORY_ROOM) -> st
         shown.insert(0, head_and_tail(text, room))
     if left_out := len(entries) - len(shown):
         shown.insert(0, f"({left_out} earlier steps left out)")
+    latest = list({one.text: one for one in refused}.values())[-_REFUSED_SHOWN:]
+    if latest:
+        shown.append("\n".join([_REFUSED, *map(_refused_line, latest)]))
     return "\n\n".join(shown)
+
+
+def _refused_line(refused: RefusedText) -> str:
+    words = ", ".join(f'"{shorten(text, _LEAKED_ROOM)}"' for text in refused.leaked)
+    text = json.dumps(head_and_tail(refused.text, _EDIT_ROOM), ensure_ascii=False)
+    return f"- {text}: refused because of {words}"
 
 
 def _memory_entry(entry: StepMemory) -> str:

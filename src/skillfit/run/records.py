@@ -417,6 +417,14 @@ class FailurePattern:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedText:
+    """A text that the leak check refused, and its words that leak."""
+
+    text: str
+    leaked: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepMemory:
     """One step in the memory of an epoch. Scores are None when nothing was measured."""
 

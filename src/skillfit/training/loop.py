@@ -52,7 +52,7 @@ from skillfit.run.events import (
     PersonDecided,
     Warned,
 )
-from skillfit.run.records import SkillCandidate, Suggestion, step_name
+from skillfit.run.records import RefusedText, SkillCandidate, Suggestion, step_name
 from skillfit.skill import EXAMPLE_OP, NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.training.epoch_end import make_slow_update, write_meta_skill
@@ -355,7 +355,7 @@ class Aggregated:
     """The patches of a step as one."""
 
     patch: Patch | None  # None: nothing is left
-    refused: int  # proposals that the leak check refused
+    refused: tuple[RefusedText, ...]  # by the leak check
 
 
 async def aggregate(
@@ -367,8 +367,8 @@ async def aggregate(
     log: StepLog,
 ) -> Aggregated:
     """One patch of all, without what the leak check refuses."""
-    cleaned = [_without_leaks(text_filter, patch, log.step) for patch in patches]
-    refused = _proposals(patches) - _proposals(cleaned)
+    refused: list[RefusedText] = []
+    cleaned = [_without_leaks(text_filter, patch, log.step, refused) for patch in patches]
     to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
     sources = [patch for patch in cleaned if not patch.merge]
     with log.stage("aggregate"):
@@ -379,26 +379,29 @@ async def aggregate(
                 optimizer, skill, to_merge, step=log.step, meta_skill=context.meta_skill
             )
             # A merge may change the wording, so its result is checked again.
-            checked = _without_leaks(text_filter, merged, log.step)
-            refused += _proposals([merged]) - _proposals([checked])
-            sources.insert(0, checked)
+            sources.insert(0, _without_leaks(text_filter, merged, log.step, refused))
     proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
     if not proposals:
-        return Aggregated(None, refused)
+        return Aggregated(None, tuple(refused))
     patch = replace(sources[0], proposals=proposals)
     log.emit(PatchMerged(step=log.step, patch=patch.record()))
-    return Aggregated(patch, refused)
+    return Aggregated(patch, tuple(refused))
 
 
-def _without_leaks(text_filter: TextFilter, patch: Patch, step: int) -> Patch:
-    """The patch without the proposals that leak."""
+def _without_leaks(
+    text_filter: TextFilter, patch: Patch, step: int, refused: list[RefusedText]
+) -> Patch:
+    """The patch without the proposals that leak, whose texts are added to `refused`."""
     kept = []
     for proposal in patch.proposals:
         # Only edits of the fenced examples may show training answers.
         payload = proposal.payload
         example = isinstance(payload, Edit) and payload.op == EXAMPLE_OP
-        if text_filter.passes(_written_text(payload), step, example=example):
+        refusal = text_filter.refusal(_written_text(payload), step, example=example)
+        if refusal is None:
             kept.append(proposal)
+        else:
+            refused.append(refusal)
     return replace(patch, proposals=tuple(kept))
 
 
@@ -407,10 +410,6 @@ def _written_text(payload: Payload) -> str:
     if isinstance(payload, Suggestion):
         return payload.instruction
     return payload.new_skill if isinstance(payload, SkillCandidate) else payload.content
-
-
-def _proposals(patches: Sequence[Patch]) -> int:
-    return sum(len(patch.proposals) for patch in patches)
 
 
 async def select(
@@ -503,8 +502,9 @@ def _rewritten(text_filter: TextFilter, skill: Skill, change: SkillChange, step:
         return StepUpdate(None, "skip_no_rewrite")
     if not change.changed:
         return StepUpdate(None, "skip_no_change")
-    if not text_filter.passes(_new_lines(skill, change.skill), step):
-        return StepUpdate(None, "skip_leak")
+    refusal = text_filter.refusal(_new_lines(skill, change.skill), step)
+    if refusal is not None:
+        return StepUpdate(None, "skip_leak", refused=(refusal,))
     return StepUpdate(Candidate(change.skill, step=step, label="rewrite"))
 
 

@@ -40,6 +40,7 @@ from skillfit.run.journal import Journal
 from skillfit.run.records import (
     CheckResult,
     CurrentAndBest,
+    RefusedText,
     RolloutPlan,
     SkipAction,
     StageName,
@@ -117,6 +118,7 @@ class TrainingState:
     best_score: float = 0.0
     meta_skill: str = ""  # the optimizer's advice to itself
     memory: tuple[StepMemory, ...] = ()  # steps of this epoch
+    refused: tuple[RefusedText, ...] = ()  # by the leak check, over the run
     waiting_edits: tuple[Edit, ...] = ()  # written between steps; join the pool with the next one
     records: tuple[StepRecord, ...] = ()
     proposed: int = 0  # proposals left after merging and the leak check, over the run
@@ -158,7 +160,7 @@ class TrainingState:
 
     @property
     def memory_text(self) -> str:
-        return render_memory(self.memory)
+        return render_memory(self.memory, self.refused)
 
     @property
     def standings(self) -> CurrentAndBest:
@@ -178,7 +180,7 @@ class Learned:
     proposals: Proposals = field(default_factory=Proposals)
     patch: Patch | None = None  # None: nothing was proposed
     selected: SelectedProposals | None = None
-    refused: int = 0  # proposals that the leak check refused, before and after merging
+    refused: tuple[RefusedText, ...] = ()  # by the leak check, before and after merging
     log: StepLog | None = None  # None: no edits join in this step, as in the first of a lag
 
 
@@ -189,6 +191,7 @@ class StepUpdate:
     candidate: Candidate | None
     skipped: SkipAction | None = None  # None: there is a candidate
     change: SkillChange | None = None
+    refused: tuple[RefusedText, ...] = ()  # by the leak check
 
 
 class UsageByStage:

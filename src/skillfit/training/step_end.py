@@ -110,6 +110,7 @@ def close_step(
         carried,
         waiting_edits=(),
         memory=(*carried.memory, entry),
+        refused=(*carried.refused, *learned.refused, *result.updated.refused),
         proposed=carried.proposed + (len(learned.patch.proposals) if learned.patch else 0),
         usable_edits=carried.usable_edits + result.usable_edits,
         optimizer_failures=carried.optimizer_failures + learned.proposals.failures,
@@ -303,7 +304,7 @@ def _record(config: Config, state: TrainingState, result: StepResult, log: StepL
         timing=timing,
         tokens=log.usage.counts(),
         wall_time_s=round(time.monotonic() - log.begun, 3),  # stages overlap
-        n_edits_blocked=learned.refused,
+        n_edits_blocked=len(learned.refused),
         rollout_hard=tally.hard,
         rollout_soft=tally.soft,
         rollout_n=tally.scored,
