@@ -23,6 +23,7 @@ from skillfit.tasks.item import Attempt
 from skillfit.training.inputs import read_inputs
 from tests.agents.stand_in import DESCRIPTION, StandIn
 from tests.sandbox.processes import is_gone, is_running, wait_for
+from tests.support.signals import default_signals
 
 COMMAND = [sys.executable, "-m", "skillfit"]
 AGENT = """
@@ -307,6 +308,7 @@ def test_rollouts_in_flight_are_recorded_when_the_terminal_closes(
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(tmp_path)
+        default_signals()
         os.execvp(line[0], line)
     wait_for(word)
     os.close(terminal)  # what closing the window does

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from skillfit.cli.app import main
+from tests.support.signals import default_signals
 
 # A run of a few seconds: eight items a split, one step.
 SMALL = (
@@ -55,7 +56,14 @@ class Shell:
 def process(*arguments: object, cwd: Path, **environ: str) -> subprocess.Popen[str]:
     line = [*COMMAND, *(str(argument) for argument in arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-    return subprocess.Popen(line, cwd=cwd, text=True, env={**os.environ, **environ}, **pipes)  # type: ignore[call-overload]
+    return subprocess.Popen(  # type: ignore[call-overload]
+        line,
+        cwd=cwd,
+        text=True,
+        env={**os.environ, **environ},
+        preexec_fn=default_signals,
+        **pipes,
+    )
 
 
 def project(folder: Path, name: str = "triage") -> Path:

@@ -21,6 +21,7 @@ from skillfit.optimize.draft_tasks import DraftTask, fitting_grader, problems
 from skillfit.skill import Skill
 from tests.cli.cli_project import COMMAND, Shell, process
 from tests.support.chat_server import Call, ChatServer
+from tests.support.signals import default_signals
 
 SKILL = """---
 name: convert
@@ -68,6 +69,7 @@ class Reviewer:
             stderr=slave,
             env={**os.environ, "OPENAI_API_KEY": "test", **environ},
             start_new_session=True,
+            preexec_fn=default_signals,
         )
         os.close(slave)
         self.screen = ""

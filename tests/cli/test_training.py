@@ -184,6 +184,21 @@ def test_an_interrupted_run_prints_the_resume_command_and_pays_nothing_twice(
     assert paid <= _rollouts(tmp_path / "here")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_run_in_the_background_of_a_script_can_be_stopped(
+    shell: Shell, config: Path, tmp_path: Path
+) -> None:
+    ignoring_ctrl_c = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
+    line = [*COMMAND, "train", str(config), *SMALL, "env.limit=0", "--run", "here", "--plain"]
+    running = subprocess.Popen(
+        [*ignoring_ctrl_c, *line], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    _wait_for_rollouts(tmp_path / "here", 10, running)
+    assert shell("steer", "here", "stop").code == 0
+    _, output = running.communicate(timeout=60)
+    assert running.returncode == 130, output
+
+
 @pytest.mark.parametrize("form", ["--plain", "--json"])
 def test_characters_missing_from_the_terminals_encoding_are_replaced(
     config: Path, tmp_path: Path, form: str

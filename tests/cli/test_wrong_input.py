@@ -12,6 +12,7 @@ import pytest
 
 import skillfit
 from tests.cli.cli_project import COMMAND, SMALL, CommandResult, Shell
+from tests.support.signals import default_signals
 
 
 def one_sentence(result: CommandResult, *words: str, code: int = 2) -> None:
@@ -392,7 +393,11 @@ def test_ctrl_c_during_imports_ends_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     line = [sys.executable, "-m", "skillfit", "--version"]
     ended = subprocess.run(
-        line, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+        line,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=default_signals,
     )
     assert (ended.returncode, ended.stderr) == (130, "")
 

@@ -38,6 +38,7 @@ from tests.report.recorded_runs import (
     screening_run,
 )
 from tests.studio.server import RunningStudio, csrf_of, practice_project, studio, studio_process
+from tests.support.signals import default_signals
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202e'
 PAGES = (
@@ -302,6 +303,7 @@ def test_a_studio_with_open_pages_is_stopped_without_a_traceback(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=default_signals,
     ) as process:
         assert process.stdout is not None
         link = process.stdout.readline().strip()

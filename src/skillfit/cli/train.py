@@ -322,7 +322,9 @@ async def _run_until_done(work: Coroutine[Any, Any, T], terminal: Terminal, cont
 
 @contextmanager
 def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
-    """Handle Ctrl-C, termination and a closed terminal in the same way."""
+    """Handle Ctrl-C, termination and a closed terminal in the same way. SIGINT is handled also
+    where it was ignored, as in background jobs of scripts: `steer stop` sends it.
+    """
     signals = [signal.SIGINT, signal.SIGTERM]
     hangup = getattr(signal, "SIGHUP", None)
     if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # nohup ignores it
