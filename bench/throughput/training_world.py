@@ -28,7 +28,7 @@ _NOTE = re.compile(r"note ((?:train|val)-\d{4})\b")
 _RULE = re.compile(r"rule-([0-9a-f]{10})\b")
 _NUMBERED = re.compile(r"^\[(\d+)\] ", re.MULTILINE)
 _NUMBERED_JSON = re.compile(r"^\[(\d+)\] [^{\n]*(\{.*\})$", re.MULTILINE)
-_GEPA = re.compile(
+GEPA_PROMPT = re.compile(
     r"following instructions to perform a task for me:\n```\n(.*?)\n```\n", re.DOTALL
 )
 
@@ -113,7 +113,7 @@ def agent_reply(seed, system, user, attempt):
 
 def optimizer_reply(stage, prompt):
     """What the optimizer writes, in the form that the asking system expects."""
-    if found := _GEPA.search(prompt):
+    if found := GEPA_PROMPT.search(prompt):
         shown = _NOTE.findall(prompt[found.end() :])
         rules = "\n".join(_new_rules(prompt, len(set(shown))))
         return f"```\n{found[1]}\n{rules}\n```"
@@ -129,7 +129,7 @@ def optimizer_reply(stage, prompt):
             }
         )
     if stage.startswith("merge"):
-        return json.dumps({"reasoning": "scripted", "edits": _merged(prompt)})
+        return json.dumps({"reasoning": "scripted", "edits": merged(prompt)})
     if stage.startswith("rank"):
         numbers = sorted(set(map(int, _NUMBERED.findall(prompt))))
         random.Random(prompt).shuffle(numbers)
@@ -149,7 +149,7 @@ def _word(luck):
     return "".join(luck.choice("aeioubdgklmnprst") for _ in range(6))
 
 
-def _merged(prompt):
+def merged(prompt):
     """All proposals as they are: skillfit numbers them, SkillOpt sends patches as JSON."""
     numbered = _NUMBERED_JSON.findall(prompt)
     if numbered:

@@ -1,0 +1,97 @@
+"""`python -m bench.real`: skillfit against its peers on the outcomes of a real model, at the same
+number of rollouts in all. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from typing import Any
+
+import yaml
+
+from bench.real import skillfit_run
+from bench.real.optimizer import QUALITIES
+from bench.real.play import players
+from bench.real.report import aa_table, markdown
+from bench.real.run import Job, Run
+from bench.real.world import WORLDS, world_named
+
+BUDGETS = (60, 100, 150, 300, 600, 1200)
+AA_BUDGETS = (100, 150, 300)
+SYSTEMS = ("skillfit",)
+SEEDS, AA_SEEDS = 16, 200
+REPORTED, TUNED = 101, 1  # the first seed
+
+
+def main() -> None:
+    asked = _arguments()
+    budgets = asked.budgets or (AA_BUDGETS if asked.aa else BUDGETS)
+    world = "null" if asked.aa else asked.world
+    optimizers = asked.optimizers or (["ordinary"] if asked.aa else list(QUALITIES))
+    systems = ["skillfit"] if asked.aa else asked.systems or list(SYSTEMS)
+    first = TUNED if asked.tuning else REPORTED
+    seeds = range(first, first + (asked.seeds or (AA_SEEDS if asked.aa else SEEDS)))
+    jobs = [
+        Job(system, world, optimizer, budget, seed)
+        for optimizer, system, budget, seed in product(optimizers, systems, budgets, seeds)
+    ]
+    runs = make(jobs, _settings(asked.set), asked.jobs)
+    print(aa_table(runs) if asked.aa else markdown(runs))
+
+
+def make(jobs: list[Job], settings: dict[str, Any], processes: int) -> list[Run]:
+    """All runs, in the order of their jobs."""
+    with ProcessPoolExecutor(processes) as pool:
+        waiting = [pool.submit(play, job, settings) for job in jobs]
+        for done, _ in enumerate(as_completed(waiting), 1):
+            print(f"\r{done} of {len(jobs)} runs", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        return [run.result() for run in waiting]
+
+
+def play(job: Job, settings: dict[str, Any]) -> Run:
+    world = world_named(job.world, job.seed)
+    return skillfit_run.train(job, players(world, job.optimizer, job.seed), settings)
+
+
+def _settings(assignments: Iterable[str]) -> dict[str, Any]:
+    """`key=value`, as for `skillfit train --set`."""
+    pairs = (assignment.partition("=") for assignment in assignments)
+    return {key: yaml.safe_load(value) for key, _, value in pairs}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.real", description=__doc__)
+    parser.add_argument("--budgets", type=_numbers, help="rollouts in all: 150,300")
+    parser.add_argument("--optimizers", type=_names(QUALITIES), help="weak,ordinary,strong")
+    parser.add_argument("--systems", type=_names(SYSTEMS), help=",".join(SYSTEMS))
+    parser.add_argument("--world", choices=WORLDS, default="style")
+    parser.add_argument("--seeds", type=int, help=f"runs of each kind; default {SEEDS}")
+    parser.add_argument("--tuning", action="store_true", help=f"seeds from {TUNED} on")
+    parser.add_argument("--aa", action="store_true", help="no line has an effect: A/A")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="for skillfit")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
+    return parser.parse_args()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
+    def names(text: str) -> list[str]:
+        found = text.split(",")
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return found
+
+    return names
+
+
+if __name__ == "__main__":
+    main()
