@@ -9,7 +9,7 @@ from skillfit.gate.diagnosis import (
     overall,
     power_check,
 )
-from skillfit.gate.leak import audit, shortcuts
+from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.run.records import CheckResult
 from skillfit.tasks.item import Item
 

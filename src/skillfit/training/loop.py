@@ -53,7 +53,7 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.records import RefusedText, SkillCandidate, Suggestion, step_name
-from skillfit.skill import EXAMPLE_OP, NOTE_OP, Edit, Skill
+from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.training.epoch_end import make_slow_update, write_meta_skill
 from skillfit.training.plan import PlannedStep, rollouts_per_judgement
@@ -394,10 +394,7 @@ def _without_leaks(
     """The patch without the proposals that leak, whose texts are added to `refused`."""
     kept = []
     for proposal in patch.proposals:
-        # Only edits of the fenced examples may show training answers.
-        payload = proposal.payload
-        example = isinstance(payload, Edit) and payload.op == EXAMPLE_OP
-        refusal = text_filter.refusal(_written_text(payload), step, example=example)
+        refusal = text_filter.refusal(_written_text(proposal.payload), step)
         if refusal is None:
             kept.append(proposal)
         else:

@@ -21,9 +21,9 @@ from skillfit.gate.diagnosis import (
     headroom_check,
     power_check,
 )
-from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
 from skillfit.gate.ship import MOST_REPEATS
+from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.models.failures import policy_of
 from skillfit.models.protocol import Message, Model, ModelError, Request, Role
 from skillfit.models.registry import find_provider
