@@ -1,5 +1,6 @@
 """Commands on an existing run: list, show, apply, undo, export, verify."""
 
+import asyncio
 import json
 import re
 import shlex
@@ -19,6 +20,7 @@ from skillfit.models.protocol import ROLES
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from tests.cli.cli_project import SMALL, Shell, process
+from tests.report.recorded_runs import improved
 from tests.support.chat_server import Call, ChatServer
 
 
@@ -29,6 +31,14 @@ def run(finished: Path, tmp_path: Path) -> Path:
     journal = tmp_path / "project" / "run"
     _point_at(journal, finished, tmp_path / "project")
     return journal
+
+
+def test_show_has_the_text_that_the_leak_check_blocked(shell: Shell, tmp_path: Path) -> None:
+    path = asyncio.run(improved(tmp_path / "run"))
+    shown = " ".join(shell("show", path).out.split())
+    assert '"The answer to t03 is 42.", which carries gold answer of item t03' in shown
+    [blocked] = shell("show", path, "--json").json["rejections"]
+    assert (blocked["what"], blocked["evidence"]) == ("The answer to t03 is 42.", "")
 
 
 def _point_at(run: Path, old: Path, new: Path) -> None:

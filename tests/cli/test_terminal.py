@@ -16,6 +16,7 @@ from skillfit.report.run_text import event_lines
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
+    Discarded,
     EvaluationFinished,
     Event,
     GateDecided,
@@ -236,6 +237,21 @@ def test_a_gain_of_graded_scores_is_not_reported_as_nothing_fixed() -> None:
     assert "7 items better, 1 worse" in event_lines(event)[0]
     solved = replace(event, evidence=replace(found, fixed=("a", "b")))
     assert "2 fixed, 0 broken" in event_lines(solved)[0]
+
+
+def test_the_screen_and_the_lines_say_what_the_leak_check_blocked_with_the_words() -> None:
+    blocked = Discarded(
+        step=1,
+        stage="leak_check",
+        what="- For the Skerryvore lighthouse\n  say nine letters.",
+        reason="carries answer of item s1",
+        evidence="nine letters",
+    )
+    text = '"- For the Skerryvore lighthouse say nine letters.", which carries answer of item s1'
+    assert event_lines(blocked) == [f'leak check blocked "nine letters" in {text}']
+    drawn = screen(STARTED, BASELINE, blocked, Warned(what="w", message="The server is slow."))
+    assert '! leak check blocked 1: "nine letters" in "- For the Skerryvore' in drawn
+    assert "! The server is slow." in drawn
 
 
 def test_the_plain_terminal_does_not_repeat_replayed_events() -> None:

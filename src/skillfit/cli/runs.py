@@ -122,7 +122,13 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
             for edit in story.edits
         ],
         rejections=[
-            RejectionJson(step=one.step, stage=one.stage, what=one.what, reason=one.reason)
+            RejectionJson(
+                step=one.step,
+                stage=one.stage,
+                what=one.what,
+                reason=one.reason,
+                evidence=one.evidence,
+            )
             for one in story.rejections
         ],
     )
@@ -150,6 +156,7 @@ class RejectionJson(TypedDict):
     stage: str
     what: str
     reason: str
+    evidence: str
 
 
 class ShownJson(ListedJson):
@@ -195,7 +202,11 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
     if story.rejections:
         shown = story.rejections[-_REJECTIONS_SHOWN:]
         rejected = [
-            (str(one.step), display_name(one.stage), one_line(visible(one.reason), 300))
+            (
+                str(one.step),
+                display_name(one.stage),
+                one_line(visible(one.blocked if one.leak else one.reason), 300),
+            )
             for one in shown
         ]
         parts.append(rich_table(("step", "stage", "not used because"), rejected))

@@ -53,7 +53,8 @@ def render_screen(
 ) -> RenderableType:
     """The screen. What does not fit the height is left out from the bottom of each list."""
     parts: list[RenderableType] = [_header(story, spent, elapsed), _stages(story)]
-    room = height - 11 - min(4, len(story.stages)) - bool(story.notices)
+    notices = _latest_notices(story)
+    room = height - 11 - min(4, len(story.stages)) - bool(notices)
     points = [
         PlotPoint(point.score, point.kept) for point in story.points if point.split == "selection"
     ]
@@ -65,10 +66,19 @@ def render_screen(
         parts.append(_edits(story.edits, max(2, min(8, room - 3))))
     elif story.gates:
         parts.append(_gates(story.gates[-max(2, min(5, room - 3)) :]))
-    parts += _notices([shown.text for shown in story.notices[-2:]], width - 4)
+    parts += _notices(notices, width - 4)
     if notice:
         parts.append(Text(notice, style="bold"))
     return Panel(Group(*parts), title="skillfit", title_align="left", border_style="dim")
+
+
+def _latest_notices(story: RunStory) -> list[str]:
+    """The last two; what the leak check blocked takes the place of one."""
+    texts = [shown.text for shown in story.notices[-2:]]
+    blocked = [one for one in story.rejections if one.leak]
+    if not blocked:
+        return texts
+    return [f"leak check blocked {len(blocked)}: {blocked[-1].blocked}", *texts[-1:]]
 
 
 def _notices(texts: Sequence[str], width: int) -> list[Text]:

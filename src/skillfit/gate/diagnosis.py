@@ -345,7 +345,7 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
     refused = quantity(f.refused, "text")
     message = f"The leak check refused {refused} with answers, item text or rules of the grader."
     step = (
-        f"See which words leaked with `skillfit report {f.run}`, and check that selection and test "
+        f"See which words leaked with `skillfit show {f.run}`, and check that selection and test "
         "items do not repeat training items."
     )
     return Diagnosis("leaked answers", message, step)

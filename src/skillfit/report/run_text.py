@@ -29,7 +29,7 @@ from skillfit.plain_text import (
     score_change,
     with_interval,
 )
-from skillfit.report.story import EditSummary, RunStory, practice_models
+from skillfit.report.story import EditSummary, RunStory, blocked_text, practice_models
 from skillfit.run.control import RAISABLE
 from skillfit.run.events import (
     AblationFinished,
@@ -47,7 +47,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import DECIDED, Decision
+from skillfit.run.records import DECIDED, LEAK_CHECK, Decision
 from skillfit.run.store import CONFIG_FILE, HANDOFF
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
@@ -449,6 +449,9 @@ def event_lines(event: Event) -> list[str]:
         return [_shipped(event)]
     if isinstance(event, PersonDecided):
         return [f"request {event.number}: {event.action} {event.target}".rstrip()]
+    if isinstance(event, Discarded) and event.stage == LEAK_CHECK:
+        found = blocked_text(event.what, event.reason, event.evidence)
+        return [f"leak check blocked {found}"]
     if isinstance(event, Discarded):
         return [f"discarded at {event.stage}: {event.reason}"]
     return [f"warning: {event.message}"] if isinstance(event, Warned) else []

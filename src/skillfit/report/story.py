@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import display_name, label_of
+from skillfit.plain_text import display_name, label_of, one_line
 from skillfit.run.control import Action
 from skillfit.run.events import AblationFinished, RunFinished, ShipTested
 from skillfit.run.journal import BillRow
@@ -185,6 +185,12 @@ class EditSummary:
         return since
 
 
+def blocked_text(text: str, reason: str, words: str) -> str:
+    """What the leak check blocked, in one line: the words found, their text, and why."""
+    found = f'"{one_line(words, 80)}" in ' if words else ""
+    return f'{found}"{one_line(text, 120)}", which {reason}'
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Something an optimizer proposed that was not used, and why."""
@@ -198,6 +204,11 @@ class Rejection:
     @property
     def leak(self) -> bool:
         return self.stage == LEAK_CHECK
+
+    @property
+    def blocked(self) -> str:
+        """Of a leak: the words found, the text that was blocked, and why."""
+        return blocked_text(self.what, self.reason, self.evidence)
 
 
 @dataclass(frozen=True, slots=True)
