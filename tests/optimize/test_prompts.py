@@ -17,6 +17,7 @@ def analyst(**values):
         "edit_budget": 4,
         "skill_aware": False,
         "pending": False,
+        "guidance": False,
     }
     return render("analyst", **(given | values))
 
@@ -27,6 +28,7 @@ def prompts_that_ask_for_edits():
     for mode, side in itertools.product(MODES, ("failure", "success", "final")):
         yield render("merge", mode=mode, side=side)
     yield render("rewrite")
+    yield render("corpus", marks=False, other_edits=False, guidance=False, most=60)
 
 
 @pytest.mark.parametrize("prompt", [*prompts_that_ask_for_edits()])
@@ -65,6 +67,11 @@ def test_skill_awareness_only_adds_to_the_prompt():
 def test_pending_edits_are_explained_only_where_there_are_some():
     assert "Pending edits are being tested" in analyst(pending=True)
     assert "Pending edits" not in analyst()
+
+
+def test_the_owners_wishes_are_explained_only_where_there_are_some():
+    assert "owner_wishes" in analyst(guidance=True)
+    assert "owner_wishes" not in analyst()
 
 
 def test_an_unfilled_placeholder_is_an_error():

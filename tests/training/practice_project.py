@@ -113,6 +113,12 @@ def analyse(call: Call) -> dict[str, Any]:
     return {"failure_summary": summary, "patch": patch}
 
 
+def read_corpus(call: Call) -> dict[str, Any]:
+    """The reply of an optimizer that reads all rollouts at once."""
+    edits = [{"op": "append", "content": line, "kinds": [line.split()[1]]} for line in rules(call)]
+    return {"reasoning": "seen", "failures": [], "edits": edits}
+
+
 def merge(call: Call) -> dict[str, Any]:
     merged: dict[str, dict[str, Any]] = {}
     for number, text in enumerate(_NUMBERED.findall(section(call.text, "proposals"))):
@@ -141,6 +147,7 @@ def section(text: str, name: str) -> str:
 
 OPTIMIZER: dict[str, Reply] = {
     "reflect.failure": lambda call: json.dumps(analyse(call)),
+    "reflect.corpus": lambda call: json.dumps(read_corpus(call)),
     "reflect.diagnosis": lambda call: json.dumps(analyse(call)),
     "reflect.success": json.dumps({"success_patterns": ["short"], "patch": {"edits": []}}),
     "merge": lambda call: json.dumps(merge(call)),

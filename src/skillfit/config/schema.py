@@ -132,9 +132,10 @@ class OptimizerSection(Section):
     or from each group.
     """
     proposer: str = "reflect"
-    """Where edits come from: reflect (the optimizer's reflections), examples (solved training
-    items as worked examples) or both. Also a proposer's name from another package, or
-    file.py:name.
+    """Where edits come from: reflect (analysts read a few trajectories each), corpus (one call
+    reads all rollouts so far and writes many single edits), examples (solved training items as
+    worked examples), or both (reflect and examples). Also a proposer's name from another package,
+    or file.py:name.
     """
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""

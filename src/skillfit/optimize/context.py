@@ -26,7 +26,7 @@ from skillfit.run.records import (
     RefusedText,
     StepMemory,
 )
-from skillfit.skill import Skill, estimate_tokens
+from skillfit.skill import Edit, Skill, estimate_tokens
 from skillfit.tasks.item import Item, TrajectoryStep
 
 _SHORTEST_REPEAT = 80  # shorter texts are not worth a placeholder and could match by chance
@@ -55,6 +55,11 @@ class Context:
     memory: str = ""  # earlier steps of the epoch
     meta_skill: str = ""  # the optimizer's advice to itself
     pending: tuple[EditEffect, ...] = ()  # edits under test, with their effects so far
+    history: tuple[ItemAttempts, ...] = ()  # training cases of earlier steps, oldest first
+    effects: tuple[EditEffect, ...] = ()  # all edits of the pool, dropped ones too
+    working: Skill | None = None  # the incumbent with all pending edits; None: the incumbent
+    guidance: str = ""  # the owner's wishes
+    evidence: str = ""  # failures of the whole run, and the edits that were tried against them
 
     @property
     def pending_ids(self) -> frozenset[str]:
@@ -153,8 +158,7 @@ class _ShownCase:
             steps = _without_repeats(_steps_text(outcome, trace=trace), task, arm.skill.unix_body)
             verdict = _verdict_text(outcome)
             if pending:
-                carried = [edit for edit in arm.edits if edit in pending]
-                verdict += f"\nPending edits in effect: {', '.join(carried) or 'none'}"
+                verdict += f"\n{_carried_text(arm, pending)}"
             attempts.append(_ShownAttempt(_attempt_label(case, number), steps, verdict))
         shown_task = f"Task:\n{task}{_attached_files(item)}{_expected_answer(item)}"
         return cls(f"### Item {item.id}{kind}", shown_task, tuple(attempts))
@@ -198,6 +202,17 @@ class _ShownAttempt:
     label: str  # empty: the item's only attempt
     steps: str
     verdict: str
+
+
+def _carried_text(arm: Arm, pending: frozenset[str]) -> str:
+    """Which pending edits an attempt carried, or which it did not, whichever is shorter."""
+    carried = sorted(pending.intersection(arm.edits))
+    missing = sorted(pending.difference(arm.edits))
+    if not missing:
+        return "Pending edits in effect: all"
+    if len(missing) < len(carried):
+        return f"Pending edits in effect: all but {', '.join(missing)}"
+    return f"Pending edits in effect: {', '.join(carried) or 'none'}"
 
 
 def _attempt_label(case: ItemAttempts, number: int) -> str:
@@ -316,13 +331,20 @@ def render_pending(effects: Sequence[EditEffect]) -> str:
 
 def _effect_line(effect: EditEffect) -> str:
     """An edit and its effect: `append "…": +0.04 (+0.01 to +0.07) after 120 rollouts`."""
+    return f"{edit_text(effect.edit)}: {measured_effect(effect)}"
+
+
+def measured_effect(effect: EditEffect) -> str:
+    """`+0.04 (+0.01 to +0.07) after 120 rollouts`."""
     if effect.mean is None:
-        measured = "not measured yet"
-    else:
-        interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
-        rollouts = quantity(effect.rollouts, "rollout")
-        measured = f"{effect.mean:+.2f} ({interval}) after {rollouts}"
-    return f"{head_and_tail(_payload_text(effect.edit), _EDIT_ROOM)}: {measured}"
+        return "not measured yet"
+    interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
+    return f"{effect.mean:+.2f} ({interval}) after {quantity(effect.rollouts, 'rollout')}"
+
+
+def edit_text(edit: Edit) -> str:
+    """What the optimizer wrote of an edit, as JSON; cut when it is long."""
+    return head_and_tail(_payload_text(edit), _EDIT_ROOM)
 
 
 def _proposal_text(proposal: ProposalRecord) -> str:

@@ -213,6 +213,7 @@ class Patch:
     appendix_notes: tuple[str, ...] = ()
     merge_level: int = 0
     merge: bool = True  # False: the optimizer's model does not merge it with other patches
+    budgeted: bool = True  # False: the edit budget does not limit its proposals
 
     def __post_init__(self) -> None:
         for proposal in self.proposals:
@@ -425,6 +426,20 @@ class AnalystReply(BaseModel, Generic[P]):  # of one reflection group
         ):
             return {**value, "patch": value}
         return value
+
+
+class CorpusEditReply(BaseModel):  # one edit of the corpus proposer
+    op: Text = ""
+    target: Text = ""
+    content: Text = ""
+    items: Texts = []
+    kinds: Texts = []
+    purpose: Text = ""
+
+
+class CorpusReply(Reasoned):
+    failures: Annotated[list[FailureNoteReply], BeforeValidator(_as_objects)] = []
+    edits: Annotated[list[CorpusEditReply], BeforeValidator(_as_objects)]
 
 
 ANALYST_REPLY: dict[UpdateMode, type[AnalystReply[Any]]] = {

@@ -18,8 +18,6 @@ Your own proposer is a class with the one method of `Proposer`. Name it in `opti
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -31,7 +29,6 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import log, sqrt
 from typing import Any, Literal, Protocol
 
 from skillfit.config.schema import OptimizerSection
@@ -45,6 +42,7 @@ from skillfit.optimize.context import (
     render_cases,
     render_pending,
 )
+from skillfit.optimize.likeness import likeness, word_vectors
 from skillfit.optimize.optimizer import (
     ANALYST_REPLY,
     AnalystReply,
@@ -67,8 +65,6 @@ from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, exam
 from skillfit.tasks.item import Item
 
 _EXAMPLE_CHARACTERS = 2_000  # of an example's input or output
-_LOOKED_AT = 4_000  # characters of a text that decide what it resembles
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +367,10 @@ def _call(
         edit_budget=context.edit_budget,
         skill_aware=_wants_notes(optimizer, group),
         pending=bool(context.pending),
+        guidance=bool(context.guidance),
     )
     known = sections(
+        owner_wishes=context.guidance,
         current_skill=skill,
         pending_edits=render_pending(context.pending),
         optimizer_meta_skill=context.meta_skill,
@@ -660,28 +658,11 @@ def _ways_to_add(
 
 
 def _likeness(failures: Sequence[Item], shown: Sequence[Example]) -> dict[Example, list[float]]:
-    """How alike each example is to each failure: the cosine of their words, rare ones weighing
-    more (TF-IDF).
-    """
+    """How alike each example is to each failure."""
     texts = [*(item.input for item in failures), *(example.input for example in shown)]
-    words = [Counter(_WORD.findall(text[:_LOOKED_AT].casefold())) for text in texts]
-    in_texts = Counter(word for counts in words for word in counts)
-    vectors = [_weighed(counts, in_texts, len(texts)) for counts in words]
+    vectors = word_vectors(texts)
     of_failures, of_examples = vectors[: len(failures)], vectors[len(failures) :]
     return {
-        example: [_cosine(failure, vector) for failure in of_failures]
+        example: [likeness(failure, vector) for failure in of_failures]
         for example, vector in zip(shown, of_examples, strict=True)
     }
-
-
-def _weighed(words: Counter[str], in_texts: Counter[str], texts: int) -> dict[str, float]:
-    """A vector of length 1. `in_texts` says in how many of all texts a word occurs."""
-    weights = {
-        word: count * (1 + log((1 + texts) / (1 + in_texts[word]))) for word, count in words.items()
-    }
-    length = sqrt(sum(weight * weight for weight in weights.values())) or 1.0
-    return {word: weight / length for word, weight in weights.items()}
-
-
-def _cosine(one: dict[str, float], other: dict[str, float]) -> float:
-    return sum(weight * other.get(word, 0.0) for word, weight in one.items())

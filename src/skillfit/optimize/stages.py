@@ -247,7 +247,8 @@ async def select_proposals(
     """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
     budget = context.edit_budget
     decision = SelectionDecision()
-    if optimizer.settings.skill_update_mode == "full_rewrite_minibatch" or control == "none":
+    mode = optimizer.settings.skill_update_mode
+    if mode == "full_rewrite_minibatch" or control == "none" or not patch.budgeted:
         budget = None
     elif control == "autonomous":
         decision = await _decide_edit_budget(optimizer, skill, patch, context)

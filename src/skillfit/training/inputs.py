@@ -431,8 +431,8 @@ def _refuse_what_cannot_act(
     decides_edits = pools_edits and evaluation.use_gate
     if parts.needs_patch_mode and optimizer.skill_update_mode != "patch":
         raise InputError(
-            f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and "
-            f"{optimizer.skill_update_mode} applies none.",
+            f"optimizer.proposer: {optimizer.proposer} proposes edits, and "
+            f"optimizer.skill_update_mode: {optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
     if evaluation.must_pass and not evaluation.use_gate:

@@ -64,6 +64,7 @@ PROPOSERS = {
     "reflect": "skillfit.optimize.proposer:AnalystProposer",
     "examples": "skillfit.optimize.proposer:ExampleProposer",
     "both": "skillfit.optimize.proposer:AnalystsAndExamples",
+    "corpus": "skillfit.optimize.corpus:CorpusProposer",
 }
 SAMPLERS = {
     "shuffled": "skillfit.training.plan:ShuffledBatches",

@@ -1,0 +1,362 @@
+"""A proposer that reads all training rollouts of a run at once and writes many single edits.
+
+One call per step, over the rollouts of this step and of all earlier ones (material.py chooses what
+it shows). It takes two calls, with one half of the failing kinds each, where there are many of them
+or where their cases do not fit.
+
+The edits refer to the skill with all pending edits applied, because most rollouts ran under it.
+They are neither merged nor ranked: the gate measures each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from skillfit.errors import InfrastructureError
+from skillfit.models.failures import can_be_lost, is_unreachable, policy_of
+from skillfit.models.protocol import ModelError
+from skillfit.optimize.context import Context, edit_text, measured_effect
+from skillfit.optimize.material import (
+    Kind,
+    Material,
+    ShownCases,
+    kinds_table,
+    show_cases,
+    statistics,
+)
+from skillfit.optimize.optimizer import (
+    CorpusEditReply,
+    CorpusReply,
+    FailureNoteReply,
+    Optimizer,
+    OptimizerCall,
+    Patch,
+    Proposal,
+    render,
+    sections,
+    union,
+    without_duplicates,
+)
+from skillfit.optimize.proposer import Author, Proposals, ProposerParts, finished_cases
+from skillfit.rollout.outcome import StepRollouts, gather
+from skillfit.run.events import ReflectionFinished
+from skillfit.run.records import EditEffect, FailureNote, ProposalSource
+from skillfit.skill import Edit, Skill
+
+MOST_EDITS = 60  # of one call
+MANY_KINDS = 16  # failing kinds, from which two calls are made
+CASES_ROOM = 120_000  # tokens of cases in one call, whatever the context window holds
+_STAGE = "reflect.corpus"
+_MOST_MOVED_OVER = 2_000  # characters between a line and the place that it moves to
+
+_MARK = re.compile(r"[ \t]*⟦[^⟧\n]*⟧")
+_DOUBLED_BULLET = re.compile(r"^([ \t]*)(?:[-*+•][ \t]+)+(?=[-*+•][ \t])", re.MULTILINE)
+_BULLET = re.compile(r"[-*+] ")
+
+
+class CorpusProposer:
+    """The optimizer's model reads all training rollouts so far and writes many single edits."""
+
+    needs_optimizer = True
+    needs_patch_mode = True
+    author: Author = "model"
+
+    def __init__(self, parts: ProposerParts) -> None:
+        self._optimizer = parts.optimizer
+
+    async def propose(self, skill: Skill, rollouts: StepRollouts, context: Context) -> Proposals:
+        material = Material.of(context.history, await finished_cases(rollouts))
+        fails_now = any(kind.new_failures for kind in material.kinds)
+        if self._optimizer is None or not fails_now:
+            return Proposals()
+        shown = _ShownSkill.of(context.working or skill, context)
+        readings = _readings(self._optimizer, material, shown, context)
+        results = await gather(_read(self._optimizer, reading, context) for reading in readings)
+        patches = tuple(result for result in results if isinstance(result, Patch))
+        errors = [result for result in results if isinstance(result, ModelError)]
+        if not patches and any(is_unreachable(error.kind) for error in errors):
+            raise InfrastructureError(
+                "The optimizer could not be asked for edits; the failure was: "
+                f"{errors[-1].message}",
+                hint="Nothing was learned and nothing was decided. Check the optimizer's endpoint, "
+                "then start the same run again.",
+            )
+        return Proposals(extra=patches, failures=len(errors))
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownSkill:
+    """The skill as the call shows it: with a mark behind each line that an edit wrote."""
+
+    skill: Skill
+    text: str
+    lines: dict[str, str]  # edit id -> the text that it wrote and that stands in the skill
+    effects: tuple[EditEffect, ...]
+
+    @classmethod
+    def of(cls, skill: Skill, context: Context) -> _ShownSkill:
+        text, lines = skill.unix_body, dict[str, str]()
+        effects = context.effects or context.pending
+        for effect in effects:
+            written = effect.edit.content.strip("\n")
+            if effect.status == "dropped" or not written.strip():
+                continue
+            found = re.search(rf"(?m)^{re.escape(written)}(?=[ \t]*(?:⟦|$))", text)
+            if found is None:
+                continue
+            lines[effect.id] = written
+            end = (text + "\n").index("\n", found.start())
+            mark = f" ⟦{effect.id}: {measured_effect(effect)}⟧"
+            text = f"{text[:end]}{mark}{text[end:]}"
+        return cls(skill, text or "(empty)", lines, effects)
+
+    def other_edits(self, evidence: str) -> str:
+        """The edits that are not in the text, and not in the evidence either."""
+        return "\n".join(
+            f"[{effect.id}] {effect.status}: {edit_text(effect.edit)}: {measured_effect(effect)}"
+            for effect in self.effects
+            if effect.id not in self.lines and effect.id not in evidence
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What one call reads."""
+
+    name: str
+    kinds: tuple[Kind, ...]  # the failing ones it shows
+    material: Material
+    shown: _ShownSkill
+    system: str
+    known: str
+
+    def cases(self, optimizer: Optimizer, context: Context, *, shrink: int = 1) -> ShownCases:
+        room = min(optimizer.room(self.system, self.known), CASES_ROOM) // shrink
+        return show_cases(
+            self.kinds,
+            [kind for kind in self.material.kinds if not kind.is_open],
+            self.shown.skill,
+            room,
+            trace=optimizer.gradient.trace_to_optimizer,
+            pending=context.pending_ids,
+        )
+
+
+def _readings(
+    optimizer: Optimizer, material: Material, shown: _ShownSkill, context: Context
+) -> list[_Reading]:
+    """One call, or two where there are many failing kinds or their cases do not fit."""
+    other_edits = shown.other_edits(context.evidence)
+    system = render(
+        "corpus",
+        marks=bool(shown.lines),
+        other_edits=bool(other_edits),
+        guidance=bool(context.guidance),
+        most=MOST_EDITS,
+    )
+    known = sections(
+        owner_wishes=context.guidance,
+        current_skill=shown.text,
+        other_edits=other_edits,
+        optimizer_meta_skill=context.meta_skill,
+        failures_so_far=context.evidence or context.memory,
+        kinds=kinds_table(material),
+        statistics=statistics(material, context.pending_ids),
+    )
+    kinds = material.open_kinds
+    whole = _Reading("corpus", kinds, material, shown, system, known)
+    if len(kinds) < 2:
+        return [whole]
+    halves = [
+        replace(whole, name=name, kinds=kinds[first::2])
+        for first, name in enumerate(("corpus", "corpus_2"))
+    ]
+    if len(kinds) > MANY_KINDS:
+        return halves
+    shows = {case.item.id for case in whole.cases(optimizer, context).cases}
+    fails_now = {seen.item.id for kind in kinds for seen in kind.new_failures}
+    return [whole] if fails_now <= shows else halves
+
+
+async def _read(optimizer: Optimizer, reading: _Reading, context: Context) -> Patch | ModelError:
+    """One call. Returns the error when there is no usable reply (emitted as Discarded)."""
+    try:
+        reply = await _ask(optimizer, reading, context)
+    except ModelError as error:
+        if not can_be_lost(error.kind):
+            raise
+        optimizer.discard(context.step, _STAGE, reading.name, error)
+        return error
+    patch = _patch(optimizer, reply, reading, context.step)
+    optimizer.emit(
+        ReflectionFinished(
+            step=context.step,
+            group=reading.name,
+            source=patch.source,
+            items=list(patch.items),
+            patch=patch.record(),
+        )
+    )
+    return patch
+
+
+async def _ask(optimizer: Optimizer, reading: _Reading, context: Context) -> CorpusReply:
+    """The reply. Token counts are estimates, so a prompt that turns out to be too long is sent
+    again with half the room for cases.
+    """
+    try:
+        return await optimizer.ask(CorpusReply, _call(optimizer, reading, context))
+    except ModelError as error:
+        if not policy_of(error).shorten:
+            raise
+        return await optimizer.ask(CorpusReply, _call(optimizer, reading, context, shrink=2))
+
+
+def _call(
+    optimizer: Optimizer, reading: _Reading, context: Context, *, shrink: int = 1
+) -> OptimizerCall:
+    shown = reading.cases(optimizer, context, shrink=shrink)
+    user = f"{reading.known}\n\n{sections(cases=shown.text)}"
+    return OptimizerCall(_STAGE, context.step, reading.name, reading.system, user)
+
+
+def _patch(optimizer: Optimizer, reply: CorpusReply, reading: _Reading, step: int) -> Patch:
+    """The edits of the reply that can be used."""
+    material, shown = reading.material, reading.shown
+    failed = frozenset(material.failed_items)
+    by_kind = {kind.name.casefold(): kind for kind in material.kinds}
+    mixed = any(
+        {seen.item.id for seen in kind.failures}
+        & {seen.item.id for seen in kind.rollouts if seen.outcome.succeeded}
+        for kind in reading.kinds
+    )
+    source: ProposalSource = "contrast" if mixed else "failure"
+    proposals = []
+    for number, entry in enumerate(reply.edits, start=1):
+        edits = _edits(entry, shown)
+        if isinstance(edits, str):
+            optimizer.discard(step, _STAGE, f"{reading.name} edit {number}", edits)
+            continue
+        items = _items(entry, by_kind, failed)
+        proposals += [Proposal(edit, source, items) for edit in edits]
+    kept = without_duplicates(proposals)
+    if len(kept) > MOST_EDITS:
+        reason = f"{len(kept)} edits; the first {MOST_EDITS} are used"
+        optimizer.discard(step, _STAGE, f"{reading.name} edits", reason)
+    return Patch(
+        kept[:MOST_EDITS],
+        source,
+        union(seen.item.id for kind in reading.kinds for seen in kind.rollouts),
+        reply.reasoning,
+        tuple(_note(entry, failed) for entry in reply.failures if entry.failure_type),
+        merge=False,
+        budgeted=False,
+    )
+
+
+def _items(
+    entry: CorpusEditReply, kinds: dict[str, Kind], failed: frozenset[str]
+) -> tuple[str, ...]:
+    """The training items that an edit is for: those it names, else the failing ones of its kinds.
+    The same item may be named with its kind or in another case.
+    """
+    known = {seen.item.id for kind in kinds.values() for seen in kind.rollouts}
+    named = tuple(item for item in union(entry.items) if item in known)
+    if named:
+        return named
+    of_kinds = [kinds[name] for text in entry.kinds if (name := text.strip().casefold()) in kinds]
+    found = union(*(kind.items for kind in of_kinds))
+    return tuple(item for item in found if item in failed)
+
+
+def _note(entry: FailureNoteReply, failed: frozenset[str]) -> FailureNote:
+    """A failure with the items that did fail, which are counted here: a model's own count of what
+    it read is often wrong.
+    """
+    items = tuple(item for item in union(entry.items) if item in failed)
+    count = len(items) or min(max(entry.count or 1, 1), len(failed))
+    description = entry.description
+    if items and entry.count and entry.count != count:
+        description = f"{description} (counted: {count}, not {entry.count})".strip()
+    return FailureNote(entry.failure_type, description, count, items)
+
+
+def _edits(entry: CorpusEditReply, shown: _ShownSkill) -> list[Edit] | str:
+    """The edits that an entry of the reply stands for, or why it cannot be used."""
+    target = _resolved(entry.target, shown)
+    content = _MARK.sub("", entry.content).strip("\n")
+    label = " ".join(entry.purpose.split())
+    if entry.op.strip().casefold() == "move":
+        moved = _moved(target, _resolved(entry.content, shown), shown)
+        return moved if isinstance(moved, str) else [replace(moved, label=label)]
+    content = _DOUBLED_BULLET.sub(r"\1", content)
+    edit = replace(Edit.from_reply(entry.op, target, content), label=label)
+    adds = edit.op in ("append", "insert_after")
+    if not edit.op or (edit.op != "delete" and not content.strip()):
+        return "the edit is empty"
+    if adds and _says(shown.skill, content):
+        return "the skill already says this"
+    if edit.op == "insert_after" and target not in shown.skill.unix_body:
+        edit = replace(edit, op="append", target="")  # where it stands matters less than its text
+    if edit.op == "append":
+        return [replace(edit, content=part) for part in _single_bullets(content)]
+    return [edit]
+
+
+def _resolved(target: str, shown: _ShownSkill) -> str:
+    """The text that a target names: an id stands for the text that the edit wrote, marks do not
+    count, and a line that differs in spacing or case is the line itself.
+    """
+    text = target.strip("\n")
+    if (named := text.strip(" \t⟦⟧[]`:")) in shown.lines:
+        return shown.lines[named]
+    text = _MARK.sub("", text)
+    body = shown.skill.unix_body
+    if not text.strip() or text in body:
+        return text
+    alike = [line for line in body.split("\n") if _plain(line) == _plain(text)]
+    return alike[0] if len(alike) == 1 else text
+
+
+def _plain(line: str) -> str:
+    return " ".join(line.casefold().strip(" \t-*+•").split())
+
+
+def _says(skill: Skill, content: str) -> bool:
+    """Whether the skill holds all these lines already."""
+    lines = {_plain(line) for line in skill.unix_body.split("\n")}
+    return all(_plain(line) in lines for line in content.split("\n") if line.strip())
+
+
+def _single_bullets(content: str) -> list[str]:
+    """The bullets of a list, so that each is measured by itself; other text as it is."""
+    lines = [line for line in content.split("\n") if line.strip()]
+    is_list = all(_BULLET.match(line) for line in lines)
+    return lines if is_list else [content]
+
+
+def _moved(line: str, after: str, shown: _ShownSkill) -> Edit | str:
+    """A move as one edit: what lies between the line and its new place, in the new order.
+
+    A line that an edit appended is inserted at its new place instead: the gate never applies both,
+    since the same text is in the skill once.
+    """
+    body = shown.skill.unix_body
+    if not (line.strip() and after.strip() and body.count(line) == body.count(after) == 1):
+        return "the line to move, or the line that it should follow, does not occur exactly once"
+    appended = {
+        effect.edit.content.strip("\n") for effect in shown.effects if effect.edit.op == "append"
+    }
+    if line in appended:
+        return Edit("insert_after", after, line)
+    first, last = sorted(((body.index(line), line), (body.index(after), after)))
+    start = body.rfind("\n", 0, first[0]) + 1
+    end = (body + "\n").index("\n", last[0] + len(last[1]))
+    lines, moving = body[start:end].split("\n"), line.split("\n")
+    at = next((n for n in range(len(lines)) if lines[n : n + len(moving)] == moving), None)
+    if at is None or end - start > _MOST_MOVED_OVER:
+        return "only a whole line can be moved, and not across a long text"
+    rest = lines[:at] + lines[at + len(moving) :]
+    place = next(n for n, text in enumerate(rest) if after.split("\n")[-1] in text) + 1
+    return Edit("replace", body[start:end], "\n".join(rest[:place] + moving + rest[place:]))
