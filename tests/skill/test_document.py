@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -313,3 +314,30 @@ def test_the_answers_in_evals_json_are_not_part_of_the_skill(tmp_path: Path) -> 
     (folder / "evals.json").write_text('{"evals": []}')
     assert Skill.load(folder).hash == before.hash
     assert "evals.json" not in Skill.load(folder).files
+
+
+BODY = "# Bays\n\n- Put heavy goods into the lowest bay.\n- Put fragile goods into bay 7.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (BODY, True),
+        ("".join(f"{n:>6}\t{line}\n" for n, line in enumerate(BODY.splitlines(), 1)), True),
+        (json.dumps({"output": BODY}), True),
+        (".agents/skills/bays/SKILL.md:3:- Put heavy goods into the lowest bay.\n", True),
+        ("SKILL.md\nscripts\n", False),
+        ("# Bays\n", False),
+        ("cat: .agents/skills/bays/SKILL.md: No such file or directory", False),
+        ("", False),
+    ],
+)
+def test_a_text_shows_a_skill_by_the_lines_of_its_body(text: str, shown: bool) -> None:
+    assert Skill.from_text(BODY).shown_in(text) is shown
+    assert not Skill.from_text("").shown_in(text)
+
+
+def test_a_part_of_a_long_skill_shows_it() -> None:
+    lines = [f"- Rule number {n} of the warehouse." for n in range(100)]
+    skill = Skill.from_text("\n".join(lines))
+    assert skill.shown_in("\n".join(lines[:20])) and not skill.shown_in("\n".join(lines[:4]))

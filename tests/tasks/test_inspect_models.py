@@ -59,6 +59,11 @@ def rated():
     return made(scorer=out_of_ten())
 
 @task
+def rated_by_the_judge():
+    template = "Rate {answer} from 1 to 10."
+    return made(scorer=model_graded_qa(template=template, grade_pattern=r"RATING: (10|[1-9])"))
+
+@task
 def own_model():
     return made(scorer=model_graded_qa(model=get_model("openai/o1")))
 
@@ -84,7 +89,7 @@ def asks(role):
 
 @task
 def with_user():
-    return made(solver=asks("user"))
+    return made(solver=[generate(), asks("user")])
 
 @scorer(metrics=[accuracy()])
 def votes():
@@ -326,3 +331,31 @@ async def test_scores_above_1_are_a_failure_and_not_a_score(tmp_path: Path) -> N
     task = load(tmp_path, "rated", ScriptedModel(["0"]))
     with pytest.raises(TaskFailure, match="scorers returned 8; skillfit needs 0 to 1"):
         await roll_out(task, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "expected"),
+    [
+        ("rated", (0, 10), 0.8),
+        ("rated", (8, 9), 0.0),
+        ("rated_by_the_judge", (1, 10), 2 / 3),
+        ("graded", (1, 10), 1.0),  # a grade, not a number
+    ],
+)
+async def test_scores_are_rescaled_from_the_range_of_the_task(
+    tmp_path: Path, name: str, limits: tuple[float, float], expected: float
+) -> None:
+    agent = ScriptedModel(lambda request: "0")
+    judge = ScriptedModel(lambda request: "RATING: 7\nGRADE: C")
+    task = load(tmp_path, name, agent, judge, score_range=limits)
+    ((_, score),) = await roll_out(task, tmp_path)
+    assert score.hard == pytest.approx(expected)
+    assert task.identity() != load(tmp_path, name, agent, judge).identity()
+
+
+async def test_a_score_outside_of_the_range_is_a_failure(tmp_path: Path) -> None:
+    task = load(tmp_path, "rated", ScriptedModel(["0"]), score_range=(0, 5))
+    with pytest.raises(TaskFailure, match=r"returned 8, which is not in env\.score_range \[0, 5\]"):
+        await roll_out(task, tmp_path)
+    with pytest.raises(ValueError, match="lowest, highest"):
+        EnvSection(score_range=(5, 5))

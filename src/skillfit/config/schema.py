@@ -10,6 +10,7 @@ of this schema.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
@@ -231,6 +232,10 @@ class TaskSection(Section):
     """Inspect tasks: which of our models plays each of the task's model roles. The role `grader` is
     the judge, where there is one; all others are the agent's model.
     """
+    score_range: tuple[float, float] | None = None
+    """Inspect tasks: the lowest and the highest score that the task's scorers give, for example
+    [1, 10]. Default: 0 and 1.
+    """
     grader: GraderSetting | None = None
     """The name of a grader, {name: settings}, file.py:name, or a list of graders under `all`, `any`
     or `mean`. Default: exact; for evals.json, checklist.
@@ -243,6 +248,13 @@ class TaskSection(Section):
     """Which columns of your tasks are used: {input: question, answers: gold}."""
 
     _check_grader = field_validator("grader")(_named_grader)
+
+    @field_validator("score_range")
+    @classmethod
+    def _low_first(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not -math.inf < value[0] < value[1] < math.inf:
+            raise ValueError("it is [lowest, highest], two different numbers")
+        return value
 
 
 class AgentSection(Section):

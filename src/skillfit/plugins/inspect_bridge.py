@@ -1,6 +1,10 @@
 """skillfit's models as Inspect sees them: those of a provider named skillfit. Calls of solvers and
 scorers go through it to the journal, the budget and the limiter. Calls to other providers are
 refused.
+
+The skill is for the model under test: the model of the eval, and roles that `env.model_roles` binds
+to the agent. Calls of other roles, such as a simulated user, are made without it, although the same
+model may answer them.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from skillfit.atomic_write import write_whole
 from skillfit.errors import SkillfitError, TaskFailure
@@ -62,6 +66,68 @@ _IGNORED_SETTINGS = ("top_p", "top_k", "frequency_penalty", "presence_penalty", 
 _RUNNING: dict[str, InspectRollout] = {}  # by the uuid of Inspect's sample
 
 
+@dataclass(slots=True)
+class SkillDelivery:
+    """How the skill of one rollout reaches the model under test.
+
+    It is put before the messages of the sample. A task whose agent has messages of its own sends
+    those instead, and then the skill is added to every call of the model under test. The first call
+    decides: where the task's own messages bring the skill, its other calls (a critique, a summary)
+    stay as they are.
+    """
+
+    message: str = ""  # the system message that brings it; empty: there is no skill
+    added: bool | None = None  # whether it is added to the calls; None: no call was made yet
+    solving: bool = True  # scorers come next, and are no part of the attempt
+    other_roles: set[str] = field(default_factory=set)  # that made calls
+    conversations: list[list[ChatMessage]] = field(default_factory=list)  # of the model under test
+
+    @property
+    def reached(self) -> bool:
+        """Whether a call of the model under test had the skill."""
+        return bool(self.message) and self.added is not None
+
+    def prepared(self, turns: Sequence[ChatMessage], role: str | None) -> Sequence[ChatMessage]:
+        """The messages of a call, with the skill or without it. `role`: None for the model under
+        test.
+        """
+        from inspect_ai.model import ChatMessageSystem
+
+        if role is not None:
+            if self.solving:
+                self.other_roles.add(role)
+            return [turn for turn in turns if not self._is_skill(turn)]
+        if not self.solving or not self.message:
+            return turns
+        brought = any(self.message in turn.text for turn in turns)
+        if self.added is None:
+            self.added = not brought
+        if brought or not self.added:
+            return turns
+        return [ChatMessageSystem(content=self.message), *turns]
+
+    def _is_skill(self, turn: ChatMessage) -> bool:
+        return bool(self.message) and turn.role == "system" and turn.text == self.message
+
+    def record(self, turns: Sequence[ChatMessage], reply: ChatMessage) -> None:
+        """Remember a call of the model under test: as the next one of a conversation, or the first
+        of another.
+        """
+        if not self.solving:
+            return
+        said = [turn for turn in turns if turn.role != "system"]
+        if self.conversations and _continues(said, self.conversations[-1]):
+            self.conversations.pop()
+        self.conversations.append([*said, reply])
+
+
+def _continues(turns: Sequence[ChatMessage], earlier: Sequence[ChatMessage]) -> bool:
+    def key(turn: ChatMessage) -> tuple[str, str]:
+        return turn.role, turn.text
+
+    return [key(turn) for turn in turns[: len(earlier)]] == [key(turn) for turn in earlier]
+
+
 @dataclass(slots=True, eq=False)
 class InspectRollout:
     """One rollout: the caller waits for `result` while Inspect runs the sample."""
@@ -77,6 +143,7 @@ class InspectRollout:
     requests: Counter[str] = field(default_factory=Counter)  # fingerprints of those sent so far
     error: SkillfitError | None = None
     sample: ActiveSample | None = None
+    delivery: SkillDelivery = field(default_factory=SkillDelivery)
     begun: asyncio.Event = field(default_factory=asyncio.Event)  # also set when it will not begin
 
     def __post_init__(self) -> None:
@@ -121,11 +188,16 @@ def _current_rollout() -> InspectRollout | None:
 @cache
 def register_inspect_provider() -> None:
     """Make our models known to Inspect: `skillfit/judge` is the judge, any other name of this
-    provider the agent's model. Tasks can be given these names as arguments.
+    provider the agent's model. Tasks can be given these names as arguments. `plays`: the role in
+    which a model is not the one under test.
     """
     from inspect_ai.model import ModelAPI, modelapi
 
     class Bridge(ModelAPI):
+        def __init__(self, model_name: str, plays: str | None = None, **settings: Any) -> None:
+            super().__init__(model_name, **settings)
+            self.plays = JUDGE if model_name == JUDGE else plays
+
         def max_connections(self) -> int:
             return 10_000  # skillfit's limiter decides
 
@@ -144,11 +216,15 @@ def register_inspect_provider() -> None:
                     "cannot be recorded.",
                 )
             role = JUDGE if self.model_name == JUDGE else AGENT
+            turns = rollout.delivery.prepared(input, self.plays)
             try:
-                return await _ask_model(rollout, role, input, tools, tool_choice, config)
+                output = await _ask_model(rollout, role, turns, tools, tool_choice, config)
             except SkillfitError as error:
                 rollout.error = error
                 raise
+            if self.plays is None:
+                rollout.delivery.record(input, output.message)
+            return output
 
     modelapi(name=PROVIDER)(lambda: Bridge)
 
@@ -311,11 +387,15 @@ def refuse_other_models() -> None:
     skillfit could neither record nor budget it. To be called when Inspect has loaded its hooks,
     because it prints those that are there before.
     """
-    from inspect_ai.hooks import BeforeModelGenerate, Hooks, hooks
+    from inspect_ai.hooks import BeforeModelGenerate, Hooks, SampleScoring, hooks
     from inspect_ai.util import LimitExceededError
 
     @hooks(name="skillfit", description="Refuses calls that cannot be recorded.")
     class Refusal(Hooks):
+        async def on_sample_scoring(self, data: SampleScoring) -> None:
+            if rollout := _RUNNING.get(data.sample_id):
+                rollout.delivery.solving = False
+
         async def on_before_model_generate(self, data: BeforeModelGenerate) -> None:
             rollout = _current_rollout()
             if rollout is None or data.model_name.startswith((f"{PROVIDER}/", *_FREE_MODELS)):

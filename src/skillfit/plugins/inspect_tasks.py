@@ -19,7 +19,7 @@ import inspect
 import json
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from copy import copy
@@ -291,6 +291,10 @@ class InspectEvaluator(Evaluator):
         self._eval: Context | None = None
         self._runner: asyncio.Task[None] | None = None
 
+    @property
+    def _as_file(self) -> bool:
+        return self._env.skill_as == "file"
+
     def __reduce__(self) -> str:
         raise TypeError("Inspect runs its samples in the process that loaded the task")
 
@@ -335,6 +339,8 @@ class InspectEvaluator(Evaluator):
             described["task_args"] = dict(named.arguments)
         if env.model_roles:
             described["model_roles"] = dict(env.model_roles)
+        if env.score_range:
+            described["score_range"] = list(env.score_range)
         return described
 
     async def _run_waiting(self) -> None:
@@ -373,7 +379,10 @@ class InspectEvaluator(Evaluator):
             dataset=SampleSource.from_samples(
                 [], next_samples=self._next_samples, sample_complete=self._sample_complete
             ),
-            setup=[_bring_skill(self._live, as_file=self._env.skill_as == "file"), *own_setup],
+            setup=[
+                _bring_skill(self._live, self._in_role, as_file=self._as_file),
+                *own_setup,
+            ],
             epochs=1,
             model=model,
             model_roles=roles,
@@ -394,16 +403,25 @@ class InspectEvaluator(Evaluator):
             raise TaskFailure("inspect", f"Inspect stopped: {logs[0].error.message}")
 
     def _inspect_models(self) -> tuple[InspectModel, dict[str, InspectModel]]:
-        """Inspect's model for the agent, and those for the task's roles."""
+        """Inspect's model under test, and those for the task's roles."""
         from inspect_ai.model import get_model
 
-        agent = judge = get_model(f"{PROVIDER}/{self._models[AGENT].id}", memoize=False)
+        agent = get_model(f"{PROVIDER}/{self._models[AGENT].id}", memoize=False)
+        judge = self._in_role(_GRADER_ROLE)
         if JUDGE in self._models:
             judge = get_model(f"{PROVIDER}/{JUDGE}", memoize=False)
-        roles = dict.fromkeys(self._task.model_roles or {}, agent) | {_GRADER_ROLE: judge}
+        roles = {role: self._in_role(role) for role in self._task.model_roles or {}}
+        roles[_GRADER_ROLE] = judge
         for role, ours in self._env.model_roles.items():
             roles[role] = judge if ours == JUDGE else agent
         return agent, roles
+
+    def _in_role(self, role: str) -> InspectModel:
+        """The agent's model in a role of the task, where it is not the one under test."""
+        from inspect_ai.model import get_model
+
+        name = f"{PROVIDER}/{self._models[AGENT].id}"
+        return get_model(name, memoize=False, plays=role)
 
     async def _next_samples(self) -> None:
         """Inspect calls this when no sample is left. The eval continues if some are added."""
@@ -429,17 +447,39 @@ class InspectEvaluator(Evaluator):
         if rollout.result.done():
             return  # cancelled
         try:
+            attempt = _sample_attempt(sample, rollout, as_file=self._as_file)
             rollout.result.set_result(
-                ScoredAttempt(_sample_attempt(sample, rollout), _sample_score(sample))
+                ScoredAttempt(attempt, _sample_score(sample, self._env.score_range))
             )
         except SkillfitError as error:
             rollout.result.set_exception(error)
 
 
-def _bring_skill(live: Mapping[tuple[str, int], InspectRollout], *, as_file: bool) -> Solver:
+class _TaskRoles(dict[str, Any]):
+    """The models of a task's roles. Roles that are not bound are played by the agent's model, and
+    not as the model under test, which Inspect would give them.
+    """
+
+    def __init__(self, bound: Mapping[str, Any], play: Callable[[str], InspectModel]) -> None:
+        super().__init__(bound)
+        self._play = play
+
+    def get(self, role: str, default: Any = None) -> Any:
+        if role not in self:
+            self[role] = self._play(role)
+        return self[role]
+
+
+def _bring_skill(
+    live: Mapping[tuple[str, int], InspectRollout],
+    play: Callable[[str], InspectModel],
+    *,
+    as_file: bool,
+) -> Solver:
     """A solver that runs before those of the task and brings the skill in."""
     from inspect_ai.log._samples import sample_active
     from inspect_ai.model import ChatMessageSystem
+    from inspect_ai.model._model import init_model_roles, model_roles
     from inspect_ai.solver import solver
 
     @solver(name="skillfit_skill")
@@ -451,11 +491,13 @@ def _bring_skill(live: Mapping[tuple[str, int], InspectRollout], *, as_file: boo
             rollout.begin(active)
             if rollout.result.done():
                 rollout.give_up()  # cancelled before it began
+            init_model_roles(_TaskRoles(model_roles(), play))
             await _read_images(state.messages)
             skill = rollout.skill
             state.store.set("skillfit", {"skill": skill.hash, "seed": rollout.seed})
             if skill.text.strip() or skill.files:
                 text = await _install_skill(skill) if as_file else skill.text
+                rollout.delivery.message = text
                 state.messages.insert(0, ChatMessageSystem(content=text))
             return state
 
@@ -495,7 +537,7 @@ async def _install_skill(skill: Skill) -> str:
     )
 
 
-def _sample_attempt(sample: EvalSample, rollout: InspectRollout) -> Attempt:
+def _sample_attempt(sample: EvalSample, rollout: InspectRollout, *, as_file: bool) -> Attempt:
     if rollout.error is not None:
         raise rollout.error
     if sample.error is not None:
@@ -503,13 +545,39 @@ def _sample_attempt(sample: EvalSample, rollout: InspectRollout) -> Attempt:
         if asks_for_own_model(message):
             raise own_model_failure(message)
         raise TaskFailure("inspect", message)
-    return Attempt(
-        sample.output.completion, tuple(_trajectory(sample.messages)), usage=rollout.usage
-    )
+    delivery = rollout.delivery
+    if delivery.message and not delivery.reached and delivery.other_roles:
+        raise TaskFailure(
+            "config",
+            f"item {sample.id}: the Inspect task calls its models in the roles "
+            f"{', '.join(sorted(delivery.other_roles))} only, so no call is one of the model under "
+            "test and none has the skill.",
+            hint="Name the role that is trained: env.model_roles: {ROLE: agent}.",
+        )
+    answer, steps = sample.output.completion, tuple(_trajectory(sample.messages))
+    if delivery.added:
+        # The agent has messages of its own: those of the sample may be somebody else's.
+        turns = [turn for conversation in delivery.conversations for turn in conversation]
+        answer, steps = turns[-1].text, tuple(_trajectory(turns, users=True))
+    read = _skill_read(rollout, steps, as_file=as_file)
+    return Attempt(answer, steps, skill_read=read, usage=rollout.usage)
 
 
-def _trajectory(turns: Sequence[ChatMessage]) -> Iterator[TrajectoryStep]:
+def _skill_read(
+    rollout: InspectRollout, steps: Iterable[TrajectoryStep], *, as_file: bool
+) -> bool | None:
+    """Whether the model under test had the skill, or read its file; None: there is no skill."""
+    if not rollout.delivery.message:
+        return None
+    results = (step.text for step in steps if step.kind == "tool_result")
+    return any(map(rollout.skill.shown_in, results)) if as_file else rollout.delivery.reached
+
+
+def _trajectory(turns: Iterable[ChatMessage], *, users: bool = False) -> Iterator[TrajectoryStep]:
+    """`users`: also what the users say, where that is not the item's own text."""
     for turn in turns:
+        if users and turn.role == "user":
+            yield TrajectoryStep("message", text_of(turn), "user")
         if turn.role == "tool":
             yield TrajectoryStep("tool_result", text_of(turn), "tool", turn.function or "")
         elif turn.role == "assistant":
@@ -520,18 +588,20 @@ def _trajectory(turns: Sequence[ChatMessage]) -> Iterator[TrajectoryStep]:
                 yield TrajectoryStep("tool_call", arguments, name=call.function)
 
 
-def _sample_score(sample: EvalSample) -> Score:
+def _sample_score(sample: EvalSample, limits: tuple[float, float] | None) -> Score:
     """The mean of the scorers, each the mean of its values."""
     scores = sample.scores or {}
-    means = [_mean_value(score.value) for score in scores.values()]
+    means = [_mean_value(score.value, limits) for score in scores.values()]
     if not means or any(math.isnan(mean) for mean in means):
         raise TaskFailure("grader", f"item {sample.id}: Inspect's scorers returned no score.")
     mean = sum(means) / len(means)
     if not 0 <= mean <= 1:
         raise TaskFailure(
             "config",
-            f"item {sample.id}: Inspect's scorers returned {mean:g}; skillfit needs 0 to 1.",
-            hint="Write a task file that calls this task and rescales its scores.",
+            f"item {sample.id}: Inspect's scorers returned "
+            + (f"{mean:g}; skillfit needs 0 to 1." if limits is None else _outside(means, limits)),
+            hint="Set env.score_range to the lowest and the highest score of this task, for "
+            "example [1, 10].",
         )
     evidence = [
         f"{name}: {score.explanation}" for name, score in scores.items() if score.explanation
@@ -539,7 +609,16 @@ def _sample_score(sample: EvalSample) -> Score:
     return Score(mean, evidence=tuple(evidence))
 
 
-def _mean_value(value: Value) -> float:
+def _outside(means: Sequence[float], limits: tuple[float, float]) -> str:
+    low, high = limits
+    found = ", ".join(f"{low + mean * (high - low):g}" for mean in means)
+    return f"{found}, which is not in env.score_range [{low:g}, {high:g}]."
+
+
+def _mean_value(value: Value, limits: tuple[float, float] | None) -> float:
+    """The mean of the values of a scorer, as shares of `limits`. Inspect's grades (C, I, P, N, yes,
+    no) have no limits.
+    """
     from inspect_ai.scorer import value_to_float
 
     parts = [value]
@@ -547,4 +626,18 @@ def _mean_value(value: Value) -> float:
         parts = list(value.values())
     elif isinstance(value, list):
         parts = value
-    return sum(float(value_to_float()(part)) for part in parts) / len(parts) if parts else math.nan
+    numbers = []
+    for part in parts:
+        number = float(value_to_float()(part))
+        if limits is not None and _is_number(part):
+            number = (number - limits[0]) / (limits[1] - limits[0])
+        numbers.append(number)
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def _is_number(value: Any) -> bool:
+    """Also one in a text, as `model_graded_qa` returns it."""
+    try:
+        return not isinstance(value, bool) and math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False

@@ -10,6 +10,7 @@ characters.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import stat
 import unicodedata
@@ -37,6 +38,9 @@ _FRONTMATTER = re.compile(
     re.DOTALL,
 )
 BOM = "\ufeff"
+# A text shows the body if it has this many of its lines. Shorter lines may stand anywhere.
+_LINES_READ = 5
+_TELLING = 16  # characters
 
 
 def estimate_tokens(text: str) -> int:
@@ -205,6 +209,15 @@ class Skill:
         """
         given = self.frontmatter.get("name")
         return given.strip() if isinstance(given, str) and given.strip() else self.title or "skill"
+
+    def shown_in(self, text: str) -> bool:
+        """Whether a text, such as the output of a command, shows the body or a good part of it:
+        half of its lines, or some of a long one. The lines may be numbered or in JSON.
+        """
+        lines = {line.strip() for line in self.unix_body.split("\n") if line.strip()}
+        lines = {line for line in lines if len(line) >= _TELLING} or lines
+        found = sum(line in text or json.dumps(line)[1:-1] in text for line in lines)
+        return bool(lines) and found >= min(_LINES_READ, -(-len(lines) // 2))
 
     @cached_property
     def hash(self) -> str:

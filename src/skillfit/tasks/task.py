@@ -654,6 +654,7 @@ def _refuse_unused_settings(env: EnvSection, tasks: str) -> None:
     inspect_only = {
         "env.skill_as: file": env.skill_as == "file",
         "env.model_roles": bool(env.model_roles),
+        "env.score_range": env.score_range is not None,
     }
     for name, given in inspect_only.items():
         if given and not tasks.startswith("inspect:"):
