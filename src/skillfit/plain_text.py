@@ -195,7 +195,7 @@ _WORDS = {
     "skip_no_patches": "skipped: no edits proposed",
     "skip_no_change": "skipped: the edits change nothing",
     "skip_no_rewrite": "skipped: no usable rewrite",
-    "skip_leak": "skipped: the leak check refused the rewrite",
+    "skip_leak": "skipped: the leak check refused the candidate",
     "inject_placeholder": "added placeholder",
     "no_content": "nothing to add",
     "unchanged": "the same text again",

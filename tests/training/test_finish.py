@@ -562,6 +562,34 @@ async def test_later_prompts_name_a_refused_proposal_and_its_words_in_the_next_e
     assert not told[0] and told[-1], told
 
 
+@pytest.mark.parametrize("gate", ["strict", "screening"])
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_answer_split_over_two_edits_is_blocked_where_they_meet(
+    make_project: MakeProject, gate: str, together: bool
+) -> None:
+    rows = [
+        {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
+        for row in items(8, 8, 2)
+    ]
+    halves = ["- Say a long and", "- telling answer."]
+    replies = iter([halves, []] if together else [halves[:1], halves[1:]])
+    project = make_project(
+        f"evaluation.gate={gate}",
+        "evaluation.ship_test=false",
+        "train.num_epochs=2",
+        "optimizer.use_slow_update=false",
+        "optimizer.use_meta_skill=false",
+        "evaluation.use_gate=false" if gate == "strict" else "evaluation.use_gate=true",
+        rows=rows,
+        optimizer={"reflect.failure": lambda _: json.dumps(append(*next(replies, [])))},
+    )
+    await project.train()
+    [blocked] = project.events(Discarded)
+    assert (blocked.stage, blocked.evidence) == ("leak_check", "a long and telling answer")
+    assert blocked.step == (1 if together else 2)
+    assert not ("a long and" in project.best() and "telling answer" in project.best())
+
+
 async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_blocked(
     make_project: MakeProject,
 ) -> None:

@@ -218,9 +218,24 @@ class TextFilter:
 
     def refusal(self, text: str, step: int) -> RefusedText | None:
         """The words of a text that leak; None when it may enter the skill."""
+        return self._refuse(text, self._leaks(text), step)
+
+    def refusal_of_skill(self, wanted: Skill, present: Skill, step: int) -> RefusedText | None:
+        """The new lines of a skill, where it leaks more than the present one."""
+        if wanted.hash == present.hash:
+            return None
+        known = {leak.evidence for leak in self._leaks(present.body)}
+        leaks = [leak for leak in self._leaks(wanted.body) if leak.evidence not in known]
+        lines = set(present.body.splitlines())
+        new = [line for line in wanted.body.splitlines() if line not in lines]
+        return self._refuse("\n".join(new), leaks, step)
+
+    def _leaks(self, text: str) -> Sequence[Leak]:
         if self._index is None and self._build_index is not None:
             self._index = self._build_index()
-        leaks = self._index.check(text) if self._index else ()
+        return self._index.check(text) if self._index else ()
+
+    def _refuse(self, text: str, leaks: Sequence[Leak], step: int) -> RefusedText | None:
         if not leaks:
             return None
         self.refused += 1

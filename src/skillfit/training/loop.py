@@ -53,7 +53,7 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.records import RefusedText, SkillCandidate, Suggestion, step_name
-from skillfit.skill import NOTE_OP, Edit, Skill
+from skillfit.skill import NOTE_OP, Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 from skillfit.training.epoch_end import make_slow_update, write_meta_skill
 from skillfit.training.plan import PlannedStep, rollouts_per_judgement
@@ -452,9 +452,17 @@ async def update(
             limit = text_filter.max_tokens
             change = apply_proposals(skill, proposals, own_edits, max_tokens=limit)
             updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
+            pending = [effect.edit for effect in context.pending]
+            present = apply_edits(skill, pending).skill
+            wanted = apply_edits(present, [*edits_of(proposals), *own_edits]).skill
         else:
             change = await rewrite_skill(optimizer, skill, proposals, context)
-            updated = _rewritten(text_filter, skill, change, log.step)
+            updated = _rewritten(change, log.step)
+            present, wanted = skill, change.skill or skill
+        # Edits that pass alone may leak side by side.
+        refusal = text_filter.refusal_of_skill(wanted, present, log.step)
+        if updated.candidate is not None and refusal is not None:
+            updated = StepUpdate(None, "skip_leak", refused=(refusal,))
     if updated.candidate is not None:
         log.emit(_candidate_event(log.step, updated.candidate, change))
     return replace(updated, change=change)
@@ -494,20 +502,12 @@ def _patched(
     return StepUpdate(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
 
 
-def _rewritten(text_filter: TextFilter, skill: Skill, change: SkillChange, step: int) -> StepUpdate:
+def _rewritten(change: SkillChange, step: int) -> StepUpdate:
     if change.skill is None:
         return StepUpdate(None, "skip_no_rewrite")
     if not change.changed:
         return StepUpdate(None, "skip_no_change")
-    refusal = text_filter.refusal(_new_lines(skill, change.skill), step)
-    if refusal is not None:
-        return StepUpdate(None, "skip_leak", refused=(refusal,))
     return StepUpdate(Candidate(change.skill, step=step, label="rewrite"))
-
-
-def _new_lines(old: Skill, new: Skill) -> str:
-    known = set(old.body.splitlines())
-    return "\n".join(line for line in new.body.splitlines() if line not in known)
 
 
 def _candidate_event(step: int, candidate: Candidate, change: SkillChange) -> CandidateBuilt:
