@@ -340,6 +340,7 @@ async def evaluate_async(
     run: str | Path | None = None,
     config: str | Path | UserSettings | None = None,
     settings: UserSettings | None = None,
+    force_new: bool = False,
     grader: GraderLike | None = None,
     executor: str | ExecutorLike | None = None,
     listeners: Listener | Sequence[Listener] = (),
@@ -348,7 +349,7 @@ async def evaluate_async(
 ) -> list[Measured]:
     """Measure a skill, or several by name, on a split (train, selection, test, all) with `repeats`
     rollouts an item; the rest as in `train`. What was measured before with the same settings is not
-    paid for again.
+    paid for again (`recorded` and `recorded_at` of the result tell it); `force_new` measures again.
     """
     if not isinstance(repeats, int) or isinstance(repeats, bool):
         raise InputError(
@@ -381,6 +382,7 @@ async def evaluate_async(
         path,
         split=split,
         repeats=repeats,
+        force_new=force_new,
         listeners=_listed(listeners),
         control=control,
     )

@@ -572,7 +572,8 @@ def test_eval_measures_several_skills_and_pays_once(shell: Shell, run: Path) -> 
     assert first["hard"] < second["hard"] and second["planned"] == 40
     assert set(first["by_type"]) == {"billing", "delivery", "account", "returns", "technical"}
     assert first["interval"][0] < first["hard"] < first["interval"][1]
-    assert shell(*line).json == [first, second]
+    for before, again in zip([first, second], shell(*line).json, strict=True):
+        assert again == before | {"recorded": 40, "measured_at": again["measured_at"]}
     assert shell("eval", config, "--split", "nonsense").code == 2
 
 
@@ -642,7 +643,7 @@ def test_check_tests_the_optimizers_key_before_any_rollout(
 def test_ls_shows_the_state_of_a_run_without_a_result(shell: Shell, config: Path) -> None:
     shell("train", config, *SMALL, "model.optimizer=handoff", "--run", "runs/r")
     (line,) = shell("ls", "runs").out.splitlines()[1:]
-    assert line.split()[1] == "waiting"
+    assert "waiting" in line.split()
 
 
 def test_check_leaves_a_finished_run_finished(shell: Shell, config: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_directory_of_another_command(shell: Shell, config: Path) -> None:
     for command in ("resume", "diff", "apply", "verify"):
         for folder, kind in (("measured", "an evaluation"), ("ablated", "an ablation")):
             one_sentence(shell(command, folder), f"{folder} holds {kind}, not a training run.")
-    one_sentence(shell("show", "measured"), "measured holds an evaluation, not a training run.")
+    assert shell("show", "measured").code == 0
     assert shell("show", "ablated").code == 0
     result = shell("eval", config, "env.limit=4", "train.seed=7", "--run", "measured")
     one_sentence(result, "other settings", "--run")

@@ -148,6 +148,15 @@ def test_a_learning_rate_of_zero_is_not_diagnosed_as_an_optimizer_problem() -> N
     assert "stronger" not in str(found)
 
 
+def test_with_few_selection_items_the_advice_is_to_add_items() -> None:
+    few = replace(NORMAL, selection_items=5, detectable=0.45, **NONE_HELPED)
+    for facts in (few, replace(few, effects=())):
+        said = diagnose_run(facts)
+        assert said.cause == "useless edits"
+        assert "Add items: 5 selection items can show gains from 0.45 on only." in said.next_step
+        assert "stronger" not in said.next_step
+
+
 def test_the_advice_depends_on_the_proposer() -> None:
     useless = replace(NORMAL, **NONE_HELPED)
     assert diagnose_run(useless).next_step == "Try a stronger model.optimizer."

@@ -506,6 +506,7 @@ def test_a_stop_request_is_handled_when_the_run_has_stopped(tmp_path: Path) -> N
 
 def test_an_unfinished_ablation_reports_no_steps(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
+    RecordedIdentity({"ablate": {}, "skill": "old", "by": "line"}).write(run.journal)
     assert read_story(tmp_path / "run").verdict == "Measuring what each part of the skill is worth."
     run.close()
     story = read_story(tmp_path / "run")

@@ -23,6 +23,7 @@ from skillfit.plain_text import quantity
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.story_builder import read_story
 from skillfit.run.control import read_requests
+from skillfit.run.directory import RecordedIdentity
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.run.store import RunLock, in_use
@@ -584,7 +585,9 @@ def test_an_ablation_is_shown_without_steps_scores_and_an_optimizer(tmp_path: Pa
 
 
 def test_a_stopped_ablation_is_resumed_as_an_ablation(tmp_path: Path) -> None:
-    WrittenRun(tmp_path / "parts", total_epochs=0, steps_per_epoch=0).close()
+    run = WrittenRun(tmp_path / "parts", total_epochs=0, steps_per_epoch=0)
+    RecordedIdentity({"ablate": {}, "skill": "old", "by": "line"}).write(run.journal)
+    run.close()
     with browser(tmp_path) as client:
         page = client.get("/run/parts").text
         assert ">Resume</button>" in page and "new budget" not in page

@@ -5,21 +5,32 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
 from skillfit.atomic_write import write_whole
-from skillfit.cli.output import Json, Overrides, console, relative_path, rich_table, show
+from skillfit.cli.output import (
+    Json,
+    Overrides,
+    console,
+    failed_text,
+    relative_path,
+    relative_to_here,
+    rich_table,
+    shell_line,
+    show,
+)
 from skillfit.cli.train import (
     ConfigFile,
     RunOption,
     config_inputs,
+    failed_items,
     inputs_of_run,
     open_training_run,
     run_in_terminal,
@@ -41,7 +52,9 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from rich.console import RenderableType
 
+    from skillfit.gate.samples import Interval
     from skillfit.report import RunDetails
+    from skillfit.report.run_details import FailedItem
     from skillfit.run.budget import Spending
     from skillfit.run.control import Control
     from skillfit.run.events import AblationFinished, RolloutFinished
@@ -71,10 +84,16 @@ def eval_command(
     split: SplitName = "selection",
     repeats: Repeats = 1,
     run: RunOption = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Measure again; what was measured before is moved to NAME.old-N."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure skills on a split, with intervals and per type; several skills and models side by
-    side.
+    side. Lists the items that fail. A repeated command reads what was measured before.
 
     Example: skillfit eval skillfit.yaml --skill old/ --skill new/ --model openai/gpt-5-mini
     --repeats 3
@@ -99,10 +118,21 @@ def eval_command(
         for measured_skill in skill or ():
             refuse_run_inside_skill(measured_skill, path)
         measured = evaluate_in_terminal(
-            inputs, skills, path, split=split, repeats=repeats, spending=spending
+            inputs,
+            skills,
+            path,
+            split=split,
+            repeats=repeats,
+            spending=spending,
+            force_new=fresh,
         )
-        scores += [_ModelScore(agent, one) for one in measured]
+        scores += [
+            _ModelScore(agent, one, path, failed_items(path, one.skill.hash)) for one in measured
+        ]
+    scores = [replace(score, first=scores[0] if at else None) for at, score in enumerate(scores)]
     show([score.as_json(split) for score in scores], _side_by_side(scores), as_json)
+    if not as_json:
+        show(scores, _evaluation_notes(scores), as_json)
 
 
 class TypeScoreJson(TypedDict):
@@ -120,6 +150,16 @@ class ModelScoreJson(TypedDict):
     scored: int
     planned: int
     by_type: Mapping[str, TypeScoreJson]
+    gain: GainJson | None  # over the first of the list, paired by item; None: it is the first
+    recorded: int  # rollouts that were measured before
+    measured_at: str | None  # when the oldest of those was measured
+    failed: list[FailedItem]
+    run: str
+
+
+class GainJson(TypedDict):
+    difference: float
+    interval: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +168,22 @@ class _ModelScore:
 
     agent: str
     measured: Measured
+    run: Path
+    failed: list[FailedItem]
+    first: _ModelScore | None = None  # the one that it is compared with
+
+    @property
+    def gain(self) -> Interval | None:
+        return self.measured.against(self.first.measured) if self.first else None
+
+    @property
+    def measured_at(self) -> str | None:
+        """When the oldest rollout was measured that an earlier command paid for."""
+        at = self.measured.recorded_at
+        return None if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
 
     def as_json(self, split: str) -> ModelScoreJson:
-        tally, bounds = self.measured.tally, self.measured.interval
+        tally, bounds, gain = self.measured.tally, self.measured.interval, self.gain
         return ModelScoreJson(
             model=self.agent,
             skill=self.measured.name,
@@ -144,6 +197,11 @@ class _ModelScore:
                 kind: TypeScoreJson(hard=part.hard, scored=part.scored)
                 for kind, part in self.measured.by_type.items()
             },
+            gain=GainJson(difference=gain.mean, interval=(gain.low, gain.high)) if gain else None,
+            recorded=self.measured.recorded,
+            measured_at=self.measured_at,
+            failed=self.failed,
+            run=str(self.run),
         )
 
     def cells(self) -> tuple[str, ...]:
@@ -170,6 +228,31 @@ def _side_by_side(scores: list[_ModelScore]) -> RenderableType:
     return Group(table, rich_table(("type", *numbers), by_type))
 
 
+def _evaluation_notes(scores: Sequence[_ModelScore]) -> str:
+    """What fails, what was measured before, and where everything is."""
+    lines = [
+        f"{number} against 1, paired by item (90 %): "
+        + with_interval(gain.mean, gain.low, gain.high)
+        for number, score in enumerate(scores, 1)
+        if (gain := score.gain)
+    ]
+    for number, score in enumerate(scores, 1):
+        name = score.measured.name if len(scores) == 1 else f"{number}: {score.measured.name}"
+        if failed := failed_text(score.failed, name):
+            lines.append(failed)
+    recorded = sum(score.measured.recorded for score in scores)
+    if recorded:
+        total = sum(score.measured.tally.planned for score in scores)
+        at = min(score.measured_at for score in scores if score.measured_at)
+        lines.append(
+            f"{recorded:,} of {quantity(total, 'rollout')} were measured before (from {at} on) "
+            "and not sent again. --fresh measures again."
+        )
+    for run in dict.fromkeys(str(relative_to_here(score.run)) for score in scores):
+        lines.append(f"Every answer: {shell_line('report', run)}")
+    return "\n".join(lines)
+
+
 def evaluate_in_terminal(
     inputs: Inputs,
     skills: Mapping[str, Skill],
@@ -179,6 +262,7 @@ def evaluate_in_terminal(
     repeats: int,
     spending: Spending,
     series: str = "evaluate",
+    force_new: bool = False,
 ) -> list[Measured]:
     from skillfit.cli.terminal import CountingTerminal
     from skillfit.training.measure import evaluate_skills
@@ -193,6 +277,7 @@ def evaluate_in_terminal(
             split=split,
             repeats=repeats,
             series=series,
+            force_new=force_new,
             listeners=[terminal],
             control=control,
             spending=spending,
@@ -256,7 +341,7 @@ def ablate_command(
     if not as_json:
         options = [config, *(overrides or ()), *(["--by", by] if by != "line" else [])]
         options += ["--run", str(run)] if run else []
-        command = shlex.join(["skillfit", "ablate", *map(str, options), "--apply"])
+        command = shell_line("ablate", *options, "--apply")
         print(_ablation_text(ablation.event, report, command, apply, applied))
 
 

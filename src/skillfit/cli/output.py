@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
+import sys
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
@@ -15,6 +18,7 @@ from skillfit.plain_text import (
     dollars,
     duration,
     mean_score,
+    one_line,
     quantity,
     score_change,
     visible,
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from skillfit.report import RunStory
+    from skillfit.report.run_details import FailedItem
     from skillfit.run.records import RunFinishReason, SkillTokens
     from skillfit.run.view import RunCard, ShipGain
 
@@ -41,6 +46,22 @@ def relative_to_here(path: Path) -> Path:
     """The path as one would type it here: relative, where it is below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def shell_line(*words: object) -> str:
+    """A command of skillfit that can be pasted into a shell: quoted, and with the path of the
+    program where it is not on the PATH.
+    """
+    program = [_program()] if _program().endswith("skillfit") else [_program(), "-m", "skillfit"]
+    return shlex.join([*program, *map(str, words)])
+
+
+def _program() -> str:
+    """The name that the shell knows the running program by: skillfit, its path, or Python's."""
+    if shutil.which("skillfit"):
+        return "skillfit"
+    beside = Path(sys.executable).with_name("skillfit")
+    return str(relative_to_here(beside) if beside.is_file() else sys.executable)
 
 
 def relative_path(path: str | Path, folder: Path) -> str:
@@ -97,6 +118,32 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     padded = (zip(line, widths, strict=True) for line in lines)
     return "\n".join("  ".join(cell.ljust(width) for cell, width in one).rstrip() for one in padded)
+
+
+FAILED_SHOWN = 8  # items that a command lists
+
+
+def failed_text(failed: Sequence[FailedItem], skill: str, most: int = FAILED_SHOWN) -> str:
+    """The items that a skill does not solve, each with answer and expected answer; empty: there
+    are none.
+    """
+    if not failed:
+        return ""
+    more = f"; the first {most}" if len(failed) > most else ""
+    lines = [f"{visible(skill)} does not solve {quantity(len(failed), 'item')}{more}:"]
+    for item in failed[:most]:
+        score = "failed" if item.score is None else mean_score(item.score)
+        lines.append(f"  {visible(item.id)}  {score}  {one_line(visible(item.input), 100)}")
+        said = {
+            "answer": item.answer or ("" if item.score is None else "(empty)"),
+            "expected": item.expected,
+            "grader": item.feedback,
+            "failure": item.failure,
+        }
+        lines += [
+            f"    {name:<9}{one_line(visible(text), 160)}" for name, text in said.items() if text
+        ]
+    return "\n".join(lines)
 
 
 def coloured_diff(text: str) -> RenderableType:
@@ -162,7 +209,7 @@ class _ShipJson(TypedDict):
 class ResultJson(TypedDict):
     """The line that `train --json` ends with."""
 
-    finish_reason: RunFinishReason | Literal["ablation", "unfinished"]
+    finish_reason: RunFinishReason | Literal["ablation", "evaluation", "unfinished"]
     run: str
     best_step: int | None
     metric: str | None
@@ -181,7 +228,7 @@ class ResultJson(TypedDict):
 class ResultSummary:
     """The result of a run, for people and programs. Scores are in the gate's metric."""
 
-    finish_reason: RunFinishReason | Literal["ablation", "unfinished"]
+    finish_reason: RunFinishReason | Literal["ablation", "evaluation", "unfinished"]
     run: Path
     best_step: int | None = None
     metric: str | None = None
@@ -299,9 +346,9 @@ class ResultSummary:
                 f"Cut from the initial skill: {', '.join(self.cut)}. {whose} has {tokens}."
             )
         run = relative_to_here(self.run)
-        commands = [f"skillfit report {run}"]
+        commands = [shell_line("report", run)]
         if self.finish_reason == "improved":
-            commands = [f"skillfit diff {run}", *commands, f"skillfit apply {run}"]
+            commands = [shell_line("diff", run), *commands, shell_line("apply", run)]
         return "\n".join([*lines, "Next:", *(f"  {command}" for command in commands)])
 
     def _unused_rollouts(self) -> list[str]:

@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
@@ -24,30 +25,48 @@ from skillfit.cli.output import (
     aligned,
     coloured_diff,
     console,
+    failed_text,
     relative_to_here,
     rich_table,
     show,
     warn,
 )
-from skillfit.cli.train import open_training_run
+from skillfit.cli.train import config_inputs, failed_items, open_training_run
 from skillfit.errors import InputError
-from skillfit.plain_text import display_name, mean_score, one_line, quantity, score_change, visible
+from skillfit.plain_text import (
+    display_name,
+    dollars,
+    mean_score,
+    one_line,
+    quantity,
+    score_change,
+    visible,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from skillfit.api import Run
+    from skillfit.report.run_details import FailedItem
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
-    from skillfit.run.records import EditStatus, RolloutStatus, StepAction
+    from skillfit.run.records import (
+        CheckResult,
+        EditStatus,
+        ItemRecord,
+        MeasuredScore,
+        RolloutStatus,
+        StepAction,
+    )
     from skillfit.run.view import ListedRun, RunState
     from skillfit.skill import Skill
 
 
 _RUNS = Path("runs")  # the default folder of runs
+_FAILED_SHOWN = 50  # items that `show` lists
 _REJECTIONS_SHOWN = 12  # the latest; the report has the others
 _LONGEST_NAME = 120  # characters of an item's id in the name of its folder
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
@@ -72,7 +91,7 @@ def ls_command(
     if as_json:
         show([_listed_json(listed) for listed in listing.runs], "", as_json)
     elif listing.runs:
-        names = ("run", "result", "baseline", "best", "calls")
+        names = ("run", "date", "skill", "model", "result", "baseline", "best", "calls", "cost")
         print(aligned(names, [_listed_cells(listed) for listed in listing.runs]))
     else:
         print(visible(f"No runs in {folder}."))
@@ -95,12 +114,24 @@ def _listed_cells(listed: ListedRun) -> tuple[str, ...]:
     )
     doubt = f" ({card.doubt})" if card.doubt else ""
     result = display_name(card.finish_reason) if listed.state == "finished" else listed.state
-    path = str(relative_to_here(listed.path))
-    return (path, result, baseline, f"{best}{doubt}", str(card.calls or ""))
+    if listed.state == "stopped" and card.only_checked:
+        result = "checked"
+    return (
+        str(relative_to_here(listed.path)),
+        f"{datetime.fromtimestamp(card.updated_at):%Y-%m-%d %H:%M}",
+        one_line(card.skill, 30),
+        one_line(card.models.get("agent", ""), 40),
+        result,
+        baseline,
+        f"{best}{doubt}",
+        f"{card.calls:,}" if card.calls else "",
+        dollars(card.usd) if card.usd else "",
+    )
 
 
 def show_command(run: RunFolder, as_json: Json = False) -> None:
-    """What a run did: result, score curve, decisions, edits with their effects, unused replies.
+    """What a run did: result, score curve, decisions, edits with their effects, unused replies; of
+    an evaluation or a check, the items that fail.
 
     Example: skillfit show runs/first
     """
@@ -110,6 +141,9 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
 
     story = Run.open(run).story
     summary = ResultSummary.of_story(story)
+    if story.measured is not None or story.only_checked:
+        _show_measured(story, run, summary, as_json)
+        return
     data = ShownJson(
         **summary.as_json(),
         state=story.state,
@@ -136,6 +170,31 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
     if not as_json:
         ended = story.finished is not None
         print(summary.as_text(story.diagnosis) if ended else _unfinished_text(story, run))
+
+
+def _show_measured(story: RunStory, run: Path, summary: ResultSummary, as_json: bool) -> None:
+    """An evaluation or a check: its scores or checks, and the items that fail."""
+    from skillfit.report.run_text import resume_line
+
+    scores = story.measured.scores if story.measured else ()
+    failed = {score.name: failed_items(run, score.skill_hash) for score in scores}
+    if not scores:
+        failed = {"The skill": failed_items(run)}
+    data = MeasuredJson(
+        **summary.as_json(), state=story.state, scores=scores, checks=story.checks, failed=failed
+    )
+    lines = [story.verdict]
+    lines += [f"{one.verdict}  {one.name}: {one.message}" for one in story.checks]
+    lines += [failed_text(items, name, _FAILED_SHOWN) for name, items in failed.items()]
+    if resume := resume_line(story, str(run)):
+        lines.append(f"Train with: {resume}")
+    show(data, "\n".join(filter(None, lines)), as_json)
+
+
+class MeasuredJson(ListedJson):
+    scores: Sequence[MeasuredScore]
+    checks: Sequence[CheckResult]
+    failed: Mapping[str, Sequence[FailedItem]]  # by skill
 
 
 class VerdictJson(TypedDict):
@@ -357,6 +416,7 @@ def _exported(run: Path, item: str) -> Iterator[ExportedRollout]:
     seen: Counter[Path] = Counter()
     with open_details(run) as details:
         records = details.item_records()
+        asked = _asked_texts(run, records)
         for rollout in details.rollouts():
             if item not in ("", rollout.item):
                 continue
@@ -367,8 +427,7 @@ def _exported(run: Path, item: str) -> Iterator[ExportedRollout]:
             seen[place] += 1
             if seen[place] > 1:
                 place = place.with_name(f"{place.name}.{seen[place]}")
-            record = records.get(rollout.item)
-            conversation = _conversation(record.input if record else "", outcome)
+            conversation = _conversation(asked.get(rollout.item, []), outcome)
             result = _result(rollout, outcome)
             yield ExportedRollout(place, {"conversation.json": conversation, "result.json": result})
 
@@ -386,9 +445,36 @@ def _prediction_folder(event: RolloutFinished) -> Path:
     )
 
 
-def _conversation(task: str, outcome: Outcome) -> list[TurnJson]:
-    """The item's text, what the agent said, and its tool calls with their results."""
-    turns = [TurnJson(role="user", content=task)]
+def _asked_texts(run: Path, records: Mapping[str, ItemRecord]) -> dict[str, list[TurnJson]]:
+    """Item -> its messages. The log has long texts cut, so they are read from the tasks; an item
+    that is not as it was then, or cannot be read, has the text of the log.
+    """
+    from skillfit.api import Run
+    from skillfit.config.schema import with_earlier_behaviour
+    from skillfit.errors import SkillfitError
+    from skillfit.training.inputs import item_records
+
+    asked = {
+        item: [TurnJson(role="user", content=record.input)] for item, record in records.items()
+    }
+    try:
+        recorded = with_earlier_behaviour(Run.open(run).story.config.root)
+        task = config_inputs(recorded, None, training=False).task
+    except SkillfitError as error:
+        if any(record.is_cut for record in records.values()):
+            warn(f"Long inputs are cut, because the tasks cannot be read: {error.message}")
+        return asked
+    now = {record.id: record.input for record in item_records(task)}
+    for item in task.items:
+        if item.id in records and now[item.id] == records[item.id].input:
+            messages = item.loaded().messages
+            asked[item.id] = [TurnJson(role=one.role, content=one.content) for one in messages]
+    return asked
+
+
+def _conversation(asked: Sequence[TurnJson], outcome: Outcome) -> list[TurnJson]:
+    """The item's messages, what the agent said, and its tool calls with their results."""
+    turns = [*asked]
     for step in outcome.attempt.steps if outcome.attempt else ():
         turn = TurnJson(role=step.role, content=step.text)
         if step.kind != "message":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
 import signal
 import stat
 import sys
@@ -20,8 +19,10 @@ from skillfit.cli.output import (
     Overrides,
     ResultSummary,
     console,
+    failed_text,
     relative_to_here,
     rich_table,
+    shell_line,
     show,
     warn,
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from skillfit.api import Run
     from skillfit.cli.terminal import Terminal
     from skillfit.models.json_text import JsonObject
+    from skillfit.report.run_details import FailedItem
     from skillfit.run.control import Control
     from skillfit.run.records import CheckResult, Level, RolloutPlan
     from skillfit.training.estimate import (
@@ -385,17 +387,28 @@ def check_command(
         terminal,
         lambda control: check_run(inputs, path, listeners=[terminal], control=control),
     )
+    failed = failed_items(path, inputs.skill.hash)
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
-    data = CheckJson(verdict=report.verdict, checks=report.checks, run=str(path))
+    data = CheckJson(verdict=report.verdict, checks=report.checks, failed=failed, run=str(path))
     show(data, rich_table(("", f"verdict: {report.verdict}", ""), rows), as_json)
     stop = report.verdict == "stop"
     if not as_json:  # not in the table, so that the command stays on one line
         where = relative_to_here(path)
-        line = ["skillfit", "train", str(config), *(overrides or ()), "--run", str(where)]
-        train = shlex.join([*line, "--force"] if stop else line)
+        line = ["train", config, *(overrides or ()), "--run", where]
+        train = shell_line(*line, *(["--force"] if stop else []))
         how = "Train anyway" if stop else "Train with them"
-        show(data, f"The rollouts are in {where}. {how}:\n  {train}", as_json)
+        listed = failed_text(failed, "The skill")
+        show(data, f"{listed}\nThe rollouts are in {where}. {how}:\n  {train}".lstrip(), as_json)
     raise typer.Exit(int(Exit.PREFLIGHT if stop else Exit.OK))
+
+
+def failed_items(run: Path, skill_hash: str = "") -> list[FailedItem]:
+    """The items of a run that a skill did not solve; by default the initial skill."""
+    from skillfit.report import open_details, read_story
+
+    story = read_story(run)
+    with open_details(run) as details:
+        return details.failed_items(story, skill_hash or details.initial_hash)
 
 
 class CheckJson(TypedDict):
@@ -403,6 +416,7 @@ class CheckJson(TypedDict):
 
     verdict: Level
     checks: Sequence[CheckResult]
+    failed: Sequence[FailedItem]  # items that the skill did not solve
     run: str
 
 

@@ -339,6 +339,14 @@ def _better_edits(f: Facts) -> str:
     return "Improve the edits of your proposer."
 
 
+def _more_items_or_better_edits(f: Facts) -> str:
+    """With few selection items nobody can tell what an edit does, however good it is."""
+    if f.selection_items >= _FEW_ITEMS:
+        return _better_edits(f)
+    items = quantity(f.selection_items, "selection item")
+    return f"Add items: {items} can show gains from {f.detectable:.2f} on only."
+
+
 def _all_leaked(f: Facts) -> Diagnosis | None:
     if not f.refused or f.usable:
         return None
@@ -420,7 +428,7 @@ def _only_pending(f: Facts) -> Diagnosis | None:
     )
     read = f"Read the edits with `skillfit report {f.run}`."
     if best.high <= _WORTH_HAVING or f.difference <= 0:
-        return Diagnosis("useless edits", message, f"{read} {_better_edits(f)}")
+        return Diagnosis("useless edits", message, f"{read} {_more_items_or_better_edits(f)}")
     step = f"{read} If they look right, train longer (train.num_epochs) or add selection items."
     return Diagnosis("too little evidence", message, f"{step} If not: {_better_edits(f)}")
 
@@ -460,7 +468,7 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
         step = "Train longer (train.num_epochs), or add selection items."
         return Diagnosis("too little evidence", message, step)
     message = f"{tried}: {likely}."
-    return Diagnosis("useless edits", message, _better_edits(f))
+    return Diagnosis("useless edits", message, _more_items_or_better_edits(f))
 
 
 def _rejected(f: Facts) -> Diagnosis | None:
@@ -468,7 +476,8 @@ def _rejected(f: Facts) -> Diagnosis | None:
         return None
     steps = quantity(f.steps, "step")
     message = f"In {steps}, no candidate scored above the initial skill."
-    return Diagnosis("useless edits", message, f"{_better_edits(f)} Or train more epochs.")
+    step = f"{_more_items_or_better_edits(f)} Or train more epochs."
+    return Diagnosis("useless edits", message, step)
 
 
 def _nothing_held(f: Facts) -> Diagnosis:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -86,6 +87,19 @@ class RolloutDetails:
     record: ItemRecord | None
 
 
+@dataclass(frozen=True, slots=True)
+class FailedItem:
+    """An item on which a skill did not get full marks. Long texts are cut."""
+
+    id: str
+    score: float | None  # None: the rollout failed and has no score
+    input: str
+    expected: str
+    answer: str
+    feedback: str  # what the grader said
+    failure: str  # why there is no score
+
+
 class RunDetails:
     """The log of a run, for questions about its steps, items and rollouts."""
 
@@ -150,14 +164,13 @@ class RunDetails:
 
     def compared_items(self, story: RunStory) -> tuple[ItemSummary, ...]:
         """Items under both skills: of the selection split on fresh rollouts where there were some,
-        else on the baseline; of the test split where it was read.
+        else on the baseline; of the test split where it was read. Of an evaluation, the first and
+        the last skill; of a run that was only checked, the items that were tried.
         """
-        initial, records = self._initial_hash(), self.item_records()
+        initial, records = self.initial_hash, self.item_records()
         evaluation = story.config.settings.evaluation
         summaries: list[ItemSummary] = []
-        for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
-            of_phases = (self._events.found(RolloutFinished, phase) for phase in phases)
-            rows = next((rows for rows in of_phases if rows), [])
+        for split, rows in self._compared_rows(story).items():
             found = self._found_hash(story, split)
             others = [row for row in rows if row.skill_hash != initial]
             before = _results(evaluation, [row for row in rows if row.skill_hash == initial])
@@ -167,7 +180,7 @@ class RunDetails:
                 summaries.append(
                     ItemSummary(
                         item,
-                        split,
+                        record.split if record else split,
                         before.get(item, ItemResult()),
                         after.get(item, ItemResult()),
                         type=record.type if record else "",
@@ -177,12 +190,55 @@ class RunDetails:
                 )
         return tuple(summaries)
 
+    def failed_items(self, story: RunStory, skill_hash: str) -> list[FailedItem]:
+        """The items on which a skill did not get full marks, worst first, each with its lowest
+        rollout. Only of what `compared_items` shows.
+        """
+        evaluation, records = story.config.settings.evaluation, self.item_records()
+        lowest: dict[str, RolloutFinished] = {}
+        rows = [row for rows in self._compared_rows(story).values() for row in rows]
+        for row in rows:
+            best = lowest.get(row.item)
+            if row.skill_hash == skill_hash and (best is None or _below(evaluation, row, best)):
+                lowest[row.item] = row
+        failed = []
+        for item, row in lowest.items():
+            score = None if row.hard is None else row_value(evaluation, row)
+            if score is None or score < 1:
+                record = records.get(item) or ItemRecord(item, "")
+                failed.append(
+                    FailedItem(
+                        item,
+                        score,
+                        record.input,
+                        record.expected,
+                        row.answer,
+                        row.feedback,
+                        row.failure,
+                    )
+                )
+        return sorted(failed, key=lambda one: (one.score is not None, one.score or 0.0))
+
+    def _compared_rows(self, story: RunStory) -> dict[str, list[RolloutFinished]]:
+        """The rollouts that `compared_items` shows, by split."""
+        rows_of = partial(self._events.found, RolloutFinished)
+        if story.is_evaluation:
+            measured = {item.id for item in self._measured_items(story)}
+            return {"": [row for row in rows_of("evaluate") if row.item in measured]}
+        compared = {"selection": rows_of("ship") or rows_of("baseline"), "test": rows_of("test")}
+        return compared if any(compared.values()) else {"train": rows_of("preflight")}
+
+    def _measured_items(self, story: RunStory) -> list[ItemRecord]:
+        """The items of the split that an evaluation measured last."""
+        split = story.measured.split if story.measured else "all"
+        return [item for item in self.item_records().values() if split in ("all", item.split)]
+
     def matrix(self, story: RunStory, most: int = 24) -> ItemMatrix:
         """How every item went over the run, in at most about `most` columns of steps."""
         evaluation = story.config.settings.evaluation
         last = max(1, story.total_steps, story.steps_done)
         width = -(-last // most)
-        initial = self._initial_hash()
+        initial = self.initial_hash
         columns: dict[tuple[str, int, bool], _Column] = {}
         cells: defaultdict[str, defaultdict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
         for row in self._events.rollout_scores():
@@ -196,13 +252,19 @@ class RunDetails:
         order = {column.name: column.place for column in columns.values()}
         return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
 
-    def _initial_hash(self) -> str:
+    @property
+    def initial_hash(self) -> str:
+        """Of the skill that the run began with, or of the first one that it measured."""
         return next((started.skill_hash for started in self._events.found(RunStarted)), "")
 
     def _found_hash(self, story: RunStory, split: str) -> str:
         """Of the skill found, as it was measured on a split; empty when that is not recorded.
         Without a ship test, test_final is the last skill, which may be another one.
         """
+        if story.measured is not None:
+            return story.measured.scores[-1].skill_hash
+        if split == "train":
+            return self.initial_hash  # the other rollouts have a part of the skill left out
         if split == "selection":
             return story.ship.skill_hash if story.ship else ""
         measured = self._events.found(
@@ -308,6 +370,13 @@ def worst_first(
         return urgency.get(item.change, 2), score, item.split, item.id
 
     return sorted(items, key=order)
+
+
+def _below(evaluation: EvaluationSection, row: RolloutFinished, other: RolloutFinished) -> bool:
+    """Whether a rollout is a better example of a failure: scored, and with a lower score."""
+    if row.hard is None or other.hard is None:
+        return other.hard is None and row.hard is not None and row_value(evaluation, row) < 1
+    return row_value(evaluation, row) < row_value(evaluation, other)
 
 
 def _results(

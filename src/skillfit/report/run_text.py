@@ -42,6 +42,7 @@ from skillfit.run.events import (
     RunFinished,
     RunStarted,
     ShipTested,
+    SkillsMeasured,
     SlowUpdateFinished,
     StepFinished,
     Stored,
@@ -61,6 +62,11 @@ _UNFINISHED_ABLATION = {
     "running": "Measuring what each part of the skill is worth.",
     "waiting": "Waiting for answers to handoff prompts before every part of the skill is measured.",
     "stopped": "Stopped before every part of the skill was measured; it can be resumed.",
+}
+_UNFINISHED_EVALUATION = {
+    "running": "Measuring skills.",
+    "waiting": "Waiting for answers to handoff prompts before every rollout is made.",
+    "stopped": "Stopped before every rollout was made; the same `skillfit eval` command continues.",
 }
 _NOT_VERIFIED: Mapping[str, str] = {
     "improved": "The skill scores higher on the selection split; it was not checked on fresh"
@@ -82,16 +88,33 @@ HANDED_BACK = "The initial skill is handed back; what was found is kept beside i
 def verdict_sentence(story: RunStory) -> str:
     if story.ablation is not None:
         return ablation_sentence(story.ablation)
+    if story.measured is not None:
+        return measured_sentence(story.measured)
     if story.is_ablation and story.state in _UNFINISHED_ABLATION:
         return _UNFINISHED_ABLATION[story.state]
+    if story.is_evaluation:
+        return _UNFINISHED_EVALUATION.get(story.state, _UNFINISHED_EVALUATION["stopped"])
     if story.state == "finished":
         return _result(story) + _unproven(story) + _second_grader(story)
+    if story.only_checked:
+        return "Checked, not trained."
     if story.steps_done:
         where = f"after {story.steps_done} of {story.total_steps} steps"
     else:
         where = "before the first step was done"
     edits = quantity(len(story.to_review), "edit")
     return _UNFINISHED[story.state].format(where=where, edits=edits) + _so_far(story)
+
+
+def measured_sentence(event: SkillsMeasured) -> str:
+    """What `skillfit eval` found: the score of each skill with its interval."""
+    split = "" if event.split == "all" else f"{event.split} "
+    scores = [
+        f"{score.name} {percent(score.hard)} ({percent(score.low)} to {percent(score.high)})"
+        for score in event.scores
+    ]
+    count = quantity(event.scores[0].planned, f"{split}rollout")
+    return f"Measured on {count} each: {', '.join(scores)}."
 
 
 def ablation_sentence(event: AblationFinished) -> str:
@@ -190,6 +213,10 @@ def facts(story: RunStory) -> list[Fact]:
         score = story.ablation.score
         interval = f"{percent(score.low)} to {percent(score.high)}, the whole skill"
         found.append(Fact("Score", percent(score.mean), interval))
+    for measured in story.measured.scores if story.measured else ():
+        interval = f"{percent(measured.low)} to {percent(measured.high)}"
+        scored = f"{measured.scored} of {quantity(measured.planned, 'rollout')} scored"
+        found.append(Fact(measured.name, percent(measured.hard), f"{interval}, {scored}"))
     for row in comparisons(story):
         if story.changed:
             change = f"{row.difference}, {quantity(row.items, 'item')}"
@@ -229,7 +256,7 @@ def composition(story: RunStory) -> str:
 
 def _size(story: RunStory) -> Fact:
     first, last = story.tokens
-    if not story.is_ablation:
+    if not story.only_measures:
         name = "Unproven skill" if story.unproven_skill else "Skill"
         return Fact(name, quantity(last, "token"), f"{first:,} at the start")
     shorter = story.ablation.tokens_after if story.ablation else first
@@ -323,7 +350,7 @@ def fullest_cap(story: RunStory) -> str:
 
 def resume_line(story: RunStory, run: str) -> str:
     """The command that resumes the run in the folder `run`; empty when it is over."""
-    if story.is_over:
+    if story.is_over or story.is_evaluation:
         return ""
     if story.is_ablation:
         return _ablate_line(story, run, run)
@@ -341,6 +368,8 @@ def _ablate_line(story: RunStory, run: str, new_run: str) -> str:
 def next_commands(story: RunStory) -> list[str]:
     """Commands that make sense now, with what they do."""
     run = story.path.replace(str(Path.home()), "~")
+    if story.is_evaluation:
+        return [f"skillfit export {run}   # write every answer as files"]
     resume = resume_line(story, run)
     lines = []
     if story.state == "review":

@@ -12,7 +12,7 @@ from typing import Literal
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import display_name, label_of, one_line
 from skillfit.run.control import Action
-from skillfit.run.events import AblationFinished, RunFinished, ShipTested
+from skillfit.run.events import AblationFinished, RunFinished, ShipTested, SkillsMeasured
 from skillfit.run.journal import BillRow
 from skillfit.run.records import (
     ACCEPTED,
@@ -21,6 +21,7 @@ from skillfit.run.records import (
     LEAK_CHECK,
     SKIPPED,
     CandidateComparison,
+    CheckResult,
     EditStatus,
     RecordedConfig,
     RunFinishReason,
@@ -365,6 +366,8 @@ class RunStory:
     points: tuple[Point, ...] = ()
     ship: ShipTested | None = None  # None unless fresh rollouts were made
     ablation: AblationFinished | None = None  # of `skillfit ablate`
+    measured: SkillsMeasured | None = None  # of `skillfit eval`
+    checks: tuple[CheckResult, ...] = ()  # of the preflight
     gates: tuple[GateSummary, ...] = ()
     edits: tuple[EditSummary, ...] = ()
     rejections: tuple[Rejection, ...] = ()
@@ -399,8 +402,24 @@ class RunStory:
 
     @property
     def is_ablation(self) -> bool:
-        """Whether `skillfit ablate` made this run: it measures a skill and has no steps."""
-        return self.ablation is not None or (self.has_begun and not self.total_steps)
+        """Whether `skillfit ablate` made this run: it measures the parts of a skill."""
+        return self.ablation is not None or self.ablated_by is not None
+
+    @property
+    def only_measures(self) -> bool:
+        """Whether `skillfit eval` or `skillfit ablate` made this run: it has no steps."""
+        return self.has_begun and not self.total_steps
+
+    @property
+    def only_checked(self) -> bool:
+        """Whether `skillfit check` made this run, and nothing was trained yet."""
+        trained = self.point("baseline") or self.gates or self.steps_done or self.finished
+        return bool(self.checks) and self.state == "stopped" and not trained
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether `skillfit eval` made this run."""
+        return self.only_measures and not self.is_ablation
 
     @property
     def is_over(self) -> bool:

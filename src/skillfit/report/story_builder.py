@@ -60,6 +60,7 @@ from skillfit.run.events import (
     RunFinished,
     RunStarted,
     ShipTested,
+    SkillsMeasured,
     SlowUpdateFinished,
     StageFinished,
     StageStarted,
@@ -70,6 +71,7 @@ from skillfit.run.events import (
 from skillfit.run.journal import ROLLOUTS, Bill
 from skillfit.run.records import (
     DECIDED,
+    CheckResult,
     EditEffect,
     EditStatus,
     MeasuredSplit,
@@ -228,6 +230,7 @@ class StoryBuilder:
         self._finished: RunFinished | None = None
         self._ship: ShipTested | None = None
         self._ablation: AblationFinished | None = None
+        self._measured: SkillsMeasured | None = None
         self._data = DataSummary()
         self._times: list[float] = []  # of the first and the last event
         self._gates: dict[str, GateSummary] = {}
@@ -238,11 +241,13 @@ class StoryBuilder:
         self._step_ends: dict[int, float] = {}  # step -> when it was finished
         self._decisions: dict[int, PersonDecision] = {}
         self._notices: dict[str, list[RunNotice]] = {}
+        self._checks: tuple[CheckResult, ...] = ()
         self._best = ""
 
     @property
     def finished(self) -> bool:
-        return self._finished is not None or self._ablation is not None
+        ends = (self._finished, self._ablation, self._measured)
+        return any(end is not None for end in ends)
 
     def __call__(self, stored: Stored) -> None:
         self._times = [*self._times[:1], stored.at]
@@ -284,6 +289,7 @@ class StoryBuilder:
             for check in event.checks
             if check.verdict != "go"
         ]
+        self._checks = tuple(event.checks)
 
     @_on.register
     def _(self, event: StageStarted, stored: Stored) -> None:
@@ -402,6 +408,10 @@ class StoryBuilder:
         self._ablation = event
 
     @_on.register
+    def _(self, event: SkillsMeasured, stored: Stored) -> None:
+        self._measured = event
+
+    @_on.register
     def _(self, event: RunFinished, stored: Stored) -> None:
         self._finished, self._best = event, event.best_skill
 
@@ -446,6 +456,8 @@ class StoryBuilder:
             points=self.scores.points(self._ship, started.skill_hash),
             ship=ship,
             ablation=self._ablation,
+            measured=self._measured,
+            checks=self._checks,
             gates=tuple(self._gates.values()),
             edits=self._edits.listed(found),
             rejections=tuple(one for found in self._rejections.values() for one in found),
@@ -472,7 +484,7 @@ class StoryBuilder:
 
     def _listed_versions(self, unproven: str) -> tuple[SkillVersion, ...]:
         versions = list(self._versions.values())
-        if not self._started.total_steps:  # an ablation
+        if not self._started.total_steps:  # an ablation or an evaluation
             shorter = self._ablation.shorter_skill if self._ablation else ""
             if shorter:
                 versions.append(SkillVersion("shorter", "without what can be cut", shorter))

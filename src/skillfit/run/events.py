@@ -30,6 +30,7 @@ from skillfit.run.records import (
     Evidence,
     ItemRecord,
     Level,
+    MeasuredScore,
     MeasuredSplit,
     MetaSkillRecord,
     PairRecord,
@@ -438,6 +439,15 @@ class AblationFinished(Event):
     comparison: Evidence | None = None  # the shorter skill against the whole one, fresh rollouts
     holds: bool | None = None  # None: not compared; whether the shorter skill is as good
     all_zero: bool = False  # no rollout scored above 0, so nothing is known about the parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillsMeasured(Event):
+    """Scores of skills on a split (`skillfit eval`)."""
+
+    split: str  # train, selection, test or all
+    repeats: int
+    scores: list[MeasuredScore]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

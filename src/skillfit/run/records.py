@@ -119,6 +119,11 @@ class ItemRecord:
     expected: str = ""
     weight: float = 1.0
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the input is longer than what is kept here."""
+        return self.input.endswith("…")
+
 
 CheckValue = int | float | None | list[str] | list[float]
 
@@ -249,6 +254,20 @@ class UnitWorth:
     probability: float  # that the text helps
     rollouts: int  # scored rollouts without it
     decision: Recorded[Literal["keep", "cut", "unsure"]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredScore:
+    """The score of one skill on a split, with its 90 % interval (`skillfit eval`)."""
+
+    name: str
+    skill_hash: str
+    hard: float
+    soft: float
+    low: float
+    high: float
+    scored: int
+    planned: int
 
 
 @dataclass(frozen=True, slots=True)

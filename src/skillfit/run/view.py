@@ -31,9 +31,11 @@ from skillfit.run.events import (
     Event,
     EventLog,
     GateDecided,
+    PreflightFinished,
     RunFinished,
     RunStarted,
     ShipTested,
+    SkillsMeasured,
     StepFinished,
     Stored,
 )
@@ -52,15 +54,17 @@ E = TypeVar("E", bound=Event)
 
 CARD_FACT = "card"
 # How a run ended; empty until then.
-CardResult = RunFinishReason | Literal["ablation", ""]
+CardResult = RunFinishReason | Literal["ablation", "evaluation", ""]
 _RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
 CARD_EVENTS: tuple[type[Event], ...] = (
     RunStarted,
+    PreflightFinished,
     EvaluationFinished,
     GateDecided,
     StepFinished,
     ShipTested,
     AblationFinished,
+    SkillsMeasured,
     RunFinished,
 )
 _DEPTH = 4  # folders below the given one that `list_runs` searches
@@ -190,6 +194,7 @@ class RunCard:
     seconds: float | None = None  # time taken, once finished
     to_review: tuple[str, ...] = ()  # edits that wait for a person's approval
     unproven: bool = False  # something was found, but the initial skill is handed back
+    checked: bool = False  # the check before a run is done
 
     @property
     def started(self) -> bool:
@@ -198,6 +203,11 @@ class RunCard:
     @property
     def finished(self) -> bool:
         return bool(self.finish_reason)
+
+    @property
+    def only_checked(self) -> bool:
+        """Whether nothing was measured since `skillfit check`."""
+        return self.checked and not self.finished and not self.points and not self.steps_done
 
     @property
     def doubt(self) -> str:
@@ -236,6 +246,8 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
         return _started(card, event, stored.at)
     if isinstance(event, EvaluationFinished) and event.split == "selection":
         return _measured(card, event)
+    if isinstance(event, PreflightFinished):
+        return replace(card, checked=True)
     if isinstance(event, GateDecided):
         waiting = tuple(effect.id for effect in event.effects if effect.awaits_approval)
         return replace(card, to_review=waiting)
@@ -245,6 +257,10 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
         return replace(card, ship=ShipGain.of(event))
     if isinstance(event, AblationFinished):
         return replace(card, finish_reason="ablation")
+    if isinstance(event, SkillsMeasured):
+        scores = [score.hard for score in event.scores]
+        measured = ScorePair(scores[0], max(scores) if scores[1:] else None)
+        return replace(card, finish_reason="evaluation", selection=measured)
     if isinstance(event, RunFinished):
         return _finished(card, event)
     return card

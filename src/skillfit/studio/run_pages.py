@@ -339,7 +339,7 @@ class SkillPage(PageData):
 
 def skill_page(studio: Studio, request: Request) -> Response:
     story, query = studio.story(request), request.query_params
-    usual = "unproven" if story.unproven_skill else "initial" if story.is_ablation else "best"
+    usual = "unproven" if story.unproven_skill else "initial" if story.only_measures else "best"
     version = _version(story, query.get("version", usual))
     other = _version(story, query["against"]) if query.get("against") else None
     if story.ablation is not None and version.text == story.initial_skill:

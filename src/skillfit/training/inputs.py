@@ -19,9 +19,9 @@ from skillfit.config.schema import PROGRAM_AGENTS
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
-from skillfit.plain_text import quantity
+from skillfit.plain_text import quantity, shorten
 from skillfit.run.directory import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
-from skillfit.run.records import RolloutPlan
+from skillfit.run.records import ItemRecord, RolloutPlan
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
@@ -40,6 +40,8 @@ from skillfit.training.plan import (
     shown_count,
 )
 from skillfit.training.user_parts import Abilities, GivenParts, RunParts, gate_settings
+
+_SHOWN = 400  # characters of an item's text in the log
 
 
 class DeferredModel:
@@ -462,3 +464,21 @@ def _refuse_what_cannot_act(
             "such as evaluation.gate: strict; this gate drops notes that do not help.",
             hint="Leave it at 0.",
         )
+
+
+def item_records(task: Task) -> list[ItemRecord]:
+    """The items as the log of a run keeps them."""
+    splits = {"train": task.train, "selection": task.selection, "test": task.test}
+    return [_item_record(item.loaded(), split) for split, items in splits.items() for item in items]
+
+
+def _item_record(item: Item, split: str) -> ItemRecord:
+    expected = "\n".join(item.answers) or item.reference
+    return ItemRecord(
+        item.id,
+        split,
+        item.type,
+        shorten(item.input, _SHOWN),
+        shorten(expected, _SHOWN),
+        item.weight,
+    )

@@ -8,6 +8,7 @@ each unit, a second one the score of the whole skill.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -28,7 +29,15 @@ from skillfit.gate.regression import (
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import Interval, Sampler, Samples, believe, interval, paired_evidence
+from skillfit.gate.samples import (
+    Interval,
+    Sampler,
+    Samples,
+    believe,
+    interval,
+    item_differences,
+    paired_evidence,
+)
 from skillfit.plain_text import quantity
 from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped, weighted_values
@@ -41,9 +50,16 @@ from skillfit.run.directory import (
     model_identity,
     models_identity,
 )
-from skillfit.run.events import AblationFinished, RunStarted
+from skillfit.run.events import (
+    AblationFinished,
+    ItemsRead,
+    RolloutFinished,
+    RunStarted,
+    SkillsMeasured,
+    Stored,
+)
 from skillfit.run.journal import ROLLOUTS
-from skillfit.run.records import UnitWorth
+from skillfit.run.records import MeasuredScore, UnitWorth
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill
@@ -53,7 +69,7 @@ from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.ablation_plan import PLAN_VERSION, PLANS, AblationPlan, PlannedRollout
 from skillfit.training.assemble import Listener, open_engine
-from skillfit.training.inputs import Inputs, refuse_run_inside_skill
+from skillfit.training.inputs import Inputs, item_records, refuse_run_inside_skill
 from skillfit.training.plan import (
     MOST_AT_ONCE,
     MOST_TRAINING_ROLLOUTS,
@@ -74,6 +90,8 @@ class Measured:
     skill: Skill
     items: tuple[Item, ...]
     outcomes: tuple[Outcome, ...]  # all items of the first repeat, then of the next
+    recorded: int = 0  # outcomes that an earlier call measured
+    recorded_at: float | None = None  # when the oldest of those was measured
 
     @property
     def tally(self) -> Tally:
@@ -93,6 +111,27 @@ class Measured:
         return interval(list(weighted_values(self.means, weights_of(self.items)).values()))
 
     @property
+    def score(self) -> MeasuredScore:
+        """The score as the log of a run keeps it."""
+        tally, bounds = self.tally, self.interval
+        return MeasuredScore(
+            name=self.name,
+            skill_hash=self.skill.hash,
+            hard=tally.hard,
+            soft=tally.soft,
+            low=max(0.0, bounds.low),
+            high=min(1.0, bounds.high),
+            scored=tally.scored,
+            planned=tally.planned,
+        )
+
+    def against(self, other: Measured) -> Interval | None:
+        """The gain over another skill, paired by item; None where no item has both scores."""
+        shared = item_differences(self.means, other.means)
+        weights = weights_of(self.items)
+        return interval(list(weighted_values(shared, weights).values())) if shared else None
+
+    @property
     def by_type(self) -> dict[str, Tally]:
         types = {item.id: item.type or "all" for item in self.items}
         weights = weights_of(self.items)
@@ -110,14 +149,16 @@ async def evaluate_skills(
     split: str = "selection",
     repeats: int = 1,
     series: str = "evaluate",
+    force_new: bool = False,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     spending: Spending | None = None,
 ) -> list[Measured]:
     """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
-    paid for again. A command that evaluates several times hands each call its one `spending`.
+    paid for again; `force_new` moves it aside and measures again. A command that evaluates several
+    times hands each call its one `spending`.
     """
-    refuse_run_inside_skill(inputs.config.env.skill, path)
+    refuse_run_inside_skill(inputs.config.env.skill, path, force_new=force_new)
     if not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"repeats is {repeats!r}, but each item needs at least one rollout.")
     items = items_of_split(inputs.task, split)
@@ -129,20 +170,44 @@ async def evaluate_skills(
         most=_most_rollouts(path, series, MOST_AT_ONCE),
         hint="Use fewer repeats, or measure fewer skills or items at a time.",
     )
-    with RunDirectory.open(path, _evaluation_identity(inputs)) as run:
-        async with open_engine(inputs, run, listeners, control, spending) as engine:
+    replayed = _Replayed()
+    with RunDirectory.open(path, _evaluation_identity(inputs), force_new=force_new) as run:
+        async with open_engine(inputs, run, [replayed, *listeners], control, spending) as engine:
+            first, splits = next(iter(skills.values())), {split: len(items)}
+            run.events.emit(RunStarted.of(run.run_id, inputs.config, first, splits))
+            run.events.emit(ItemsRead(items=item_records(inputs.task)))
             found = await gather(
                 engine.run(
                     requests_for(skill, items, range(repeats)), stage="evaluate", series=series
                 )
                 for skill in skills.values()
             )
-    if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
-        raise Interrupted
-    return [
-        Measured(name, skill, items, tuple(o))
-        for (name, skill), o in zip(skills.items(), found, strict=True)
-    ]
+            if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
+                raise Interrupted
+            measured = [
+                Measured(name, skill, items, tuple(outcomes), *replayed.of(skill))
+                for (name, skill), outcomes in zip(skills.items(), found, strict=True)
+            ]
+            scores = [one.score for one in measured]
+            run.events.emit(SkillsMeasured(split=split, repeats=repeats, scores=scores))
+            return measured
+
+
+class _Replayed:
+    """A listener that notes which rollouts were recorded before, and when."""
+
+    def __init__(self) -> None:
+        self._begun = time.time()
+        self._times: defaultdict[str, list[float]] = defaultdict(list)
+
+    def __call__(self, stored: Stored) -> None:
+        if isinstance(stored.event, RolloutFinished) and stored.at < self._begun:
+            self._times[stored.event.skill_hash].append(stored.at)
+
+    def of(self, skill: Skill) -> tuple[int, float | None]:
+        """How many rollouts under the skill there were, and the time of the oldest."""
+        times = self._times[skill.hash]
+        return len(times), min(times, default=None)
 
 
 def _most_rollouts(path: Path, series: str, most: int) -> int:

@@ -11,20 +11,16 @@ from pathlib import Path
 from skillfit.errors import Exit, InfrastructureError, SkillfitError
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
-from skillfit.plain_text import shorten
 from skillfit.run.budget import BudgetReached
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
 from skillfit.run.records import (
     CheckResult,
-    ItemRecord,
     RolloutPlan,
     RunFinishReason,
     RunSummary,
 )
-from skillfit.tasks.item import Item
-from skillfit.tasks.task import Task
 from skillfit.training.assemble import Assembled, Listener, assemble
 from skillfit.training.finish import (
     EXIT_OF,
@@ -34,13 +30,16 @@ from skillfit.training.finish import (
     reserve_ship_test,
     unfinished,
 )
-from skillfit.training.inputs import Inputs, refuse_run_inside_skill, with_checked_plan
+from skillfit.training.inputs import (
+    Inputs,
+    item_records,
+    refuse_run_inside_skill,
+    with_checked_plan,
+)
 from skillfit.training.loop import train
 from skillfit.training.preflight import PreflightReport, budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
 from skillfit.training.user_parts import PartFailed
-
-_SHOWN = 400  # characters of an item's text
 
 
 class PreflightStopped(SkillfitError):
@@ -84,8 +83,7 @@ async def start(
         async with assemble(inputs, directory, listeners, control or Control()) as ready:
             directory.expect_no_fix()
             components = ready.components
-            components.emit(_start_event(components, directory.run_id, inputs.rollout_plan))
-            components.emit(ItemsRead(items=_item_records(components.task)))
+            _begin(ready, directory.run_id, inputs.rollout_plan)
             for message in components.task.warnings:
                 components.emit(Warned(what=f"splits: {message}", message=message))
             try:
@@ -116,6 +114,7 @@ async def check_run(
     with RunDirectory.open(path, inputs.identity(), keep_end=True) as directory:
         async with assemble(inputs, directory, listeners, control) as ready:
             await probe(ready, again=True)
+            _begin(ready, directory.run_id, inputs.rollout_plan)
             return await run_preflight(ready)
 
 
@@ -171,24 +170,15 @@ async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
             f"Not worth training yet: {' '.join(reasons)}",
             hint="Fix this, or override with --force.",
         )
+    await ready.components.engine.persist_failures()  # the next start does not repeat them
     return report.checks
 
 
-def _item_records(task: Task) -> list[ItemRecord]:
-    splits = {"train": task.train, "selection": task.selection, "test": task.test}
-    return [_item_record(item.loaded(), split) for split, items in splits.items() for item in items]
-
-
-def _item_record(item: Item, split: str) -> ItemRecord:
-    expected = "\n".join(item.answers) or item.reference
-    return ItemRecord(
-        item.id,
-        split,
-        item.type,
-        shorten(item.input, _SHOWN),
-        shorten(expected, _SHOWN),
-        item.weight,
-    )
+def _begin(ready: Assembled, run_id: str, bought: RolloutPlan | None) -> None:
+    """Record what the run begins with."""
+    components = ready.components
+    components.emit(_start_event(components, run_id, bought))
+    components.emit(ItemsRead(items=item_records(components.task)))
 
 
 def _start_event(run: Components, run_id: str, bought: RolloutPlan | None) -> RunStarted:
