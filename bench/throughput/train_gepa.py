@@ -1,12 +1,12 @@
-"""A whole run of gepa 0.1.4 in the training world: its default adapter and engine."""
+"""A whole run of gepa 0.1.4 on the items in a folder: its default adapter and engine."""
 
+import json
 import os
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from bench.throughput.training_world import SKILL, gold, notes, question
 from bench.throughput.world import settings, trained
 
 url, seed, concurrency, folder = settings()
@@ -30,15 +30,16 @@ class Quiet:
 
 
 def items(split):
+    rows = json.loads((folder / "items" / split / "items.json").read_text())
     return [
-        {"input": question(note), "additional_context": {}, "answer": gold(note)}
-        for note in notes(split)
+        {"input": row["question"], "additional_context": {}, "answer": row["answers"][0]}
+        for row in rows
     ]
 
 
 begun, cpu = time.perf_counter(), time.process_time()
 result = gepa.optimize(
-    seed_candidate={"system_prompt": SKILL},
+    seed_candidate={"system_prompt": (folder / "skill.md").read_text()},
     trainset=items("train"),
     valset=items("val")[:selection],
     adapter=DefaultAdapter("openai/agent", max_litellm_workers=concurrency),

@@ -8,15 +8,10 @@ import time
 os.environ["OPENAI_API_KEY"] = "none"
 
 import skillfit
-from bench.throughput.training_world import SIZES, SKILL, rows
 from bench.throughput.world import settings, trained
 
 
 def train(url, seed, concurrency, folder, more):
-    for split in SIZES:
-        (folder / "items" / split).mkdir(parents=True)
-        (folder / "items" / split / "items.json").write_text(json.dumps(rows(split)))
-    (folder / "skill.md").write_text(SKILL)
     roles = {role: {"id": f"openai/{role}", "base_url": url} for role in ("agent", "optimizer")}
     config = {
         "model": {**roles, "concurrency": concurrency},

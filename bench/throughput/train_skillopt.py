@@ -1,4 +1,4 @@
-"""A whole run of skillopt 0.2.0 in the training world: its trainer with its own defaults, on its
+"""A whole run of skillopt 0.2.0 on the items in a folder: its trainer with its own defaults, on its
 SearchQA environment. The wheel has no prompt files; `bench.parity.reference.ready` puts stand-ins
 in their place.
 """
@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from bench.throughput.training_world import SIZES, SKILL, rows
 from bench.throughput.world import settings, trained
 
 url, seed, concurrency, folder = settings()
@@ -25,14 +24,14 @@ os.environ |= {
 from skillopt.engine.trainer import ReflACTTrainer  # noqa: E402
 from skillopt.envs.searchqa.adapter import SearchQAAdapter  # noqa: E402
 
-for split in SIZES:
-    (folder / "items" / split).mkdir(parents=True)
-    (folder / "items" / split / "items.json").write_text(json.dumps(rows(split)))
-(folder / "items" / "test").mkdir()
-(folder / "items" / "test" / "items.json").write_text(json.dumps(rows("val")[:1]))
-(folder / "skill.md").write_text(SKILL)
+items = folder / "items"
+unused = json.loads((items / "val" / "items.json").read_text())[:1]
+(items / "test").mkdir()
+(items / "test" / "items.json").write_text(json.dumps(unused))
+SKILL = (folder / "skill.md").read_text()
 # Each step rolls out a batch and the selection items.
-steps_per_epoch = math.ceil(SIZES["train"] / batch)
+training_items = len(json.loads((items / "train" / "items.json").read_text()))
+steps_per_epoch = math.ceil(training_items / batch)
 per_epoch = steps_per_epoch * (batch + selection)
 epochs = math.ceil((rollouts - selection) / per_epoch)
 out = folder / "out"
@@ -63,7 +62,7 @@ config = {
     "out_root": str(out),
     "skill_init": str(folder / "skill.md"),
     "split_mode": "split_dir",
-    "split_dir": str(folder / "items"),
+    "split_dir": str(items),
     "optimizer_model": "optimizer",
     "target_model": "agent",
     "optimizer_backend": "openai_chat",

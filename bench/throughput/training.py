@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.throughput import training_world
 from bench.throughput.training_world import SKILL, true_score
 from skillfit.training.plan import planned_lag
 
@@ -136,6 +137,7 @@ class Bench:
             command = [self.peers[name], str(HERE / f"train_{name}.py")]
         print(f"{name} {seed} {more}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
+            training_world.write(Path(folder))
             line = [*command, url, str(seed), str(CONCURRENCY), folder, *map(str, more)]
             try:
                 done = subprocess.run(

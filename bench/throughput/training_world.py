@@ -57,6 +57,16 @@ def rows(split):
     ]
 
 
+def write(folder):
+    """The initial skill and the items, where the contestants read them: skill.md and
+    items/SPLIT/items.json.
+    """
+    (folder / "skill.md").write_text(SKILL)
+    for split in SIZES:
+        (folder / "items" / split).mkdir(parents=True)
+        (folder / "items" / split / "items.json").write_text(json.dumps(rows(split)))
+
+
 # The truth
 
 
