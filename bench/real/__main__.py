@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from bench.real import skillfit_run
+from bench.real import peers, skillfit_run
 from bench.real.optimizer import QUALITIES
 from bench.real.play import players
 from bench.real.report import aa_table, markdown
@@ -22,7 +22,7 @@ from bench.real.world import WORLDS, world_named
 
 BUDGETS = (60, 100, 150, 300, 600, 1200)
 AA_BUDGETS = (100, 150, 300)
-SYSTEMS = ("skillfit",)
+SYSTEMS = ("skillfit", *peers.PEERS)
 SEEDS, AA_SEEDS = 16, 200
 REPORTED, TUNED = 101, 1  # the first seed
 
@@ -45,17 +45,35 @@ def main() -> None:
 
 def make(jobs: list[Job], settings: dict[str, Any], processes: int) -> list[Run]:
     """All runs, in the order of their jobs."""
+    for peer in {job.system for job in jobs}.intersection(peers.PEERS):
+        peers.ready(peer)
+    found: dict[Job, Run] = {}
     with ProcessPoolExecutor(processes) as pool:
-        waiting = [pool.submit(play, job, settings) for job in jobs]
-        for done, _ in enumerate(as_completed(waiting), 1):
-            print(f"\r{done} of {len(jobs)} runs", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
-        return [run.result() for run in waiting]
+        for made in as_completed(pool.submit(play, shared, settings) for shared in _shared(jobs)):
+            found |= {run.job: run for run in made.result()}
+            print(f"\r{len(found)} of {len(jobs)} runs", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return [found[job] for job in jobs]
 
 
-def play(job: Job, settings: dict[str, Any]) -> Run:
-    world = world_named(job.world, job.seed)
-    return skillfit_run.train(job, players(world, job.optimizer, job.seed), settings)
+def _shared(jobs: list[Job]) -> list[list[Job]]:
+    """The jobs in groups that one run answers."""
+    groups: list[list[Job]] = []
+    for job in jobs:
+        group = next((group for group in groups if peers.share_a_run(group[0], job)), None)
+        if group is not None and job.system in peers.PEERS:
+            group.append(job)
+        else:
+            groups.append([job])
+    return groups
+
+
+def play(jobs: list[Job], settings: dict[str, Any]) -> list[Run]:
+    job = jobs[0]
+    models = players(world_named(job.world, job.seed), job.optimizer, job.seed)
+    if job.system in peers.PEERS:
+        return peers.train(jobs, models)
+    return [skillfit_run.train(job, models, settings)]
 
 
 def _settings(assignments: Iterable[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bench.real.world import World, draw
 from bench.throughput.training_world import GEPA_PROMPT, merged
@@ -22,8 +23,8 @@ AT_ONCE = 3  # lines that an analyst proposes, whatever the number of cases
 PER_KIND = 2  # lines per failing kind, where all cases are shown at once
 SMALLEST_GAIN = 0.03  # a right line adds this much to the kind of item it is proposed for
 _SHOWN = 3  # an analyst's line is for one of the kinds that failed most
-_FAILED = re.compile(r"Result: failed|is incorrect|\bfailed\b")
-_SUCCEEDED = re.compile(r"Result: succeeded|is correct|\bsucceeded\b")
+_FAILED = re.compile(r"Result: failed|response is incorrect")
+_SUCCEEDED = re.compile(r"Result: succeeded|response is correct")
 _RANKED = re.compile(r"^\[(\d+)\] ", re.MULTILINE)
 
 
@@ -56,17 +57,19 @@ class SimulatedOptimizer:
         if '"failures"' in prompt and '"purpose"' in prompt:
             return self._of_all_failures(prompt)
         if stage.startswith(("reflect", "analyst")):
-            return self._patch(prompt)
+            return self._patch("" if "success" in stage else prompt)
         if stage.startswith("merge"):
             return json.dumps({"reasoning": "simulated", "edits": merged(prompt)})
         if stage.startswith("rank"):
             numbers = sorted(set(map(int, _RANKED.findall(prompt))))
             random.Random(f"{self.seed}/{prompt}").shuffle(numbers)
             return json.dumps({"reasoning": "simulated", "selected_indices": numbers})
-        return json.dumps({"reasoning": "simulated", f"{stage}_content": "Take each item in turn."})
+        return json.dumps({"reasoning": "simulated", f"{stage}_content": "Take care."})
 
     def _patch(self, prompt: str) -> str:
-        """An analyst's reply, in the form of skillfit and of SkillOpt."""
+        """An analyst's reply, in the form of skillfit and of SkillOpt. Successes alone suggest
+        nothing.
+        """
         edits = [_append(line) for line in self._lines_of_analyst(prompt, prompt)]
         patch = {"reasoning": "simulated", "edits": edits}
         notes: dict[str, list[str]] = {"failure_summary": [], "success_patterns": []}
@@ -106,8 +109,10 @@ class SimulatedOptimizer:
         SkillOpt's analysts of failures are shown failures only, without a word that says so.
         """
         asked = self.world.asked_in(text)
-        ends = [position for _, position in asked[1:]] + [len(text)]
-        cases = [(item, text[start:end]) for (item, start), end in zip(asked, ends, strict=True)]
+        bounds = pairwise([*(position for _, position in asked), len(text)])
+        cases = [
+            (item, text[start:end]) for (item, _), (start, end) in zip(asked, bounds, strict=True)
+        ]
         failed = [item for item, case in cases if _FAILED.search(case)]
         if not failed and not any(_SUCCEEDED.search(case) for _, case in cases):
             failed = [item for item, _ in cases]

@@ -18,7 +18,8 @@ class Players:
     world: World
     optimizer: SimulatedOptimizer
     seed: int
-    calls: Counter[str] = field(default_factory=Counter)  # by role
+    rollouts: int = 0
+    proposed_after: list[int] = field(default_factory=list)  # rollouts, for each optimizer call
     _asked: Counter[tuple[frozenset[int], int]] = field(default_factory=Counter)
 
     def answer(self, system: str, user: str, attempt: str = "") -> str:
@@ -28,7 +29,7 @@ class Players:
         asked = self.world.asked_in(user)
         if not asked:  # skillfit's probe
             return "ok"
-        self.calls["agent"] += 1
+        self.rollouts += 1
         lines, item = self.world.lines_in(system), asked[-1][0]
         self._asked[lines, item] += 1
         name = attempt or self._asked[lines, item]
@@ -37,7 +38,7 @@ class Players:
 
     def propose(self, stage: str, prompt: str) -> str:
         """The optimizer's reply."""
-        self.calls["optimizer"] += 1
+        self.proposed_after.append(self.rollouts)
         return self.optimizer.reply(stage, prompt)
 
 

@@ -54,8 +54,8 @@ def _details(runs: Sequence[Run]) -> str:
             system,
             str(budget),
             str(len(found)),
-            f"{_share(found, 'improved'):.0%}",
-            f"{_share(found, 'refused'):.0%}",
+            _share(found, "improved"),
+            _share(found, "refused"),
             f"{statistics.mean(run.rollouts for run in found):.0f}",
             f"{statistics.mean(run.optimizer_calls for run in found):.0f}",
             f"{statistics.mean(run.seconds for run in found):.1f}",
@@ -65,8 +65,10 @@ def _details(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def _share(runs: Sequence[Run], verdict: str) -> float:
-    return sum(run.verdict == verdict for run in runs) / len(runs)
+def _share(runs: Sequence[Run], verdict: str) -> str:
+    if not runs[0].verdict:
+        return "–"
+    return f"{sum(run.verdict == verdict for run in runs) / len(runs):.0%}"
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench.real.world import World
+from bench.real.play import Players
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Run:
     job: Job
     start: float  # true score of the initial skill
     score: float  # true score of the skill handed back
-    verdict: str
+    verdict: str  # empty: the system gives none
     rollouts: int
     optimizer_calls: int
     seconds: float  # of CPU, without the models of peers' runs
@@ -37,24 +38,22 @@ class Run:
     def of(
         cls,
         job: Job,
-        world: World,
+        players: Players,
         skill: str,
         verdict: str,
-        calls: Mapping[str, int],
         seconds: float,
         problem: str = "",
     ) -> Run:
-        kept: dict[str, int] = {}
-        for at in world.lines_in(skill):
-            kept[world.lines[at].role] = kept.get(world.lines[at].role, 0) + 1
+        """What a run was worth that handed back `skill`."""
+        world = players.world
         return cls(
             job,
             world.true(world.start),
             world.true(skill),
             verdict,
-            calls["agent"],
-            calls["optimizer"],
+            min(players.rollouts, job.budget) if not verdict else players.rollouts,
+            sum(count <= job.budget for count in players.proposed_after),
             seconds,
-            kept,
+            Counter(world.lines[line].role for line in world.lines_in(skill)),
             problem,
         )

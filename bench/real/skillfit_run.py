@@ -16,7 +16,7 @@ import skillfit
 from bench.real.play import Players
 from bench.real.run import Job, Run
 from bench.real.world import Split, World
-from skillfit.errors import SkillfitError
+from skillfit.errors import InputError
 
 SPLITS: tuple[Split, ...] = ("train", "selection", "test")
 _SCRIPT = Path(__file__).with_name("scripted.py")
@@ -41,13 +41,13 @@ def train(job: Job, players: Players, settings: Mapping[str, Any]) -> Run:
                 force=True,
                 progress=False,
             )
-        except SkillfitError as error:
+        except InputError as error:
             skill, verdict, problem = players.world.start, "refused", str(error)
         else:
             skill = (folder / "run" / "best_skill.md").read_text(encoding="utf-8")
             verdict, problem = run.finish_reason, ""
         seconds = time.process_time() - begun
-    return Run.of(job, players.world, skill, verdict, players.calls, seconds, problem)
+    return Run.of(job, players, skill, verdict, seconds, problem)
 
 
 @contextmanager

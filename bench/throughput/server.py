@@ -76,7 +76,7 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             b'content-length: 900\r\n\r\n{"id": '
         )
         return False
-    _send(writer, "200 OK", _completion(text))
+    _send(writer, "200 OK", completion(text))
     return True
 
 
@@ -100,7 +100,7 @@ async def _train(writer: asyncio.StreamWriter, run: str, mode: str, body: dict, 
     if seconds:
         await asyncio.sleep(seconds)
     used[run].append((agent, begun, seconds))
-    _send(writer, "200 OK", _completion(text))
+    _send(writer, "200 OK", completion(text))
 
 
 def _practice(body: dict, stage: str) -> str:
@@ -118,7 +118,7 @@ def _send(writer: asyncio.StreamWriter, status: str, value: object) -> None:
     writer.write(f"{head}\r\n\r\n".encode() + body)
 
 
-def _completion(text: str) -> dict[str, object]:
+def completion(text: str) -> dict[str, object]:
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
