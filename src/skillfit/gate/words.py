@@ -28,6 +28,9 @@ _MARKUP_IN_WORD = re.compile(r"(?<=[^\W\d_])[*`~]+(?=[^\W\d_])")
 _SEPARATED_NUMBER = re.compile(
     r"(?<![\d.,])\d{1,3}(?:([.,'’_\u00a0\u202f])\d{3})(?:\1\d{3})*(?!\d)"
 )
+# Most texts have neither, and these are found faster.
+_SEPARATED_DIGITS = re.compile(r"\d[.,'’_\u00a0\u202f]\d{3}")
+_SINGLE_LETTERS = re.compile(r" \w \w ")
 _SPACED_LETTERS = re.compile(r"(?<!\w)(?:[^\W_] ){3,}[^\W_](?!\w)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{8,}")
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2}){4,}")
@@ -39,14 +42,18 @@ def plain(text: str) -> str:
     """
     if "&" in text:
         text = html.unescape(text)
-    text = _SEPARATED_NUMBER.sub(lambda number: re.sub(r"\D", "", number[0]), text)
+    if _SEPARATED_DIGITS.search(text):
+        text = _SEPARATED_NUMBER.sub(lambda number: re.sub(r"\D", "", number[0]), text)
     if not text.isascii():
         text = _INVISIBLE.sub("", unicodedata.normalize("NFKD", text))
         text = unicodedata.normalize("NFC", text)
     if "<" in text:
         text = _INLINE_TAG.sub("", text)
-    text = _MARKUP_IN_WORD.sub("", text)
-    return _SPACED_LETTERS.sub(lambda letters: letters[0].replace(" ", ""), text)
+    if any(mark in text for mark in "*`~"):
+        text = _MARKUP_IN_WORD.sub("", text)
+    if _SINGLE_LETTERS.search(text):
+        text = _SPACED_LETTERS.sub(lambda letters: letters[0].replace(" ", ""), text)
+    return text
 
 
 def spelled(text: str) -> Words:
