@@ -34,18 +34,12 @@ COUNTRIES = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package of the page, with more rows for the other splits, built and installed by pip."""
+    """The package of the page, as the page prints it, built and installed by pip."""
     pytest.importorskip("hatchling")
     source = tmp_path_factory.mktemp("source")
     for name, text in _FILE.findall(PAGE):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text, encoding="utf-8")
-    (source / "capitals" / "__init__.py").touch()
-    for split, rows in (("val", COUNTRIES[:6]), ("test", COUNTRIES[6:])):
-        (source / "capitals" / "sample" / split).mkdir()
-        (source / "capitals" / "sample" / split / "items.json").write_text(
-            json.dumps([{"code": c, "country": n, "capital": s} for c, n, s in rows])
-        )
     site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--no-index", "--no-build-isolation", "--target", str(site), str(source)]
