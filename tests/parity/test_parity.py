@@ -4,11 +4,13 @@ runs both side by side.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import bench.parity.__main__ as parity
 import pytest
 from bench.parity import ours, world
 from bench.parity.__main__ import main, recorded
@@ -135,6 +137,31 @@ def test_more_seeds_than_recorded_need_skillopt_installed(
         main(["--seeds", "1000"])
 
     assert "--live" in capsys.readouterr().err
+
+
+def test_a_partial_run_leaves_the_committed_results_as_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(parity, "probes", list)
+    monkeypatch.setattr(parity, "RESULTS", tmp_path / "results.md")
+    parity.RESULTS.write_text("committed")
+
+    assert main(["--seeds", "1"]) == 0
+
+    assert parity.RESULTS.read_text() == "committed"
+    assert "results.md is left as it is" in capsys.readouterr().out
+
+
+def test_recording_a_run_keeps_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = {mode: recorded(mode) for mode in MODES}
+    first, *_ = before["patch"]
+    shutil.copytree(parity.RECORDED, tmp_path / "recorded")
+    monkeypatch.setattr(parity, "RECORDED", tmp_path / "recorded")
+
+    parity.record({first: replace(before["patch"][first], best="# New\n")})
+
+    assert recorded("patch")[first].best == "# New\n"
+    assert {mode: list(recorded(mode)) for mode in MODES} == {m: list(before[m]) for m in MODES}
 
 
 @given(
