@@ -197,6 +197,31 @@ async def test_overrides_with_programs_endpoints_or_outside_paths_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+async def test_what_yaml_makes_of_an_override_is_checked(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    config = project(inside, "practice/optimizer")
+    (inside / "mine.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    (tmp_path / "secret").mkdir()
+    overrides = (
+        ['env.tasks="command: touch ran < tasks.jsonl"', "env.grader=null"],
+        ['env.grader="mine.p\\x79:grade"'],
+        ['train.sampler="mine.p\\x79:Sampler"'],
+        ['evaluation.gate="mine.p\\x79:Gate"'],
+        ['optimizer.proposer="mine.p\\x79:Proposer"'],
+        ['evaluation.ship_grader="mine.p\\x79:grade"'],
+        ['env.skill="..\\x2fsecret"'],
+        ["env.agent=tools", "env.corpus=../secret"],
+        ['model.agent="cli/claude"'],
+    )
+    async with client(inside) as agent:
+        for given in overrides:
+            run = {"run": str(inside / "run"), "confirm": True}
+            assert await refused(agent, "estimate", config=str(config), overrides=given)
+            assert await refused(agent, "check", config=str(config), overrides=given, **run)
+    assert not (inside / "ran").exists() and not (inside / "run").exists()
+
+
 async def test_ordinary_overrides_are_allowed(tmp_path: Path) -> None:
     config = project(tmp_path, "practice/optimizer")
     overrides = ["train.num_epochs=2", "env.skill=triage", "model.optimizer=practice/optimizer"]

@@ -1,11 +1,16 @@
 """What a request may reach: files inside the folders, and no programs."""
 
+import json
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from skillfit.config import describe_keys
+from skillfit.config.reading import parse_override, text_keys
 from skillfit.errors import InputError
-from skillfit.studio.commands import Folders, OutsideFolders, check_overrides, check_run_name
+from skillfit.studio.commands import Folders, OutsideFolders, check_run_name, checked_overrides
 from skillfit.tasks.rows import SUFFIXES
 from tests.report.recorded_runs import screening_run
 
@@ -49,12 +54,99 @@ def test_overrides_with_programs_endpoints_or_outside_paths_are_refused(
     tmp_path: Path, override: str
 ) -> None:
     with pytest.raises(InputError):
-        check_overrides(Folders.of(tmp_path), [override])
+        checked_overrides(Folders.of(tmp_path), [override])
+
+
+# One text written in ways that YAML reads as that text.
+QUOTINGS: dict[str, Callable[[str], str]] = {
+    "plain": lambda text: text,
+    "spaces": lambda text: f"   {text}   ",
+    "double": json.dumps,
+    "escaped": lambda text: '"' + "".join(f"\\x{ord(char):02x}" for char in text) + '"',
+    "single": lambda text: f"'{text}'",
+    "tag": lambda text: f"!!str '{text}'",
+    "anchor": lambda text: f"&x '{text}'",
+    "folded": lambda text: f">-\n  {text}",
+    "comment": lambda text: f"'{text}' # harmless",
+    "document": lambda text: f"--- '{text}'",
+}
+TEXT_KEYS = [key.key for key in describe_keys() if "str" in key.type or "mapping" in key.type]
+CODE = ("command: touch X", "evil.py:grade", "./sub/evil.py:Make", "os.path:join")
+OUTSIDE = ("../outside", "/etc/passwd", "~nobody-of-this-name", "link/x")
+
+
+@pytest.mark.parametrize("quoting", QUOTINGS)
+def test_no_setting_takes_programs_or_outside_paths_however_they_are_quoted(
+    tmp_path: Path, quoting: str
+) -> None:
+    """New settings are tried too: the keys are those of the schema."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to("/etc")
+    folders = Folders.of(inside)
+    for key, text in product(TEXT_KEYS, (*CODE, *OUTSIDE)):
+        if key == "env.prompt" and text in OUTSIDE:
+            continue  # it is no path
+        section, _, name = key.rpartition(".")
+        quoted = QUOTINGS[quoting](text)
+        words = [f"{key}={quoted}", f"{key}.some={quoted}"]
+        if quoting in ("double", "escaped", "single", "tag", "anchor"):  # fit into brackets
+            if key not in text_keys():
+                words += [f"{key}={{some: {quoted}}}", f"{key}=[{quoted}]"]
+            words += [f"{section}={{{name}: {quoted}}}"] if section else []
+            words += [f"{section}={{<<: {{{name}: {quoted}}}}}"] if section else []
+        for word in words:
+            with pytest.raises(InputError):
+                checked_overrides(folders, [word])
+                pytest.fail(word)
+
+
+@pytest.mark.parametrize("quoting", QUOTINGS)
+def test_the_command_reads_the_values_that_were_checked(tmp_path: Path, quoting: str) -> None:
+    quoted = QUOTINGS[quoting]
+    words = [
+        f"env.skill={quoted('triage')}",
+        f"env.prompt={quoted('Use this: {skill}')}",
+        f"train.sampler={quoted('1e5')}",
+        'env.prompt="a\\u2028b\\tc\\x7f \\U0001F600 "',
+        "train.seed=0x10",
+        "budget.usd=.5",
+        "env.fields={input: 'a: b', answers: \"c\\x41\"}",
+        "evaluation.must_pass=[1, '1', true]",
+        "env.grader=null",
+        "env.skill=",
+    ]
+    checked = checked_overrides(Folders.of(tmp_path), words)
+    assert [parse_override(word) for word in checked] == [parse_override(word) for word in words]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "env.skill_init=SKILL.md",  # words of SkillOpt
+        "env={split_dir: data}",
+        "model.target_backend=claude_code",
+        "out_root=runs",
+        "env.sandbox='off'",
+        "env.tasks=searchqa:/etc/passwd",
+        "env.tasks=searchqa?path=%2Fetc%2Fpasswd",
+        "env.tasks=inspect?task=evil",
+        "env.corpus=/etc",
+        "model.agent=local/../x.gguf",
+        "env.skill=\ud800",
+        "env.grader=[unclosed",
+    ],
+)
+def test_values_that_have_other_meanings_elsewhere_are_refused(
+    tmp_path: Path, override: str
+) -> None:
+    with pytest.raises(InputError):
+        checked_overrides(Folders.of(tmp_path), [override])
 
 
 def test_ordinary_overrides_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "triage").mkdir()
-    check_overrides(
+    checked_overrides(
         Folders.of(tmp_path),
         [
             "train.num_epochs=2",

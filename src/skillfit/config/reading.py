@@ -8,13 +8,15 @@ and what is allowed there.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from skillfit.extensions import find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import LOCAL, SCRIPTED, names_cli_program
+from skillfit.plain_text import shorten
 from skillfit.settings import setting_problems
 
 # Keys of earlier versions that no longer do anything.
@@ -60,6 +63,9 @@ _SECRET_IN_ADDRESS = re.compile(
     r"^[a-z]+://([^/@\s]+@|\S*[?&][^=&#\s]*(key|token|secret|password|signature)=)", re.IGNORECASE
 )
 
+# What JSON may contain as it is, and YAML not or with another meaning.
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
 
 class ConfigWarning(UserWarning):
     """A setting was read that has no meaning here."""
@@ -83,8 +89,7 @@ def load_config(
     to Python's `warnings`.
     """
     settings = read_source(source)
-    text_keys = {key.key for key in describe_keys() if key.type in ("str", "str | null")}
-    above = read_overrides(overrides, text_keys)
+    above = read_overrides(overrides, text_keys())
     if is_skillopt(settings.data):
         settings = translate(settings, above, warn or _python_warning)
     else:
@@ -104,6 +109,37 @@ def load_config(
         return Config.model_validate(filled.data)
     except ValidationError as error:
         raise InputError("\n".join(_error_sentences(error, settings))) from error
+
+
+@cache
+def text_keys() -> frozenset[str]:
+    """The settings that hold only text."""
+    return frozenset(key.key for key in describe_keys() if key.type in ("str", "str | null"))
+
+
+def parse_override(word: str) -> tuple[str, Any]:
+    """Key and value of a `key.sub=value` text, as `load_config` reads it."""
+    settings = read_overrides([word], text_keys())
+    key = next(iter(settings.places))
+    value: Any = settings.data
+    for part in key.split("."):
+        value = value[part]
+    return key, value
+
+
+def write_override(key: str, value: Any) -> str:
+    """The `key.sub=value` text that `load_config` reads as exactly this value."""
+    as_json = _NOT_IN_YAML.sub(_escaped, json.dumps(value, ensure_ascii=False))
+    for text in (value, as_json):
+        word = f"{key}={text}"
+        with suppress(InputError):  # compared as texts, because 1, 1.0 and true are equal
+            if isinstance(text, str) and repr(parse_override(word)) == repr((key, value)):
+                return word
+    raise InputError(f"{key} has a value that cannot be written: {shorten(repr(value), 80)}.")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _python_warning(message: str) -> None:

@@ -44,7 +44,7 @@ from skillfit.run.steering import answer_prompt, find_prompt, steer_run, waiting
 from skillfit.run.store import CONFIG_FILE, JOURNAL, in_use
 from skillfit.run.view import RunState
 from skillfit.skill import Edit
-from skillfit.studio.commands import Folders, Starter, as_typed, check_overrides, run_command
+from skillfit.studio.commands import Folders, Starter, as_typed, checked_overrides, run_command
 
 _INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
 better. Usual order: estimate, check, start, follow until the state is no longer `running`, show,
@@ -423,8 +423,7 @@ class Tools:
         path = self.folders.resolve(config)
         if not path.is_file():
             raise InputError(f"There is no config {config!r}.")
-        check_overrides(self.folders, overrides or ())
-        return [str(path), *(overrides or ())]
+        return [str(path), *checked_overrides(self.folders, overrides or ())]
 
     async def _command(self, arguments: list[str]) -> JsonObject:
         """What the command printed as JSON."""

@@ -3,7 +3,9 @@ run the `skillfit` command in a separate process, as a person would do it in a t
 that was started continues when the studio or the agent's session ends.
 
 A person who writes a config file may let it run programs: a task command, a grader in Python, a
-coding agent. A request of a browser or of an agent may not add such a thing.
+coding agent. A request of a browser or of an agent may not add such a thing, nor name a file
+outside the folders. Settings are checked as the values that the command will read, and by default
+refused: every text may be a path, and keys that are not in the schema are not passed on.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
-import yaml
-
+from skillfit.config.reading import parse_override, write_override
+from skillfit.config.schema import describe_keys
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject, printed_json
@@ -154,14 +158,16 @@ _MOST_LISTED = 200  # files listed of one kind
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 # A value that names code or a program: file.py:name, package.module:name, command: …, inspect: ….
-_CODE_VALUE = re.compile(r"(?s)^\s*(command\s*:|inspect\s*:|.*\.py(:|$)|[\w.]+:[A-Za-z_]\w*$)")
+_CODE_VALUE = re.compile(
+    r"(?s)^\s*(command\s*:|inspect\s*([:?]|$)|.*\.py(:|\s*$)|[\w.]+:[A-Za-z_]\w*\s*$)"
+)
 _CODE_KEYS = re.compile(
     r"^(executor|env\.folder|model\.\w+\.(options|base_url|key_env)(\..*)?)$"
     r"|(^|\.)(_base_|command|program|script|function|module|shell)(\.|$)"
 )
 _OWN_AGENTS = ("chat", "tools")
 _FILE_MODELS = ("local/", "scripted/")  # the rest of the id is the path of a file
-PATH_KEYS = ("env.skill", "env.tasks")
+_PROSE = ("env.prompt",)  # a text that may begin with a slash and is no path
 
 
 class OutsideFolders(InputError):
@@ -190,13 +196,14 @@ class Folders:
     def resolve(self, path: str | Path) -> Path:
         """The real path, with links followed, if it lies inside a folder; else an error."""
         given = os.fspath(path)
-        if "\x00" in given:
-            raise OutsideFolders("A path may not contain NUL.")
-        real = Path(os.path.realpath(self.roots[0] / Path(given).expanduser()))
+        try:
+            real = Path(os.path.realpath(self.roots[0] / Path(given).expanduser()))
+        except (ValueError, RuntimeError) as error:  # NUL, no Unicode; ~ of an unknown user
+            raise OutsideFolders(f"{shorten(repr(given), 200)} is no path: {error}.") from error
         if not any(real == root or real.is_relative_to(root) for root in self.roots):
             named = ", ".join(str(root) for root in self.roots)
             raise OutsideFolders(
-                f"{given!r} is outside of the allowed folders ({named}).",
+                f"{shorten(repr(given), 200)} is outside of the allowed folders ({named}).",
                 hint="Give a path inside one of them, or start with another folder.",
             )
         return real
@@ -268,41 +275,66 @@ def check_run_name(name: str) -> str:
 
 def check_settings(folders: Folders, settings: Mapping[str, JsonValue]) -> None:
     """Refuse settings (dotted keys) that a request may not make: programs, code, endpoints, paths
-    outside the folders.
+    outside the folders, and words of SkillOpt, which mean settings under other names.
     """
     for key, value in _flat(settings):
         text = value if isinstance(value, str) else ""
+        if not _is_setting(key):
+            raise InputError(f"There is no setting {shorten(key, 80)!r}.")
         if _CODE_KEYS.search(key):
             raise _refused(key, "may only be set in a config file")
         if _CODE_VALUE.match(text):
             raise _refused(key, f"names a program or code ({shorten(text, 60)!r})")
         if key == "env.agent" and text not in _OWN_AGENTS:
             raise _refused(key, f"may be {' or '.join(_OWN_AGENTS)}; other agents are programs")
+        if key == "env.sandbox" and text == "off":
+            raise _refused(key, "would let programs leave the folders")
         if key.startswith("model.") and names_cli_program(text):
             raise _refused(key, "starts a coding agent")
-        if key.startswith("model.") and text.startswith(_FILE_MODELS):
-            folders.resolve(text.partition("/")[2])
-        if key in PATH_KEYS and text:
-            looks_like_path = "/" in text or "\\" in text or text.startswith("~")
-            if looks_like_path or (folders.roots[0] / text).exists():
-                folders.resolve(text)
+        for path in _possible_paths(key, text):
+            folders.resolve(path)
 
 
-def check_overrides(folders: Folders, overrides: Sequence[str]) -> None:
-    """The same for `key.sub=value` words of a command line."""
-    settings: dict[str, JsonValue] = {}
+def checked_overrides(folders: Folders, overrides: Sequence[str]) -> list[str]:
+    """The same for `key.sub=value` words of a command line. Returns words that the command reads as
+    the values that were checked.
+    """
+    checked: list[str] = []
     for word in overrides:
-        key, sign, text = word.partition("=")
-        if not sign or key.startswith("-"):
+        if word.startswith("-"):
             raise InputError(
                 f"{shorten(word, 80)!r} is not an override.", hint="Write key.sub=value."
             )
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        settings[key.strip()] = value if isinstance(value, dict | list) else text
-    check_settings(folders, settings)
+        key, value = parse_override(word)
+        check_settings(folders, {key: value})
+        checked.append(write_override(key, value))
+    return checked
+
+
+def _is_setting(key: str) -> bool:
+    """Whether the schema has this key, keys below it, or a key around it."""
+    return any(
+        key == known or known.startswith(f"{key}.") or key.startswith(f"{known}.")
+        for known in _known_keys()
+    )
+
+
+@cache
+def _known_keys() -> tuple[str, ...]:
+    return tuple(described.key for described in describe_keys())
+
+
+def _possible_paths(key: str, text: str) -> Iterator[str]:
+    """What the text of a setting may name as a path. A name that is none, such as `exact`, lies in
+    the first folder if it is taken as one.
+    """
+    if not text or key in _PROSE:
+        return
+    yield text
+    if key == "env.tasks":  # name:path?option=path
+        yield from filter(None, re.split(r"[:?=&]", unquote(text)))
+    if key.startswith("model.") and text.startswith(_FILE_MODELS):
+        yield text.partition("/")[2]
 
 
 def _refused(key: str, reason: str) -> InputError:

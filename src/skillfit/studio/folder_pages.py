@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +29,8 @@ from starlette.responses import Response
 
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config, load_config
+from skillfit.config.reading import text_keys, write_override
+from skillfit.config.yaml_source import read_text
 from skillfit.errors import InputError, SkillfitError
 from skillfit.extensions import JsonValue
 from skillfit.plain_text import shorten, visible
@@ -39,7 +42,6 @@ from skillfit.run.store import JOURNAL, in_use
 from skillfit.run.view import RunCard, RunState, ShipGain
 from skillfit.skill import Hunk, diff_hunks
 from skillfit.studio.commands import (
-    PATH_KEYS,
     CommandResult,
     Folders,
     as_typed,
@@ -325,8 +327,7 @@ async def new_page(studio: Studio, request: Request) -> Response:
     if request.method == "GET":
         filled = NewRun(_free_name(studio), request.query_params.get("config", ""))
         return _form_page(studio, request, filled)
-    form = await studio.form(request)
-    texts = {key: str(value) for key, value in form.items()}
+    texts = await studio.form(request)
     do = texts.get("do", "")
     try:
         filled = NewRun.from_form(texts)
@@ -521,7 +522,7 @@ class NewRun:
 
     def overrides(self) -> list[str]:
         """The settings as words of a command line."""
-        return [f"{key}={_value_text(value)}" for key, value in self.settings.items()]
+        return [write_override(key, value) for key, value in self.settings.items()]
 
     def yaml_text(self) -> str:
         """The settings as a config file."""
@@ -561,19 +562,18 @@ def _parse_field(one: FormField, text: str) -> JsonValue:
             number = float(text)
         except ValueError as error:
             raise InputError(f"{one.key}: {shorten(text, 60)!r} is not a number.") from error
+        if not math.isfinite(number):
+            raise InputError(f"{one.key}: {shorten(text, 60)!r} is not a finite number.")
         return int(number) if number.is_integer() else number
     if one.choices and text not in one.choices:
         raise InputError(f"{one.key}: {shorten(text, 60)!r} is none of {', '.join(one.choices)}.")
     if one.kind == "switch":
         return text == "true"
-    if text.startswith(("{", "[")):
+    if text.startswith(("{", "[")) and one.key not in text_keys():
         try:
-            value: JsonValue = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            problem = getattr(error, "problem", None) or "this is no YAML"
-            raise InputError(
-                f"{one.key}: {shorten(text, 60)!r} cannot be read: {problem}."
-            ) from error
+            value: JsonValue = read_text(text)
+        except InputError as error:
+            raise InputError(f"{one.key}: {error.message}") from error
         return value
     return text
 
@@ -592,7 +592,7 @@ def file_values(folders: Folders, config: str) -> dict[str, str]:
             value = value["id"]
         if value not in (None, "", [], {}):
             text = _value_text(value)
-            inside = one.key in PATH_KEYS and folders.holds(text)
+            inside = Path(text).is_absolute() and folders.holds(text)
             values[one.key] = folders.shown(folders.resolve(text)) if inside else text
     return values
 
