@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ description: Sort tickets into queues.
 _SERVE = """
 import sys
 from pathlib import Path
+for name in sys.argv[4:]:
+    sys.modules[name] = None  # importing it fails, as if it were not installed
 from skillfit.studio.web_app import serve_studio
 serve_studio(Path(sys.argv[1]), project=Path(sys.argv[2]), token=sys.argv[3])
 """
@@ -81,10 +83,15 @@ def studio(
 
 
 @contextmanager
-def studio_process(runs: Path) -> Iterator[RunningStudio]:
-    """A studio in a separate process, which must be alive and without errors at the end."""
+def studio_process(
+    runs: Path, project: Path | None = None, *, without: Sequence[str] = ()
+) -> Iterator[RunningStudio]:
+    """A studio in a separate process, which must be alive and without errors at the end. It cannot
+    import the modules `without`.
+    """
+    words = [str(runs), str(project or runs), "Correct-Horse-Battery", *without]
     process = subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(runs), str(runs), "Correct-Horse-Battery"],
+        [sys.executable, "-c", _SERVE, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

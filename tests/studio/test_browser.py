@@ -549,8 +549,47 @@ def test_the_arrow_keys_reach_every_option_of_a_filter(
             expect(page.get_by_label("Sort by")).to_be_focused()
 
 
+def test_many_open_tabs_do_not_block_the_studio(chromium: Browser, site: RunningStudio) -> None:
+    """A browser opens six connections to a site. Each page that is watched holds one."""
+    with window(chromium, site) as opened:
+        tabs = [opened.page.context.new_page() for _ in range(8)]
+        for tab in tabs:
+            tab.goto(f"{site.address}/run/live")
+            expect(tab.locator("[data-state]")).to_be_visible()
+            hide(tab, True)
+        opened.open("/run/unproven")
+        expect(opened.page.locator("[data-state]")).to_be_visible()
+        for tab in tabs:
+            tab.close()
+
+
+def test_a_tab_shows_what_changed_while_it_was_hidden(chromium: Browser, tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+    with studio(tmp_path) as running, window(chromium, running) as opened:
+        page = opened.open("/run/run")
+        expect(page.locator("#content")).to_contain_text("baseline")
+        hide(page, True)
+        run.emit(Warned(what="x", message="While it was hidden"))
+        page.wait_for_timeout(seconds(3))
+        expect(page.locator("#content")).not_to_contain_text("While it was hidden")
+        hide(page, False)
+        expect(page.locator("#content")).to_contain_text("While it was hidden")
+        run.close()
+
+
+def hide(page: Page, hidden: bool) -> None:
+    """What a browser does when another tab is chosen. Here all tabs count as visible."""
+    page.evaluate(
+        "(hidden) => {"
+        " Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        hidden,
+    )
+
+
 def test_a_page_shows_that_its_studio_was_stopped(chromium: Browser, tmp_path: Path) -> None:
-    screening_run(tmp_path / "run", steps=2)
+    screening_run(tmp_path / "run", steps=2, finish="")
     context = chromium.new_context()
     page = context.new_page()
     with studio(tmp_path) as running:

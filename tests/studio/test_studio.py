@@ -214,6 +214,71 @@ async def test_changes_need_a_csrf_token_and_the_same_origin(folder: Path) -> No
     ]
 
 
+def test_forms_work_without_packages_that_are_not_declared(tmp_path: Path) -> None:
+    """Starlette reads forms with python-multipart, which a plain install does not have."""
+    screening_run(tmp_path / "runs" / "open", steps=4, finish="")
+    practice_project(tmp_path / "project")
+    missing = ("multipart", "python_multipart")
+    with (
+        studio_process(tmp_path / "runs", tmp_path / "project", without=missing) as running,
+        running.client() as client,
+    ):
+        csrf = {"csrf": csrf_of(client)}
+        words = "- „Geld“ & 100 % = billing\n\n"
+        form = {"do": "reword", "target": "s0001e01", "text": words}
+        assert client.post("/act/open", data=form | csrf).status_code == 200
+        form = {"do": "show", "name": "näme", "set:train.num_epochs": "3", "set:env.skill": ""}
+        page = client.post("/new", data=form | csrf)
+        assert page.status_code == 200 and 'value="näme"' in page.text
+    assert [one.text for one in read_requests(tmp_path / "runs" / "open")] == [words]
+
+
+def test_hostile_forms_are_refused_with_a_reason(tmp_path: Path) -> None:
+    screening_run(tmp_path / "runs" / "open", steps=4, finish="")
+    with browser(tmp_path / "runs", tmp_path) as client:
+        csrf = {"csrf": csrf_of(client)}
+        for key, value in (
+            ("set:env.skill", "a\0b"),
+            ("set:env.tasks", "~nobody-of-this-name/x"),
+            ("set:env.grader", "{a: &x [*x]}"),
+            ("set:env.grader", "[" * 500),
+            ("set:train.num_epochs", "1e999"),
+            ("config", "a\0b"),
+            ("config", "x" * 5_000),
+        ):
+            form = {"name": "new", "do": "estimate", key: value}
+            page = client.post("/new", data=form | csrf)
+            assert page.status_code == 400, (key, page.text)
+            assert 'role="alert"' in page.text
+        for form in (
+            {"do": "veto", "target": "x" * 100_000},
+            {"do": "budget", "target": "usd", "text": "9" * 100_000},
+            {"do": "budget", "target": "x" * 100_000, "text": "9"},
+        ):
+            page = client.post("/act/open", data=form | csrf)
+            assert len(str(page.url)) < 2_000 and 'class="message bad" role="status"' in page.text
+        many = {f"field-{number}": "" for number in range(2_000)}
+        assert client.post("/act/open", data=many | csrf).status_code == 400
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+async def test_an_unexpected_error_is_a_page_in_the_usual_style(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await improved(tmp_path / "run")
+
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("by <nothing>")
+
+    monkeypatch.setattr("skillfit.studio.site.FollowedRun.story", broken)
+    with browser(tmp_path) as client:
+        reply = client.get("/run/run")
+    assert reply.status_code == 500
+    assert "skillfit itself failed (ZeroDivisionError: by &lt;nothing&gt;)" in reply.text
+    assert '<link rel="stylesheet"' in reply.text
+    assert "script-src 'self';" in reply.headers["content-security-policy"]
+
+
 async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) -> None:
     screening_run(folder / "open", steps=4, finish="")
     with browser(folder) as client:
@@ -259,6 +324,31 @@ def test_events_of_a_running_run_reach_the_page_live(tmp_path: Path) -> None:
         assert "veto" in next(part for part in parts if "notices" in part)["notices"]
         run.close()
         assert any("Stopped before the first step" in part.get("head", "") for part in parts)
+
+
+def test_the_stream_of_a_run_ends_with_the_run(tmp_path: Path) -> None:
+    screening_run(tmp_path / "over", steps=2)
+    screening_run(tmp_path / "resumable", steps=2, finish="budget")
+    run = WrittenRun(tmp_path / "live")
+    with browser(tmp_path) as client:
+
+        def events(name: str) -> Iterator[str]:
+            with client.stream("GET", f"/live/{name}") as stream:
+                for line in stream.iter_lines():
+                    if line.startswith("event: "):
+                        yield line.removeprefix("event: ")
+
+        assert list(events("over")) == ["parts", "over"]
+        live = events("live")
+        assert next(live) == "parts"
+        run.finish("no_improvement", INITIAL)
+        run.close()
+        assert list(live)[-1] == "over"
+        with (
+            client.stream("GET", "/live/resumable", timeout=3) as stream,
+            pytest.raises(httpx.ReadTimeout),
+        ):
+            assert "event: over" not in list(stream.iter_lines())
 
 
 def test_new_runs_appear_in_the_list(tmp_path: Path) -> None:
@@ -901,7 +991,7 @@ def test_the_form_reports_invalid_values(tmp_path: Path) -> None:
             ("evaluation.preflight", "maybe", "none of true, false"),
             ("recipe", "<b>", "none of default"),
             ("train.num_epochs", "many", "is not a number"),
-            ("env.grader", "{bad: [", "cannot be read: expected the node content"),
+            ("env.grader", "{bad: [", "is not valid YAML: expected the node content"),
             ("env.skill", "x" * 100_000, "File name too long"),
         ):
             form = {"csrf": csrf, "name": "new", "do": "estimate", f"set:{key}": value}

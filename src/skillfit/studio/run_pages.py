@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
-from skillfit.plain_text import budget_amount, quantity
+from skillfit.plain_text import budget_amount, quantity, shorten
 from skillfit.report import RunStory, open_details
 from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
 from skillfit.report.html_report import (
@@ -96,6 +96,7 @@ _OPERATIONS = {
 _GATES = 15
 _ROLLOUTS = 60  # of a page
 _ITEMS = 50  # of a page
+_LONGEST = 200  # characters of a form's field in an address
 _PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
 
 
@@ -199,20 +200,24 @@ def run_page(studio: Studio, request: Request) -> Response:
 
 def run_live(studio: Studio, request: Request) -> Response:
     followed = studio.library.follow(studio.find(request))
-    seen: list[object] = []
+    seen: tuple[RunStory, bool] | None = None
     kept: dict[str, str] = {}
 
     def look() -> Mapping[str, str]:
+        nonlocal seen
         story = followed.story()
-        now = [story, studio.starter.is_alive(followed.path)]
+        now = (story, studio.starter.is_alive(followed.path))
         if seen != now:
-            seen[:] = now
+            seen = now
             page = overview(studio, request, story)
             for part in _PARTS:
                 kept[part] = studio.render(page, f"run_{part}.html.j2", here="run")
         return kept
 
-    return stream_parts(studio, request, look)
+    def is_over() -> bool:
+        return seen is not None and seen[0].is_over and not seen[1]
+
+    return stream_parts(studio, request, look, is_over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,22 +582,23 @@ async def act(studio: Studio, request: Request) -> Response:
     """One change to a run. The answer leads back to the page it was made on, with a message."""
     name = str(request.path_params["name"])
     form = await studio.form(request)
-    do, target = str(form.get("do", "")), str(form.get("target", ""))
-    text = str(form.get("text", "")).replace("\r\n", "\n")
+    do, target = form.get("do", ""), form.get("target", "")
+    text = form.get("text", "").replace("\r\n", "\n")
     run = studio.find(request)
     back = _page_with_form(name, do, target)
     try:
         message = await _carry_out(studio, run, do, target, text)
     except SkillfitError as error:
         if do == "budget":  # the form keeps what was typed
-            back = run_url("run", name, cap=target, amount=text)
+            typed = {"cap": target, "amount": text}
+            back = run_url("run", name, **{key: shorten(typed[key], _LONGEST) for key in typed})
         return studio.go_to(back, str(error), failed=True)
     return studio.go_to(back, message, while_running=do == "stop")
 
 
 def _page_with_form(name: str, do: str, target: str) -> str:
     """The address of the page that has the form of an action."""
-    if do in ("veto", "pin", "reword"):
+    if do in ("veto", "pin", "reword") and len(target) <= _LONGEST:
         return run_url("edit", name, id=target)
     if do in ("apply", "undo"):
         return run_url("apply", name)

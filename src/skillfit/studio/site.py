@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment
-from starlette.datastructures import FormData, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -45,6 +45,7 @@ from skillfit.tasks.rows import FILE_SUFFIXES, items_of, read_rows
 
 _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
+_MOST_FIELDS = 1_000
 _CSRF_FIELD = "csrf"
 _FOLLOWED = 40  # runs whose story is kept in memory
 _ASKED_RUNS = 20  # runs that are asked for the folder of their config
@@ -124,13 +125,21 @@ class Studio:
     def story(self, request: Request) -> RunStory:
         return self.library.follow(self.find(request)).story()
 
-    async def form(self, request: Request) -> FormData:
-        """The fields of a changing request. Without the session's CSRF token it is refused."""
+    async def form(self, request: Request) -> dict[str, str]:
+        """The fields of a changing request. Without the session's CSRF token it is refused.
+
+        All forms are urlencoded. Starlette reads only with another package what the standard
+        library reads too.
+        """
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > _LARGEST_FORM:
             raise HTTPException(413, "The form is too large.")
-        form = await request.form(max_files=0)
-        token = str(form.get(_CSRF_FIELD, "")).encode("utf-8", "replace")
+        body = (await request.body()).decode("utf-8", "replace")
+        try:
+            form = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+        except ValueError as error:
+            raise HTTPException(400, "The form has too many fields.") from error
+        token = form.get(_CSRF_FIELD, "").encode("utf-8", "replace")
         if not secrets.compare_digest(token, self.csrf.encode()):
             raise HTTPException(403, "This form is out of date. Reload the page and try again.")
         return form
@@ -372,19 +381,24 @@ def page_of(
     return ListPage(rows[start : start + size], number, pages, first, len(rows), urlencode(kept))
 
 
-def stream_parts(studio: Studio, request: Request, look: Look) -> Response:
+def stream_parts(
+    studio: Studio, request: Request, look: Look, is_over: Callable[[], bool] = lambda: False
+) -> Response:
     """Server-sent events with the parts that changed. `look` runs in a thread; when the client
     leaves, a read in progress finishes and nothing else happens. The stream ends when the server is
-    shutting down.
+    shutting down, and when nothing will change any more: `is_over` is asked after each look. A
+    browser has six connections to a site, and an open stream holds one of them.
     """
     return StreamingResponse(
-        _changes(studio, request, look),
+        _changes(studio, request, look, is_over),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _changes(studio: Studio, request: Request, look: Look) -> AsyncIterator[str]:
+async def _changes(
+    studio: Studio, request: Request, look: Look, is_over: Callable[[], bool]
+) -> AsyncIterator[str]:
     shown: dict[str, str] = {}
     last_sent = time.monotonic()
     while not studio.closing.is_set() and not await request.is_disconnected():
@@ -403,6 +417,9 @@ async def _changes(studio: Studio, request: Request, look: Look) -> AsyncIterato
         elif time.monotonic() - last_sent > _QUIET:
             last_sent = time.monotonic()
             yield ": still here\n\n"
+        if is_over():
+            yield "event: over\ndata: {}\n\n"
+            return
         pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, _PAUSE_FACTOR * took))
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):

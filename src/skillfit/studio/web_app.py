@@ -36,6 +36,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skillfit.errors import InputError, SkillfitError
+from skillfit.plain_text import shorten
 from skillfit.report.html_report import ASSETS as REPORT_ASSETS
 from skillfit.report.html_report import PageData
 from skillfit.studio import folder_pages, run_pages
@@ -110,6 +111,7 @@ def make_app(
             HTTPException: partial(_http_problem, studio),
             SkillfitError: partial(_problem, studio),
             OSError: partial(_problem, studio),
+            Exception: partial(_failure, studio),
         },
     )
     app.state.studio = studio
@@ -152,6 +154,19 @@ async def _http_problem(studio: Studio, request: Request, error: Exception) -> R
 
 async def _problem(studio: Studio, request: Request, error: Exception) -> Response:
     return studio.page(request, ProblemPage("Error", str(error)), 500)
+
+
+async def _failure(studio: Studio, request: Request, error: Exception) -> Response:
+    """An error in skillfit itself. It is raised again behind this page, so that the terminal shows
+    its traceback. `Guard` is not around this page.
+    """
+    problem = (
+        f"skillfit itself failed ({type(error).__name__}: {shorten(str(error), 300)}). The terminal"
+        " in which the studio runs shows where. Please report this."
+    )
+    response = studio.page(request, ProblemPage("Error", problem), 500)
+    _protect(response.headers)
+    return response
 
 
 def serve_studio(
@@ -363,7 +378,10 @@ def _own_origin(request: Request) -> bool:
     origin = request.headers.get("origin")
     if origin is None:
         return request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
-    return urlsplit(origin).netloc == request.headers.get("host", "")
+    try:
+        return urlsplit(origin).netloc == request.headers.get("host", "")
+    except ValueError:
+        return False
 
 
 def _same(given: str, expected: str) -> bool:

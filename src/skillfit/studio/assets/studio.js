@@ -111,21 +111,40 @@ function release() {
 document.addEventListener("pointerdown", () => (pressed = true), true);
 for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, release, true);
 
+// A browser opens six connections to a site, and a stream of updates holds one. So it is closed in
+// hidden tabs, and for good when the run is over. The first reply brings what changed meanwhile.
 function watchRun() {
   const live = document.body.dataset.live;
   if (!live) return;
-  const stream = new EventSource(live);
-  stream.addEventListener("parts", (event) => showParts(JSON.parse(event.data)));
-  stream.addEventListener("problem", (event) => {
-    const problem = document.querySelector("#problem");
-    problem.textContent = JSON.parse(event.data);
-    problem.hidden = false;
-    stream.close();
-  });
   const offline = document.querySelector("#offline");
-  stream.addEventListener("open", () => (offline.hidden = true));
-  stream.addEventListener("error", () => (offline.hidden = false));
-  window.addEventListener("pagehide", () => stream.close());
+  let stream = null;
+  let over = false;
+  function close() {
+    stream?.close();
+    stream = null;
+  }
+  function open() {
+    if (stream || over || document.hidden) return;
+    stream = new EventSource(live);
+    stream.addEventListener("parts", (event) => showParts(JSON.parse(event.data)));
+    stream.addEventListener("problem", (event) => {
+      const problem = document.querySelector("#problem");
+      problem.textContent = JSON.parse(event.data);
+      problem.hidden = false;
+      over = true;
+      close();
+    });
+    stream.addEventListener("over", () => {
+      over = true;
+      close();
+    });
+    stream.addEventListener("open", () => (offline.hidden = true));
+    stream.addEventListener("error", () => (offline.hidden = false));
+  }
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  window.addEventListener("pagehide", close);
+  window.addEventListener("pageshow", open);
+  open();
 }
 document.addEventListener("DOMContentLoaded", watchRun);
 
