@@ -18,7 +18,9 @@ from skillfit.api import Run
 from skillfit.cli.output import ResultSummary, RolloutUse, ShipScores, SplitScores
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import config_inputs, run_in_terminal
+from skillfit.errors import Exit
 from skillfit.models.protocol import Usage
+from skillfit.models.providers.handoff import pending
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from skillfit.run.store import JOURNAL
@@ -369,6 +371,35 @@ def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(
     rejections = shell("show", run, "--json").json["rejections"]
     assert "reflect.failure" in {one["stage"] for one in rejections}
     assert all("There is no JSON in the reply." in one["reason"] for one in rejections)
+
+
+def test_a_waiting_command_continues_when_the_answers_are_there(
+    config: Path, tmp_path: Path
+) -> None:
+    settings = ("env.limit=4", "train.num_epochs=1", "model.optimizer=handoff")
+    run = tmp_path / "run"
+    line = ("train", config, *settings, "--run", run, "--force", "--wait", "--json")
+    waiting, answered = process(*line, cwd=tmp_path), 0
+    deadline = time.monotonic() + 60
+    while waiting.poll() is None and time.monotonic() < deadline:
+        prompts = pending(run / "handoff")
+        time.sleep(2 if prompts else 0)  # a person takes longer than the command to say it waits
+        for prompt in prompts:
+            form = json.loads(prompt.answer.read_text())
+            form["patch"] = {"reasoning": "It is fine as it is.", "edits": []}
+            prompt.answer.write_text(json.dumps(form))
+            answered += 1
+        time.sleep(0.1)
+    out, err = waiting.communicate(timeout=10)
+    assert waiting.returncode == Exit.NO_IMPROVEMENT, err
+    assert json.loads(out)["finish_reason"] == "no_improvement"
+    assert answered >= 1 and err.count("Waiting for ") == 1 and "in run/handoff." in err
+
+
+def test_waiting_for_answers_is_no_error(shell: Shell, config: Path) -> None:
+    waiting = shell("train", config, *SMALL, "model.optimizer=handoff", "--run", "r")
+    assert waiting.code == Exit.HANDOFF and "error" not in waiting.err
+    assert "With --wait the command stays" in waiting.err
 
 
 def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:

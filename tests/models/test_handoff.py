@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, create_model
 
 from skillfit.errors import Exit, InputError
 from skillfit.models import Request, Usage, ask
@@ -111,6 +111,14 @@ async def test_a_prompt_begins_with_the_task_and_ends_with_a_short_schema(tmp_pa
     assert places == sorted(places)
     assert "$defs" not in text and len(text.splitlines()) < 40
     assert prompt.id.startswith("reflect-failure-step-3-failures-1-")
+
+
+async def test_a_prompt_says_how_to_propose_nothing(tmp_path):
+    schema = create_model("Wrapped", patch=(Patch, ...)).model_json_schema()
+    for form, field in ((Patch.model_json_schema(), "edits"), (schema, "patch.edits")):
+        prompt = await asked(tmp_path / field, replace(REQUEST, schema=form))
+        text = prompt.prompt.read_text(encoding="utf-8")
+        assert f"To propose nothing, set `{field}` to `[]`." in text
 
 
 async def test_the_answer_file_is_pre_filled_and_is_used_once_it_changes(

@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 from skillfit import __version__
 from skillfit.cli import draft, evaluate, init, reference, runs, serve, train
 from skillfit.cli.output import docstring_paragraphs
-from skillfit.errors import InputError, SkillfitError
+from skillfit.errors import Exit, InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
 
@@ -101,7 +101,9 @@ def main(argv: list[str] | None = None) -> None:
         if os.environ.get("SKILLFIT_DEBUG"):
             traceback.print_exception(error)
         hint = f"\n  {error.hint}" if error.hint else ""
-        print(f"error: {error.message.rstrip()}{hint}", file=sys.stderr)
+        # Waiting for a person, and a stop that was asked for, are no errors.
+        label = "" if error.exit_code in (Exit.HANDOFF, Exit.INTERRUPTED) else "error: "
+        print(f"{label}{error.message.rstrip()}{hint}", file=sys.stderr)
         if "--json" in arguments:
             print(json.dumps(_error_json(error)))
         sys.exit(int(error.exit_code))

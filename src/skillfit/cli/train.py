@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,10 @@ RunOption = Annotated[
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")]
 Force = Annotated[bool, typer.Option("--force", help="Train even if the preflight says stop.")]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="With a handoff model: stay, and continue when answers are there."),
+]
 Track = Annotated[
     list[str] | None,
     typer.Option(
@@ -80,6 +85,7 @@ Track = Annotated[
     ),
 ]
 T = TypeVar("T")
+_ANSWER_POLL = 0.5  # seconds between two looks for answers
 _REFRESH_SECONDS = 0.1  # between two refreshes of the terminal
 _USAGE_REFRESHES = 10  # refreshes between two readings of the usage
 
@@ -100,6 +106,7 @@ def train_command(
         ),
     ] = False,
     force: Force = False,
+    wait: Wait = False,
     track: Track = None,
 ) -> None:
     """Train a skill, or resume the run that is there.
@@ -120,6 +127,7 @@ def train_command(
         plain=plain,
         force_new=force_new,
         force=force,
+        wait=wait,
         track=track or (),
     )
     show_result(result, as_json)
@@ -172,6 +180,7 @@ def resume_command(
     as_json: Json = False,
     plain: Plain = False,
     force: Force = False,
+    wait: Wait = False,
     track: Track = None,
 ) -> None:
     """Resume a run: nothing that is paid for is paid again.
@@ -184,6 +193,7 @@ def resume_command(
         as_json=as_json,
         plain=plain,
         force=force,
+        wait=wait,
         track=track or (),
     )
     show_result(result, as_json)
@@ -238,21 +248,65 @@ def train_in_terminal(
     plain: bool = False,
     force_new: bool = False,
     force: bool = False,
+    wait: bool = False,
     track: Sequence[str] = (),
 ) -> TrainingResult:
     """Train, or resume the run at `path`, and show its progress on stderr: a live screen on a
-    terminal, else lines. `track` names the trackers that get the events of the run too.
+    terminal, else lines. `track` names the trackers that get the events of the run too. With
+    `wait` the run continues as soon as its handoff prompts have their answers.
     """
+    from skillfit.models.protocol import AnswerPending
+
+    lines = plain or as_json
+    while True:
+        try:
+            return _train_once(
+                inputs, path, lines=lines, force_new=force_new, force=force, track=track
+            )
+        except AnswerPending as waiting:
+            if not wait:
+                waiting.hint += " With --wait the command stays and continues by itself."
+                raise
+        await_answers(path)
+        force_new = False  # what waits is the new run
+
+
+def await_answers(run: Path) -> None:
+    """Wait until every handoff prompt of a run has an answer that can be used."""
+    from skillfit.models.providers.handoff import pending
+    from skillfit.run.control import Interrupted
+    from skillfit.run.store import HANDOFF
+
+    folder, said = run / HANDOFF, ""
+    try:
+        while (prompts := pending(folder)) or _is_being_written(folder):
+            problems = [f" Cannot use {one.answer.name}: {one.problem}" for one in prompts]
+            unusable = [text for text, one in zip(problems, prompts, strict=True) if one.problem]
+            where = relative_to_here(folder)
+            text = f"Waiting for {quantity(len(prompts), 'answer')} in {where}.{''.join(unusable)}"
+            if prompts and text != said:
+                console(stderr=True).print(text, markup=False, soft_wrap=True)
+                said = text
+            time.sleep(_ANSWER_POLL)
+    except KeyboardInterrupt:
+        raise Interrupted(run) from None
+
+
+def _is_being_written(folder: Path) -> bool:
+    """Whether an answer has changed just now, so that it may not be complete yet."""
+    answers = folder.glob("*.answer.*")
+    return any(time.time() - file.stat().st_mtime < 2 * _ANSWER_POLL for file in answers)
+
+
+def _train_once(
+    inputs: Inputs, path: Path, *, lines: bool, force_new: bool, force: bool, track: Sequence[str]
+) -> TrainingResult:
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
     from skillfit.plugins.trackers import make_tracker
     from skillfit.training.start import start
 
     screen = console(stderr=True)
-    terminal = (
-        LiveTerminal(screen)
-        if screen.is_terminal and not plain and not as_json
-        else PlainTerminal(screen)
-    )
+    terminal = LiveTerminal(screen) if screen.is_terminal and not lines else PlainTerminal(screen)
     trackers = [make_tracker(spec, path) for spec in track]
     how = {"force_new": force_new, "force": force}
     try:

@@ -82,7 +82,7 @@ class ModelSpec(Settings):
     @property
     def is_handoff(self) -> bool:
         """Whether prompts are written to files, for a person or another program to answer."""
-        return self.id.partition("/")[0] == "handoff"
+        return is_handoff(self.id)
 
     @model_validator(mode="after")
     def _without_secrets(self) -> Self:
@@ -106,6 +106,11 @@ class ModelSpec(Settings):
                 "it should be provider/name, such as openai/gpt-5-mini, or a mapping with an `id`"
             )
         return value
+
+
+def is_handoff(model_id: str) -> bool:
+    """Whether an id names the model whose prompts are files that somebody answers."""
+    return model_id.partition("/")[0] == "handoff"
 
 
 def names_cli_program(model_id: str) -> bool:

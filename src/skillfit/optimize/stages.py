@@ -31,6 +31,7 @@ from math import cos, pi
 from typing import Literal
 
 from skillfit.config.schema import ControlMode, PairPolicy, Scheduler
+from skillfit.models.registry import is_handoff
 from skillfit.optimize.context import Context, ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
@@ -332,10 +333,12 @@ async def _rank_proposals(
     if budget <= 0:
         return SelectionDecision(selected_indices=())
     otherwise = f"the {budget} proposals with the most support are used instead"
-    system = render("rank", edit_budget=budget)
-    prompt = _selection_prompt(optimizer, skill, patch, context, system)
-    call = OptimizerCall("rank", context.step, "ranking", system, prompt)
-    reply = await optimizer.try_ask(RankReply, call, otherwise=otherwise)
+    reply = None
+    if not is_handoff(optimizer.model.id):  # a question of its own would stop the run once more
+        system = render("rank", edit_budget=budget)
+        prompt = _selection_prompt(optimizer, skill, patch, context, system)
+        call = OptimizerCall("rank", context.step, "ranking", system, prompt)
+        reply = await optimizer.try_ask(RankReply, call, otherwise=otherwise)
     if reply is not None:
         named = dict.fromkeys(reply.selected_indices)
         indices = tuple(index for index in named if index < len(patch.proposals))[:budget]

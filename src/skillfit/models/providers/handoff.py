@@ -147,6 +147,11 @@ class _Form:
             return ""
         return json.dumps(_empty_value(self._schema, self._schema), indent=2) + "\n"
 
+    @property
+    def lists(self) -> list[str]:
+        """The fields that hold lists of objects, which may be empty, as `patch.edits`."""
+        return [] if self._schema is None else list(_object_lists(self._schema, self._schema))
+
     def is_filled_in(self, text: str) -> bool:
         """Whether the text is an answer. ValueError: what is wrong with it."""
         if not text.strip() or text.strip() == self.prefilled.strip():
@@ -225,6 +230,9 @@ def _prompt(name: str, request: Request, form: _Form) -> str:
             "\n## Form of the answer\n\nJSON with these fields (the answer file has them already; "
             f"`{name}.request.json` has the complete schema):\n\n```json\n{form.prefilled}```\n"
         )
+        if form.lists:
+            nothing = f"To propose nothing, set `{form.lists[0]}` to `[]`."
+            parts.append(f"\n{nothing} Other lists may be empty too.\n")
     return "".join(parts)
 
 
@@ -242,6 +250,17 @@ def _empty_value(schema: JsonObject, root: JsonObject, depth: int = 0) -> Any:
         is_object = items.get("type") == "object" and depth < _MAX_DEPTH
         return [_empty_value(items, root, depth + 1)] if is_object else []
     return {"string": "", "integer": 0, "number": 0, "boolean": False, "object": {}}.get(str(kind))
+
+
+def _object_lists(schema: JsonObject, root: JsonObject, inside: str = "") -> Iterator[str]:
+    """The names of the lists of objects that may be empty, not those inside of other lists."""
+    for name, part in _resolved(schema, root).get("properties", {}).items():
+        resolved = _resolved(part, root)
+        if resolved.get("type") == "object":
+            yield from _object_lists(resolved, root, f"{inside}{name}.")
+        items = _resolved(resolved.get("items", {}), root)
+        if items.get("type") == "object" and not resolved.get("minItems"):
+            yield f"{inside}{name}"
 
 
 def _missing(value: Any, schema: JsonObject, root: JsonObject) -> Iterator[str]:
