@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skillfit.models.failures import Policy
+    from skillfit.sandbox.programs import Isolation
 
 ROOT = Path(__file__).parents[2]
 _GENERATED = re.compile(
@@ -310,19 +311,25 @@ def isolations() -> str:
     """The ways to isolate a program, the strongest first."""
     from skillfit.sandbox.programs import ISOLATIONS
 
-    network = {"all": "cut", "tcp": "TCP is cut", "no": "open"}
     rows = [
         (
             f"`{one.name}`",
-            "only those it was given" if one.hides_files else "all that you can read",
-            "hidden" if one.hides_processes else "visible, with their environment",
-            network[one.cuts_network],
+            "the system's and its own" if one.hides_files else "all that you can read",
+            _other_processes(one),
+            "cut" if one.cuts_network else "open",
+            "its own" if one.own_namespaces else "shared",
             "yes" if one.full else "no",
         )
         for one in ISOLATIONS
     ]
-    columns = ("isolation", "files it can read", "other processes", "network, when off", "full")
-    return _table(columns, rows)
+    columns = ("files it can read", "other processes", "network, when off", "/dev/shm", "full")
+    return _table(("isolation", *columns), rows)
+
+
+def _other_processes(isolation: Isolation) -> str:
+    if isolation.own_namespaces:
+        return "hidden"
+    return "command lines" if isolation.hides_processes else "command lines and environment"
 
 
 GENERATORS: dict[str, Callable[[], str]] = {

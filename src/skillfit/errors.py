@@ -81,7 +81,7 @@ class TaskFailure(SkillfitError):
         super().__init__(message, hint=hint)
         self.kind = kind
 
-    def __reduce__(self) -> tuple[type, tuple[str, str], dict[str, str]]:
+    def __reduce__(self) -> tuple[type, tuple[str, ...], dict[str, str]]:
         return (type(self), (self.kind, self.message), {"hint": self.hint})
 
 

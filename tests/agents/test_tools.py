@@ -381,6 +381,36 @@ async def test_circular_links_and_undecodable_names_do_not_block(command: str) -
     assert all(step.text.encode() for step in attempt.steps), "each can be sent and recorded"
 
 
+async def test_a_command_that_is_too_long_to_be_run_is_an_error_for_the_model() -> None:
+    attempt, _ = await run(
+        use("run_command", command=f"echo {'x' * 200_000}"), use("finish", answer="done")
+    )
+    remove_workspace(attempt.workspace)
+
+    (result,) = (s.text for s in attempt.steps if s.kind == "tool_result" and s.name != "finish")
+    assert "longer than 100,000 bytes" in result and attempt.answer == "done"
+
+
+@pytest.mark.parametrize(
+    "isolation", [each for each in ISOLATIONS if works(each)], ids=lambda each: each.name
+)
+async def test_temporary_files_stay_for_the_rollout_and_no_longer(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skillfit.agents.tools.choose_isolation", lambda mode, setting: isolation)
+    attempt, _ = await run(
+        use("run_command", command="echo sesame > $TMPDIR/note"),
+        use("run_command", command="cat $TMPDIR/note"),
+        use("finish", answer="done"),
+    )
+    other, _ = await run(use("run_command", command="ls $TMPDIR"), use("finish", answer="done"))
+    for each in (attempt, other):
+        remove_workspace(each.workspace)
+
+    assert "sesame" in attempt.steps[-3].text
+    assert "note" not in "".join(step.text for step in other.steps)
+
+
 def test_a_very_long_line_does_not_exhaust_memory() -> None:
     workspace = Workspace.create()
     try:

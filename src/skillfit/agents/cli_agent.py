@@ -43,16 +43,14 @@ from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Req
 from skillfit.models.registry import MACHINE_OPTIONS, ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
+from skillfit.sandbox.file_view import Access, Mount, installation_of
 from skillfit.sandbox.programs import (
     NO_ISOLATION,
-    Access,
     Isolation,
-    Mount,
     ProcessResult,
     SandboxMode,
     SandboxNotStarted,
     choose_isolation,
-    installation_of,
     run_sandboxed,
 )
 from skillfit.skill import Skill
@@ -484,6 +482,7 @@ class ConfiguredProgram:
             empty=login.hidden() if login is not None else (),
             mounts=() if corpus is None else (Mount(corpus, workspace.work / CORPUS),),
             network=True,
+            temporary=workspace.temporary,
         )
 
     def _read(self, done: ProcessResult, skill: str, usage_file: Path) -> ProgramOutput:

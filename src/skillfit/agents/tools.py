@@ -29,9 +29,9 @@ from skillfit.extensions import PartDescription
 from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.plain_text import head_and_tail, shorten
+from skillfit.sandbox.file_view import Mount
 from skillfit.sandbox.programs import (
     Isolation,
-    Mount,
     SandboxMode,
     SandboxNotStarted,
     choose_isolation,
@@ -44,6 +44,7 @@ PAGE = 20_000  # characters of a file that one `read` returns, and of any tool's
 _MATCHES = 100  # lines that one `search` returns
 _LINE = 500  # characters of a matching line
 _LONGEST_LINE = 1 << 20  # characters of a line that `search` looks at together
+LONGEST_COMMAND = 100_000  # bytes; Linux itself accepts a little more in one argument
 _NAMES = 2_000  # files that one `list` names
 
 
@@ -355,6 +356,10 @@ class ToolSession:
         raise NotImplementedError(name)
 
     async def _run(self, command: str) -> str:
+        if len(command.encode()) > LONGEST_COMMAND:
+            raise ValueError(
+                f"the command is longer than {LONGEST_COMMAND:,} bytes; write a script, and run it"
+            )
         timeout = self.agent.command_timeout
         corpus = self.workspace.corpus
         mounts = () if corpus is None else (Mount(corpus, self.workspace.work / CORPUS),)
@@ -367,6 +372,7 @@ class ToolSession:
                 mounts=mounts,
                 network=self.agent.network,
                 isolation=self.isolation,
+                temporary=self.workspace.temporary,
             )
         except SandboxNotStarted as error:
             raise AgentFailure(error.message, kind="sandbox", hint=error.hint) from error

@@ -2,8 +2,7 @@
 
 Which isolation is used depends on the machine. `ISOLATIONS` lists them, the strongest first; the
 documentation page docs/isolation.md has the same table in words. The result of a program says under
-which one it ran. A program can always see the files that it needs in order to run: its
-installation, its interpreter, their links.
+which one it ran. file_view.py says which files a program sees.
 
 Every program, isolated or not, is started by `run_process` through launcher.py, which supervises
 it. When the program ends, reaches its time limit, is cancelled, or when skillfit itself is killed,
@@ -18,48 +17,44 @@ programs that still run for it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import io
 import os
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from skillfit.errors import Exit, InputError, SkillfitError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.plain_text import last_part
+from skillfit.sandbox.file_view import (
+    TEMPORARY,
+    Access,
+    Mount,
+    landlock_paths,
+    python_installation,
+    shown,
+)
 from skillfit.sandbox.launcher import STARTED, landlock_version
 
 SandboxMode = Literal["auto", "require", "off"]
 IsolationName = Literal["bubblewrap", "namespaces+landlock", "landlock", "namespaces", "none"]
-Killed = Literal["", "time limit", "process limit"]  # the limit at which a program was killed
+# The limit at which a program was killed.
+Killed = Literal["", "time limit", "process limit", "disk limit"]
 MARK = "SKILLFIT_PROCESS"  # this variable of a child's environment says which process started it
-
-# Folders of the system, which every sandboxed program may read.
-_SYSTEM_FOLDERS = tuple(
-    Path(name) for name in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix")
-)
-# Files and folders of /etc, which it may read too.
-_BASICS = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group")
-_RESOLVER = ("resolv.conf", "hosts", "nsswitch.conf", "host.conf", "gai.conf")
-_NETWORK = (*_RESOLVER, "protocols", "services")
-_CERTIFICATES = ("ssl", "pki", "ca-certificates", "ca-certificates.conf")
-_SYSTEM_SETTINGS = tuple(
-    Path("/etc", name) for name in (*_BASICS, *_NETWORK, *_CERTIFICATES, "localtime", "os-release")
-)
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
-_EMPTY_FILE = Path(__file__).parents[1] / "py.typed"  # any empty file would do
-_MOST_LINKS = 40  # as in the kernel
-_SHEBANG_BYTES = 256  # of a script, in which its interpreter is looked for
 
 _WRAPPER_PROGRAMS: Mapping[IsolationName, str] = {
     "bubblewrap": "bwrap",
@@ -68,11 +63,24 @@ _WRAPPER_PROGRAMS: Mapping[IsolationName, str] = {
 }
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _LARGEST_FILE = 1 << 30  # bytes: the largest file an untrusted program may write
+_MOST_DISK = 4 << 30  # bytes: what a sandboxed program may have in its folders
+_LEAST_DISK = 1 << 20  # bytes: with less left on the disk, programs fail because of that
+_START_SECONDS = 60.0  # for the isolation around a program, and the program's first instruction
 _END_GRACE = 3.0  # seconds the supervisor gets to end a program's processes
 _COUNT_EVERY = 0.05  # seconds between two counts of a program's processes
+_MEASURE_EVERY = 0.5  # seconds between two measurements of its folders, at least
+_MEASURE_SHARE = 0.05  # of the time, at most, for measuring
 # Variables of our environment that a child process may see.
 _LOCALE = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 _PLACES = ("PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL", "VIRTUAL_ENV", "PYTHONPATH")
+_HINTS = {
+    errno.EMFILE: "Raise the limit on open files (ulimit -n), or lower model.concurrency.",
+    errno.ENFILE: "The machine has too many open files: end other programs.",
+    errno.ENOSPC: "Free some space, or set TMPDIR to a folder on a disk that has some.",
+    errno.EDQUOT: "Free some space, or set TMPDIR to a folder on a disk that has some.",
+    errno.EAGAIN: "Raise the limit on processes (ulimit -u), or lower model.concurrency.",
+    errno.ENOMEM: "Raise the limit on memory (ulimit -v), or lower model.concurrency.",
+}
 _ROOT_PREFIX = "skillfit-"
 _LOCK_FILE = ".owner"
 
@@ -82,24 +90,27 @@ class Isolation:
     """One way to isolate a program, and what it guarantees."""
 
     name: IsolationName
-    hides_files: bool  # only the files and folders it was given can be read
+    hides_files: (
+        bool  # only what file_view.py lists can be read, and no other Unix socket be reached
+    )
     hides_processes: bool  # environment and memory of other processes cannot be read
-    cuts_network: Literal["all", "tcp", "no"]  # what is cut when no network was asked for
-    own_users: bool = False  # a user namespace: the kernel counts its processes apart from others
+    cuts_network: bool  # when no network was asked for
+    # It has users, processes, a file system, /tmp and /dev/shm of its own.
+    own_namespaces: bool = False
     ends_with_parent: bool = False  # the isolation itself ends all processes with skillfit
 
     @property
     def full(self) -> bool:
         """Whether it is enough for `sandbox: require`."""
-        return self.hides_files and self.hides_processes
+        return self.hides_files and self.hides_processes and self.cuts_network
 
 
-NO_ISOLATION = Isolation("none", False, False, "no")
+NO_ISOLATION = Isolation("none", False, False, False)
 ISOLATIONS: tuple[Isolation, ...] = (
-    Isolation("bubblewrap", True, True, "all", own_users=True, ends_with_parent=True),
-    Isolation("namespaces+landlock", True, True, "all", own_users=True),
-    Isolation("landlock", True, True, "tcp"),
-    Isolation("namespaces", False, True, "all", own_users=True),
+    Isolation("bubblewrap", True, True, True, own_namespaces=True, ends_with_parent=True),
+    Isolation("namespaces+landlock", True, True, True, own_namespaces=True),
+    Isolation("namespaces", True, True, True, own_namespaces=True),
+    Isolation("landlock", True, True, True),
     NO_ISOLATION,
 )
 
@@ -137,23 +148,51 @@ def works(isolation: Isolation) -> bool:
     program = _WRAPPER_PROGRAMS.get(isolation.name)
     if program is not None and shutil.which(program) is None:
         return False
-    with tempfile.TemporaryDirectory() as folder:
-        cwd = Path(folder).resolve()
+    return _keeps_its_promises(isolation)
+
+
+# Prints which of its two arguments it can reach: a Unix socket, and a file.
+_PROBE = """
+import socket, sys
+def connect(path): socket.socket(socket.AF_UNIX).connect(path)
+print("ran")
+for act, path in zip((connect, open), sys.argv[1:]):
+    try:
+        act(path)
+    except OSError:
+        continue
+    print("reached", path)
+"""
+
+
+def _keeps_its_promises(isolation: Isolation) -> bool:
+    """Whether a program runs here under the isolation, and what it must not reach is hidden."""
+    with (
+        scratch_folder("try") as cwd,
+        scratch_folder("hidden") as hidden,
+        socket.socket(socket.AF_UNIX) as listening,
+    ):
+        (hidden / "file").touch()
+        with suppress(OSError):  # a path that is too long for a socket
+            listening.bind(str(hidden / "socket"))
+            listening.listen()
+        command = [sys.executable, "-I", "-S", "-c", _PROBE]
         readable, writable = os.pipe()
         try:
             launch = _isolated_launch(isolation, cwd, Access((cwd,)), Limits())
             tried = subprocess.run(
-                launch.command([sys.executable, "-I", "-S", "-c", "print('it works')"], writable),
+                launch.command([*command, str(hidden / "socket"), str(hidden / "file")], writable),
                 cwd=cwd,
                 pass_fds=[writable],
                 capture_output=True,
-                timeout=20,
+                timeout=_START_SECONDS,
                 check=False,
             )
         finally:
             os.close(readable)
             os.close(writable)
-    return tried.returncode == 0 and b"it works" in tried.stdout
+    reached = b"reached" in tried.stdout and isolation.hides_files
+    return tried.returncode == 0 and b"ran" in tried.stdout and not reached
 
 
 async def run_untrusted(
@@ -170,26 +209,34 @@ async def run_untrusted(
     max_output: int = 1 << 16,
     isolation: Isolation | None = None,
     inherited: InheritedDescriptors | None = None,
+    temporary: Path | None = None,
 ) -> ProcessResult:
-    """Run untrusted code in `cwd`, the only folder it may write to.
+    """Run untrusted code in `cwd`. It may write there and to its temporary folder only, which is
+    `temporary`, or a fresh one that is removed at the end.
 
-    PATH, HOME (the working folder) and LANG are all the environment it gets.
+    PATH, HOME (the working folder), TMPDIR and LANG are all the environment it gets.
     """
-    cwd = cwd.resolve()
+    cwd, chosen = cwd.resolve(), isolation or best_isolation()
     folders = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
-    env = {"PATH": os.pathsep.join(dict.fromkeys(folders)), "HOME": str(cwd), "LANG": "C.UTF-8"}
-    return await run_sandboxed(
-        argv,
-        cwd=cwd,
-        timeout=timeout,
-        env=env,
-        access=Access((cwd,), readable, mounts=mounts, network=network),
-        limits=Limits(timeout, memory, processes, _LARGEST_FILE),
-        stdin=stdin,
-        max_output=max_output,
-        isolation=isolation,
-        inherited=inherited,
-    )
+    with nullcontext(temporary) if temporary is not None else scratch_folder("tmp") as own:
+        env = {
+            "PATH": os.pathsep.join(dict.fromkeys(folders)),
+            "HOME": str(cwd),
+            "TMPDIR": str(TEMPORARY if chosen.own_namespaces else own),
+            "LANG": "C.UTF-8",
+        }
+        return await run_sandboxed(
+            argv,
+            cwd=cwd,
+            timeout=timeout,
+            env=env,
+            access=Access((cwd,), readable, mounts=mounts, network=network, temporary=own),
+            limits=Limits(timeout, memory, processes, _LARGEST_FILE),
+            stdin=stdin,
+            max_output=max_output,
+            isolation=chosen,
+            inherited=inherited,
+        )
 
 
 async def run_sandboxed(
@@ -210,6 +257,7 @@ async def run_sandboxed(
     The result names the isolation. Raises `SandboxNotStarted` when the program never ran.
     """
     chosen = isolation or best_isolation()
+    _require_room(cwd)
     launch = _isolated_launch(chosen, cwd.resolve(), access, limits or Limits())
     result = await run_process(
         argv,
@@ -221,33 +269,19 @@ async def run_sandboxed(
         launch=launch,
         inherited=inherited,
     )
+    if result.code != 0:
+        _require_room(cwd)
     return replace(result, isolation=chosen.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What a sandboxed program may use besides the system's own programs and libraries."""
-
-    writable: tuple[Path, ...]
-    readable: tuple[Path, ...] = ()
-    empty: tuple[Path, ...] = ()  # inside the folders above, shown as empty (bubblewrap only)
-    mounts: tuple[Mount, ...] = ()
-    network: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A folder that a program sees at another place, read-only.
-
-    Under bubblewrap it is mounted there. Elsewhere a symbolic link is made.
-    """
-
-    folder: Path
-    at: Path
-
-    def make_link(self) -> None:
-        if not self.at.is_symlink():
-            self.at.symlink_to(self.folder.resolve())
+def _require_room(folder: Path) -> None:
+    """Raise an error if the disk is full: whatever a program does then says nothing about it."""
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < _LEAST_DISK:
+        raise SandboxNotStarted(
+            f"The disk with {folder.parent} is full, so that programs cannot work.",
+            hint="Free some space, or set TMPDIR to a folder on a disk that has some.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,61 +292,65 @@ class Limits:
     memory: int | None = None  # bytes of address space, per process
     processes: int | None = None
     file_size: int | None = None  # bytes of the largest file that it may write
+    disk: int | None = _MOST_DISK  # bytes of all files in the folders that it may write to
 
-    def resources(self, isolation: Isolation) -> dict[str, int]:
-        """By the names in `resource`."""
+    def resources(self, isolation: Isolation) -> list[str]:
+        """As settings of the launcher, by the names in `resource`."""
         limits = {"CORE": 0}
         if self.cpu_seconds is not None:
             limits["CPU"] = int(self.cpu_seconds) + 1
         if self.memory is not None:
             limits["AS"] = self.memory
-        if self.processes is not None and isolation.own_users:
+        if self.processes is not None and isolation.own_namespaces:
             limits["NPROC"] = self.processes
         if self.file_size is not None:
             limits["FSIZE"] = self.file_size
-        return limits
+        return [f"{name}={value}" for name, value in limits.items()]
 
 
 def _isolated_launch(isolation: Isolation, cwd: Path, access: Access, limits: Limits) -> Launch:
-    needed = (*_python_installation(), _LAUNCHER)
-    access = replace(access, readable=(*needed, *access.readable))
-    if isolation.name != "bubblewrap":
+    readable = (*python_installation(), _LAUNCHER, *access.readable)
+    access = replace(access, readable=readable)
+    if not isolation.own_namespaces:
         for mount in access.mounts:
             mount.make_link()
-    wrapper: list[str] = []
+    wrapper, settings = [], list[str]()
     if isolation.name == "bubblewrap":
         wrapper = _bubblewrap_command(cwd, access)
-    elif isolation.name.startswith("namespaces"):
+    elif isolation.own_namespaces:
         wrapper = _unshare_command(network=access.network)
+        settings = [
+            f"{one.how}={len(str(one.source))}:{one.source}{one.at}" for one in shown(access)
+        ]
+    if "landlock" in isolation.name:
+        settings += _landlock_settings(isolation, access)
     # NPROC does not bind root, nor programs outside a user namespace. Their processes are counted.
-    counted = limits.processes if os.geteuid() == 0 or not isolation.own_users else None
-    landlock = "landlock" in isolation.name
+    counted = limits.processes if os.geteuid() == 0 or not isolation.own_namespaces else None
     return Launch(
         wrapper=tuple(wrapper),
         contained=isolation.ends_with_parent,
-        limits=limits.resources(isolation),
-        landlock=landlock,
-        readable=_landlock_readable(access) if landlock else (),
-        writable=_landlock_writable(access) if landlock else (),
-        network=access.network,
+        settings=(*settings, *limits.resources(isolation)),
         most_processes=counted,
+        folders=access.own_folders,
+        most_disk=limits.disk,
     )
 
 
-def _landlock_readable(access: Access) -> tuple[Path, ...]:
-    paths = [*_SYSTEM_FOLDERS, *_SYSTEM_SETTINGS, Path("/proc"), *access.readable]
-    paths += [mount.folder for mount in access.mounts]
-    return tuple(dict.fromkeys(path.resolve() for path in paths))
-
-
-def _landlock_writable(access: Access) -> tuple[Path, ...]:
-    devices = (Path("/dev", name) for name in _DEVICES)
-    return tuple(dict.fromkeys(path.resolve() for path in (*devices, *access.writable)))
+def _landlock_settings(isolation: Isolation, access: Access) -> list[str]:
+    paths = landlock_paths(access, own_view=isolation.own_namespaces)
+    settings = ["landlock", *(["network"] if access.network else [])]
+    settings += [f"readable={path}" for path in paths.readable]
+    settings += [f"writable={path}" for path in paths.writable]
+    settings += [f"listed={path}" for path in paths.listed]
+    if not isolation.own_namespaces:  # Landlock itself does not keep a program from Unix sockets
+        settings.append("no_unix_sockets" if access.network else "no_sockets")
+    return settings
 
 
 def _unshare_command(*, network: bool) -> list[str]:
-    command = [shutil.which("unshare") or "unshare", "--user", "--map-current-user", "--pid"]
-    command += ["--fork", "--kill-child", "--mount-proc", "--ipc"]
+    # The launcher needs the capabilities in order to mount. It gives them up afterwards.
+    command = [shutil.which("unshare") or "unshare", "--user", "--map-current-user", "--keep-caps"]
+    command += ["--pid", "--fork", "--kill-child", "--mount-proc", "--ipc"]
     return command if network else [*command, "--net"]
 
 
@@ -320,132 +358,8 @@ def _bubblewrap_command(cwd: Path, access: Access) -> list[str]:
     command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent"]
     command += ["--new-session", *(["--share-net"] if access.network else [])]
     command += ["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev"]
-    view = _BubblewrapView()
-    for path in (*_SYSTEM_FOLDERS, *_SYSTEM_SETTINGS):
-        view.show(path)
-    for path in sorted(set(access.readable), key=lambda path: len(path.parts)):
-        if not _is_system(path):
-            view.show(path)
-    for path in access.writable:
-        view.show(path, writable=True)
-    for path in access.empty:
-        view.hide(path)
-    for mount in access.mounts:
-        view.arguments += ["--ro-bind", str(mount.folder.resolve()), str(mount.at.resolve())]
-    return [*command, *view.arguments, "--chdir", str(cwd), "--"]
-
-
-@dataclass(slots=True)
-class _BubblewrapView:
-    """The part of the file system that bubblewrap shows, as its arguments."""
-
-    arguments: list[str] = field(default_factory=list)
-    _shown: list[Path] = field(default_factory=list)
-    _linked: set[Path] = field(default_factory=set)
-
-    def show(self, path: Path, *, writable: bool = False) -> None:
-        """Show a file or folder under its own name, with the symbolic links that lead to it."""
-        real = self._follow(path)
-        if not real.exists() or (not writable and self._is_shown(real)):
-            return
-        self.arguments += ["--bind" if writable else "--ro-bind", str(real), str(real)]
-        self._shown.append(real)
-
-    def hide(self, path: Path) -> None:
-        """Show an empty folder or file in place of the one there."""
-        real = self._follow(path)
-        if real.is_dir():
-            self.arguments += ["--tmpfs", str(real)]
-        elif real.exists():
-            self.arguments += ["--ro-bind", str(_EMPTY_FILE), str(real)]
-
-    def _follow(self, path: Path) -> Path:
-        """The path without symbolic links. Links on the way are made inside the view as well."""
-        done = Path(path.anchor)
-        waiting = list(path.parts[1:])
-        links = 0
-        while waiting and links < _MOST_LINKS:
-            step = done / waiting.pop(0)
-            if not step.is_symlink():
-                done = step
-                continue
-            links += 1
-            target = step.readlink()
-            if step not in self._linked and not self._is_shown(step):
-                self.arguments += ["--symlink", str(target), str(step)]
-                self._linked.add(step)
-            whole = Path(os.path.normpath(step.parent / target))
-            done, waiting = Path(whole.anchor), [*whole.parts[1:], *waiting]
-        return done
-
-    def _is_shown(self, path: Path) -> bool:
-        return any(path.is_relative_to(folder) for folder in self._shown)
-
-
-def installation_of(program: Path, search_path: str) -> tuple[Path, ...]:
-    """The folders and files a program outside the system folders needs in order to run.
-
-    `search_path` is the PATH under which the interpreter of a script is looked up.
-    """
-    needed: list[Path] = []
-    for path in _link_chain(program):
-        if not _is_system(path):
-            needed.append(_package_of(path))
-    real = program.resolve()
-    if real.is_file() and (interpreter := _interpreter_of(real, search_path)) is not None:
-        needed += installation_of(interpreter, search_path)
-    return tuple(dict.fromkeys(needed))
-
-
-def _python_installation() -> tuple[Path, ...]:
-    """What this Python needs: its environment and the installation the environment was made of."""
-    found = [Path(sys.prefix), Path(sys.base_prefix), *installation_of(Path(sys.executable), "")]
-    return tuple(dict.fromkeys(found))
-
-
-def _is_system(path: Path) -> bool:
-    """Whether the path is in a folder that every sandboxed program sees."""
-    return any(path.is_relative_to(folder) for folder in _SYSTEM_FOLDERS)
-
-
-def _link_chain(path: Path) -> Iterator[Path]:
-    """The path, and each path that its last part links to in turn."""
-    for _ in range(_MOST_LINKS):
-        yield path
-        if not path.is_symlink():
-            return
-        path = Path(os.path.normpath(path.parent / path.readlink()))
-
-
-def _package_of(path: Path) -> Path:
-    """The package that a program's file is part of, as far as its place shows it."""
-    parts = path.parts
-    if "node_modules" in parts:
-        return Path(*parts[: parts.index("node_modules") + 1])
-    prefix = path.parent.parent
-    own_prefix = path.parent.name in ("bin", "sbin") and prefix not in _shared_prefixes()
-    return prefix if own_prefix else path
-
-
-def _shared_prefixes() -> tuple[Path, ...]:
-    """Prefixes that hold much besides programs, such as a user's settings and logins."""
-    home = Path.home()
-    return (Path("/"), home, home / ".local")
-
-
-def _interpreter_of(script: Path, search_path: str) -> Path | None:
-    with script.open("rb") as file:
-        first = file.read(_SHEBANG_BYTES).partition(b"\n")[0]
-    if not first.startswith(b"#!"):
-        return None
-    words = first[2:].decode(errors="replace").split()
-    if not words:
-        return None
-    if Path(words[0]).name == "env":
-        named = next((word for word in words[1:] if not word.startswith("-")), "")
-        found = shutil.which(named, path=search_path or None) if named else None
-        return Path(found) if found else None
-    return Path(words[0])
+    command += [argument for one in shown(access) for argument in one.as_bubblewrap()]
+    return [*command, "--chdir", str(cwd), "--"]
 
 
 async def run_process(
@@ -467,26 +381,33 @@ async def run_process(
     launch = launch or Launch()
     mark = f"{_process_mark()}/{secrets.token_hex(8)}"
     outputs = {name: _Output(max_output) for name in ("stdout", "stderr", "status")}
-    # These are our own pipes: asyncio's `wait` would otherwise wait until every process that
-    # inherited its pipes has closed them.
-    readers, writable = [], {}
-    for name, output in outputs.items():
-        readable, writable[name] = os.pipe()
-        readers.append(asyncio.ensure_future(_read_pipe(readable, output)))
+    inherited = inherited or InheritedDescriptors([])
+    writable = InheritedDescriptors([])
+    readers = list[asyncio.Future[None]]()
     ended = False
     try:
-        command = launch.command(argv, writable["status"])
-        inherited = inherited or InheritedDescriptors([])
-        process = await _start_process(
-            command, cwd, {**env, MARK: mark}, stdin, writable, inherited
-        )
-        killed = await _wait_for_end(process, timeout, launch)
+        with setting_up(f"{Path(argv[0]).name} could not be started"):
+            # These are our own pipes: asyncio's `wait` would otherwise wait until every process
+            # that inherited its pipes has closed them.
+            for output in outputs.values():
+                readable, end = os.pipe()
+                writable.descriptors.append(end)
+                reading = _read_pipe(os.fdopen(readable, "rb", 0), output)
+                readers.append(asyncio.ensure_future(reading))
+            command = launch.command(argv, writable.descriptors[-1])
+            process = await _start_process(
+                command, cwd, {**env, MARK: mark}, stdin, writable, inherited
+            )
+        killed = await _wait_for_end(process, timeout, launch, outputs["status"].begun)
         ended = not killed
     finally:
+        inherited.close()
+        writable.close()
         if not ended:
             _kill_marked(mark)
         # A process that escaped every kill may still hold a pipe open.
-        await asyncio.wait(readers, timeout=0.5)
+        if readers:
+            await asyncio.wait(readers, timeout=0.5)
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
@@ -495,10 +416,36 @@ async def run_process(
     return ProcessResult(code, outputs["stdout"].text(), outputs["stderr"].text(), killed)
 
 
-class SandboxNotStarted(SkillfitError):
-    """The program never ran: it, or the isolation around it, could not be started."""
+class SandboxNotStarted(TaskFailure):
+    """The program never ran, or could not work: it, the isolation around it or its folders could
+    not be set up on this machine.
+    """
 
-    exit_code = Exit.INFRASTRUCTURE
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__("sandbox", message, hint=hint)
+
+    def __reduce__(self) -> tuple[type, tuple[str, ...], dict[str, str]]:
+        return (type(self), (self.message,), {"hint": self.hint})
+
+
+@contextmanager
+def setting_up(what: str) -> Iterator[None]:
+    """Raise `SandboxNotStarted` for what the machine refuses in this block: files, descriptors,
+    memory, processes.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SandboxNotStarted(
+            f"{what}: {error}.", hint=_HINTS.get(error.errno or 0, "")
+        ) from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "thread" not in str(error):
+            raise
+        # Also when there is no room for the stack of a new thread.
+        raise SandboxNotStarted(
+            f"{what}: there is no memory left.", hint=_HINTS[errno.ENOMEM]
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,20 +491,14 @@ class Launch:
 
     wrapper: tuple[str, ...] = ()
     contained: bool = False
-    limits: Mapping[str, int] = field(default_factory=dict)  # as in `resource`, without RLIMIT_
-    landlock: bool = False
-    readable: tuple[Path, ...] = ()  # for Landlock
-    writable: tuple[Path, ...] = ()
-    network: bool = True
+    settings: tuple[str, ...] = ()
     most_processes: int | None = None  # counted from outside, for users whom NPROC does not bind
+    folders: tuple[Path, ...] = ()  # measured: all files in them must be less than `most_disk`
+    most_disk: int | None = None  # bytes
 
     def command(self, argv: Sequence[str], status: int) -> list[str]:
         """The whole command line; `status` is the descriptor for the launcher's report."""
-        settings = [f"status={status}", *(f"{name}={value}" for name, value in self.limits.items())]
-        if self.landlock:
-            settings += ["landlock", *(["network"] if self.network else [])]
-            settings += [f"readable={path}" for path in self.readable]
-            settings += [f"writable={path}" for path in self.writable]
+        settings = [f"status={status}", *self.settings]
         supervised = [f"parent={os.getpid()}"] if sys.platform == "linux" else []
         if self.contained:
             return [*self.wrapper, *_launcher(settings), *argv]
@@ -575,9 +516,11 @@ async def _start_process(
     cwd: Path,
     env: Mapping[str, str],
     stdin: bytes,
-    writable: Mapping[str, int],
+    writable: InheritedDescriptors,
     inherited: InheritedDescriptors,
 ) -> asyncio.subprocess.Process:
+    """`writable`: its standard output, its standard error and the launcher's report."""
+    stdout, stderr, status = writable.descriptors
     try:
         with tempfile.TemporaryFile() as given:
             given.write(stdin)
@@ -587,32 +530,42 @@ async def _start_process(
                 cwd=cwd,
                 env=env,
                 stdin=given,
-                stdout=writable["stdout"],
-                stderr=writable["stderr"],
-                pass_fds=[writable["status"], *inherited.descriptors],
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=[status, *inherited.descriptors],
                 start_new_session=True,
             )
-    except OSError as error:
-        raise SandboxNotStarted(f"{command[0]} could not be started: {error}") from error
     finally:
         inherited.close()
-        for end in writable.values():
-            os.close(end)
+        writable.close()
 
 
 async def _wait_for_end(
-    process: asyncio.subprocess.Process, timeout: float, launch: Launch
+    process: asyncio.subprocess.Process, timeout: float, launch: Launch, begun: asyncio.Event
 ) -> Killed:
-    """Wait until the program ends, or end it at a limit. Returns that limit, if it was reached."""
-    ended = asyncio.ensure_future(process.wait())
-    counting = asyncio.ensure_future(_until_too_many(process.pid, launch.most_processes))
+    """Wait until the program ends, or end it at a limit. Returns that limit, if it was reached.
+
+    The time counts from `begun`, when the launcher has reported: on a busy machine it takes a while
+    to set up an isolation, for which the program must not pay.
+    """
+    ended: asyncio.Future[Any] = asyncio.ensure_future(process.wait())
+    started: asyncio.Future[Any] = asyncio.ensure_future(begun.wait())
+    limits: dict[asyncio.Future[Any], Killed] = {
+        asyncio.ensure_future(_until_too_many(process.pid, launch.most_processes)): "process limit",
+        asyncio.ensure_future(_until_full(launch.folders, launch.most_disk)): "disk limit",
+    }
+    first = asyncio.FIRST_COMPLETED
     try:
-        await asyncio.wait({ended, counting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ended, started], timeout=_START_SECONDS, return_when=first)
+        if ended.done() or not started.done():
+            return "" if ended.done() else "time limit"
+        await asyncio.wait([ended, *limits], timeout=timeout, return_when=first)
         if ended.done():
             return ""
-        return "process limit" if counting.done() else "time limit"
+        return next((limit for at, limit in limits.items() if at.done()), "time limit")
     finally:
-        counting.cancel()
+        for waiting in (started, *limits):
+            waiting.cancel()
         await _end_process(process, gently=not launch.contained)
 
 
@@ -620,7 +573,9 @@ async def _end_process(process: asyncio.subprocess.Process, *, gently: bool) -> 
     """End the process and its group. A supervisor first gets a moment to end what it supervises."""
     try:
         if gently and process.returncode is None:
-            process.terminate()
+            # Not `terminate`, which may collect the exit code before asyncio does.
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _END_GRACE)
     finally:
@@ -649,6 +604,34 @@ def _count_descendants(pid: int, enough: int) -> int:
     return len(found) - 1
 
 
+async def _until_full(folders: Sequence[Path], most: int | None) -> None:
+    """Return when the files in the folders take more than `most` bytes. Without a limit: never."""
+    if most is None or not folders:
+        await asyncio.Event().wait()
+    pause, used = _MEASURE_EVERY, 0
+    while used <= (most or 0):
+        await asyncio.sleep(pause)
+        begun = time.monotonic()
+        used = await asyncio.to_thread(disk_use, folders)
+        pause = max(_MEASURE_EVERY, (time.monotonic() - begun) / _MEASURE_SHARE)
+
+
+def disk_use(folders: Sequence[Path]) -> int:
+    """The bytes that the files at or under these paths take on the disk."""
+    total, waiting = 0, [str(folder) for folder in folders]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:
+            continue  # a file, or a folder that has just been removed or locked
+    return total
+
+
 def _require_started(argv: Sequence[str], outputs: Mapping[str, _Output], killed: str) -> None:
     """The launcher reports the start of the program. What it writes before or after that is a
     problem.
@@ -670,8 +653,10 @@ class _Output:
     limit: int
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)  # something was printed
 
     def add(self, chunk: bytes) -> None:
+        self.begun.set()
         room = self.limit // 2 - len(self.head)
         self.head += chunk[:room]
         self.tail += chunk[room:]
@@ -681,10 +666,10 @@ class _Output:
         return bytes(self.head + self.tail).decode(errors="replace")
 
 
-async def _read_pipe(pipe: int, into: _Output) -> None:
+async def _read_pipe(pipe: io.FileIO, into: _Output) -> None:
     stream = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(pipe, "rb", 0)
+        lambda: asyncio.StreamReaderProtocol(stream), pipe
     )
     try:
         while chunk := await stream.read(1 << 16):
@@ -697,14 +682,19 @@ _root: _ProcessRoot | None = None
 _root_guard = threading.Lock()
 
 
+def _temporary_root() -> str:
+    return tempfile.tempdir or os.environ.get("TMPDIR", "the system's temporary folder")
+
+
 def new_folder(purpose: str) -> Path:
     """A fresh folder, which `remove_folder` removes."""
     global _root
-    with _root_guard:
+    with _root_guard, setting_up(f"No folder could be made in {_temporary_root()}"):
         if _root is None or _root.process != os.getpid() or not _root.path.exists():
             remove_abandoned()
             _root = _ProcessRoot()
         folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_root.path))
+        folder.chmod(0o700)  # whatever the umask
         _root.folders.add(folder)
         return folder
 
@@ -771,6 +761,7 @@ class _ProcessRoot:
     def __init__(self) -> None:
         self.process = os.getpid()
         unlocked = Path(tempfile.mkdtemp(prefix=".skillfit-new-"))
+        unlocked.chmod(0o700)  # whatever the umask
         self._lock = os.open(unlocked / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         # Others look at the folder under this name only, when it is locked already.
