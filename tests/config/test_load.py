@@ -573,3 +573,22 @@ def test_a_command_can_be_an_override_and_other_overrides_are_yaml() -> None:
     assert config.env.tasks == "command: ./x"
     assert config.env.skill.endswith("/a b")
     assert (config.env.grader, config.env.prompt) == ({"regex": "^a$"}, None)
+
+
+def test_guidance_is_text_or_a_file_beside_the_config(tmp_path: Path) -> None:
+    write(tmp_path / "wishes.md", "Keep it short.\n")
+    path = write(tmp_path / "c.yaml", "optimizer: {guidance: wishes.md}\n")
+    assert load_config(path).optimizer.guidance == "Keep it short."
+    assert load_config(path, ["optimizer.guidance=Be kind."]).optimizer.guidance == "Be kind."
+    text = "Say the same as README.md"
+    assert load_config(path, [f"optimizer.guidance={text}"]).optimizer.guidance == text
+
+
+def test_a_guidance_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.yaml", "optimizer:\n  guidance: wishes.md\n")
+    assert f"names the file {tmp_path / 'wishes.md'}, which cannot be read" in refusal(path)
+
+
+def test_the_memory_of_a_run_is_a_file_beside_the_config(tmp_path: Path) -> None:
+    path = write(tmp_path / "sub" / "c.yaml", "optimizer: {memory: memory.json}\n")
+    assert load_config(path).optimizer.memory == str(tmp_path / "sub" / "memory.json")

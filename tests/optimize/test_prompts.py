@@ -28,7 +28,7 @@ def prompts_that_ask_for_edits():
     for mode, side in itertools.product(MODES, ("failure", "success", "final")):
         yield render("merge", mode=mode, side=side)
     yield render("rewrite")
-    yield render("corpus", marks=False, other_edits=False, guidance=False, most=60)
+    yield render("corpus", marks=False, other_edits=False, guidance=False, evidence=False, most=60)
 
 
 @pytest.mark.parametrize("prompt", [*prompts_that_ask_for_edits()])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.run.events import CandidateBuilt, EditsSelected, ReflectionFinished
+from skillfit.run.events import CandidateBuilt, EditsSelected, ReflectionFinished, RunStarted
 from tests.support.chat_server import Call
 from tests.training.practice_project import differences, readable
 from tests.training.project_fixture import MakeProject
@@ -65,3 +65,37 @@ def test_rewrite_modes_are_refused(make_project: MakeProject) -> None:
     project = make_project(CORPUS, "optimizer.skill_update_mode=rewrite_from_suggestions")
     with pytest.raises(InputError, match="corpus proposes edits"):
         project.inputs()
+
+
+async def test_the_second_run_reads_what_the_first_one_found(make_project: MakeProject) -> None:
+    project = make_project(CORPUS, *SMALL)
+    remember = f"optimizer.memory={project.folder / 'memory.json'}"
+    await project.train(remember)
+    first = project.inputs(remember).evidence
+    assert first.runs == 1 and first.edits and first.patterns
+    await project.train(remember, run="second")
+    prompts = [call.text for call in project.asked("reflect.corpus")]
+    assert "run1/s0001e01" not in prompts[0] and "run1/s0001e01" in prompts[-1]
+    [started] = project.events(RunStarted, "second")
+    assert started.evidence == first
+
+
+async def test_a_run_resumes_with_the_memory_that_it_began_with(make_project: MakeProject) -> None:
+    project = make_project(CORPUS, *SMALL)
+    file = project.folder / "memory.json"
+    await project.train(f"optimizer.memory={file}")
+    asked, written = len(project.calls), file.read_bytes()
+    await project.train(f"optimizer.memory={file}")  # the file is another one by now
+    assert (len(project.calls), file.read_bytes()) == (asked, written)
+
+
+async def test_the_owners_wishes_reach_every_proposer(make_project: MakeProject) -> None:
+    for proposer, stage in (("corpus", "reflect.corpus"), ("reflect", "reflect.failure")):
+        project = make_project(
+            f"optimizer.proposer={proposer}",
+            "optimizer.guidance=Keep every line short.",
+            *SMALL,
+            name=proposer,
+        )
+        await project.train()
+        assert "<owner_wishes>\nKeep every line short." in project.asked(stage)[0].text

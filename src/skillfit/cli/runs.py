@@ -232,12 +232,14 @@ def _unfinished_text(story: RunStory, run: Path) -> str:
 
 
 def _story_tables(story: RunStory) -> list[RenderableType]:
-    """The tables of `show`: curve, decisions, edits, what was not used, notices."""
+    """The tables of `show`: guidance, curve, decisions, edits, what was not used, notices."""
     from rich.text import Text
 
     from skillfit.cli.terminal import PLOT_TITLE, PlotPoint, plot
 
     parts: list[RenderableType] = []
+    if guidance := story.config.settings.optimizer.guidance:
+        parts.append(Text(f"Guidance: {one_line(visible(guidance), 90)}"))
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
     if len(points) > 1:
         parts.append(Text("\n".join([PLOT_TITLE, *plot(points)]), style="cyan"))

@@ -47,6 +47,7 @@ _CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
 # Settings whose file.py:name earlier versions recorded relative to env.folder.
 _ONCE_RELATIVE = ("train.sampler", "optimizer.proposer")
 _FILE_FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
+_TEXT_FILE = re.compile(r".*\.(md|txt)", re.IGNORECASE)
 _SECRET_NAME = re.compile(
     r"(api[-_]?key|secret|password|passwd|authorization|cookie|credentials?"
     r"|(access|auth)[-_]?token)$"
@@ -103,6 +104,7 @@ def load_config(
         is_empty_section = value is None and key in SECTIONS
         data[key] = {} if is_empty_section else value
     _resolve_paths(data, settings)
+    _read_guidance(data, settings)
     given = PlacedSettings(data, settings.places)
     filled = given.over(_recipe_defaults(data)).over(_source_defaults(data))
     try:
@@ -264,6 +266,27 @@ def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
         data["env"] = {**env, "folder": _absolute_path(".", settings.place("env.tasks"))}
 
 
+def _read_guidance(data: JsonObject, settings: PlacedSettings) -> None:
+    """Put the text of the file that `optimizer.guidance` names in its place."""
+    optimizer = data.get("optimizer")
+    given = optimizer.get("guidance") if isinstance(optimizer, dict) else None
+    if not isinstance(given, str) or not _TEXT_FILE.fullmatch(given.strip()):
+        return
+    place = settings.place("optimizer.guidance")
+    path = Path(_absolute_path(given.strip(), place))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        if any(character.isspace() for character in given.strip()):
+            return  # a sentence that ends with the name of a file
+        raise InputError(
+            f"{place.without_value}: optimizer.guidance names the file {path}, which cannot be "
+            f"read: {error}.",
+            hint="Give the name of a text file, or the text itself.",
+        ) from error
+    data["optimizer"] = {**data["optimizer"], "guidance": text.strip()}
+
+
 def _find_model_files(data: JsonObject, settings: PlacedSettings) -> None:
     """Give a `local/FILE.gguf` its whole path where the current folder does not have the file and
     the folder of the config does. Other ids stay as they are: an id is part of a run's identity.
@@ -386,6 +409,7 @@ _PATH_SETTINGS: Mapping[str, Callable[[Any, Callable[[str], str]], Any]] = {
     "env.corpus": _map_path,
     "train.sampler": _map_functions,
     "optimizer.proposer": _map_functions,
+    "optimizer.memory": _map_path,
     "evaluation.gate": _map_functions,
     "evaluation.ship_grader": _map_functions,
 }

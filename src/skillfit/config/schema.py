@@ -138,6 +138,14 @@ class OptimizerSection(Section):
     worked examples), or both (reflect and examples). Also a proposer's name from another package,
     or file.py:name.
     """
+    guidance: str = ""
+    """Your wishes for the skill, as text or as the name of a .md or .txt file. Every proposer reads
+    them.
+    """
+    memory: str = ""
+    """A JSON file that carries what failed, and what was tried against it, from run to run of the
+    same skill. It is read at the start and written at the end; it need not exist yet.
+    """
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""
     prune_initial: bool = False

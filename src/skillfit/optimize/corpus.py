@@ -153,6 +153,7 @@ def _readings(
         marks=bool(shown.lines),
         other_edits=bool(other_edits),
         guidance=bool(context.guidance),
+        evidence=bool(context.evidence),
         most=MOST_EDITS,
     )
     known = sections(
@@ -160,7 +161,8 @@ def _readings(
         current_skill=shown.text,
         other_edits=other_edits,
         optimizer_meta_skill=context.meta_skill,
-        failures_so_far=context.evidence or context.memory,
+        failures_so_far=context.evidence,
+        previous_steps=context.memory,
         kinds=kinds_table(material),
         statistics=statistics(material, context.pending_ids),
     )

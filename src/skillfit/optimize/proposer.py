@@ -374,6 +374,7 @@ def _call(
         current_skill=skill,
         pending_edits=render_pending(context.pending),
         optimizer_meta_skill=context.meta_skill,
+        failures_so_far=context.evidence,
         previous_steps=context.memory,
         diagnostic_question=group.question,
     )

@@ -66,6 +66,7 @@ CHANGEABLE = frozenset(
         "model.concurrency",
         "model.prices",
         "gradient.analyst_workers",
+        "optimizer.memory",
         "env.exec_timeout",
         "env.rollout_usd",
         "env.sandbox",
@@ -358,6 +359,7 @@ class RunIdentity:
     agent: PartDescription | None  # of an agent in Python
     programs: Mapping[str, str]  # role -> hash of the command-line program's description
     corpus: str  # hash; empty: no corpus
+    memory: str = ""  # hash of the evidence of earlier runs; empty: none
 
     def as_json(self) -> IdentityJson:
         """Without what the run does not have."""
@@ -373,6 +375,8 @@ class RunIdentity:
             whole["programs"] = self.programs
         if self.corpus:
             whole["corpus"] = self.corpus
+        if self.memory:
+            whole["memory"] = self.memory
         return whole
 
     def for_name(self) -> IdentityJson:

@@ -28,6 +28,7 @@ from skillfit.run.records import (
     Decision,
     EditEffect,
     Evidence,
+    EvidenceMemory,
     ItemRecord,
     Level,
     MeasuredScore,
@@ -107,6 +108,7 @@ class RunStarted(Event):
     planned_steps: int = 0  # fewer than the epochs hold when a budget cuts the last one
     fit_only: bool = False  # too few selection items: results are suggestions, not verified
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
+    evidence: EvidenceMemory | None = None  # of earlier runs, from optimizer.memory
 
     @classmethod
     def of(
@@ -121,6 +123,7 @@ class RunStarted(Event):
         planned_steps: int = 0,
         fit_only: bool = False,
         rollout_plan: RolloutPlan | None = None,
+        evidence: EvidenceMemory | None = None,
     ) -> RunStarted:
         """The start of a run with this version. A run that only measures has no steps."""
         return cls(
@@ -135,6 +138,7 @@ class RunStarted(Event):
             planned_steps=planned_steps,
             fit_only=fit_only,
             rollout_plan=rollout_plan,
+            evidence=evidence,
         )
 
     @property

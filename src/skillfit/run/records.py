@@ -444,6 +444,27 @@ class RefusedText:
 
 
 @dataclass(frozen=True, slots=True)
+class EvidencePattern:
+    """A kind of failure over a whole run, with the distinct training items that show it."""
+
+    name: str
+    items: tuple[str, ...]
+    description: str = ""
+    last_step: int = 0  # in which it was seen; 0: in an earlier run
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceMemory:
+    """What failed in a run so far, and every edit that was tried, dropped ones too. The id of an
+    edit of an earlier run begins with that run: run1/s0003e02.
+    """
+
+    patterns: tuple[EvidencePattern, ...] = ()
+    edits: tuple[EditEffect, ...] = ()
+    runs: int = 0  # earlier runs that it was carried through
+
+
+@dataclass(frozen=True, slots=True)
 class StepMemory:
     """One step in the memory of an epoch. Scores are None when nothing was measured."""
 

@@ -19,9 +19,10 @@ from skillfit.config.schema import PROGRAM_AGENTS
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
+from skillfit.optimize.memory import evidence_hash, read_evidence
 from skillfit.plain_text import quantity, shorten
 from skillfit.run.directory import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
-from skillfit.run.records import ItemRecord, RolloutPlan
+from skillfit.run.records import EvidenceMemory, ItemRecord, RolloutPlan
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
@@ -84,6 +85,7 @@ class Inputs:
     agent: Agent | None = None  # a Python agent given from the API
     given: GivenParts = field(default_factory=GivenParts)  # parts given from the API
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
+    evidence: EvidenceMemory = field(default_factory=EvidenceMemory)  # of earlier runs
 
     @property
     def parts(self) -> RunParts:
@@ -111,6 +113,7 @@ class Inputs:
             agent=self.agent.describe() if self.agent is not None else None,
             programs=_programs(self.config),
             corpus=self.corpus_hash,
+            memory=evidence_hash(self.evidence),
         )
 
     def refuse_useless_plan(self) -> None:
@@ -215,13 +218,25 @@ def read_inputs(
     if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
     _refuse_what_does_not_fit(config, loaded, agent, parts, training)
+    evidence = EvidenceMemory()
+    if training and config.optimizer.memory:
+        evidence = read_evidence(Path(config.optimizer.memory))
     deferred: dict[Role, DeferredModel] = {}
     if judge is not None:
         deferred["judge"] = judge
     if agent_model is not None and _calls_model(loaded):
         deferred["agent"] = agent_model
     return Inputs(
-        config, skill, loaded, available, deferred, ship_task, agent, parts.given, rollout_plan
+        config,
+        skill,
+        loaded,
+        available,
+        deferred,
+        ship_task,
+        agent,
+        parts.given,
+        rollout_plan,
+        evidence,
     )
 
 
@@ -260,6 +275,19 @@ def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
     if inputs.ship_task is not None and inputs.ship_task.grader is not None:
         ship_task = task.with_grader(inputs.ship_task.grader)
     return replace(inputs, task=task, ship_task=ship_task, rollout_plan=plan)
+
+
+def with_recorded_evidence(inputs: Inputs, path: Path) -> Inputs:
+    """The inputs with the evidence that the run in `path` was started with: the file that it came
+    from is written anew at the end of a run.
+    """
+    if not (path / JOURNAL).is_file():
+        return inputs
+    with closing(RunView.open(path)) as view:
+        started = view.started
+    if started is None:
+        return inputs
+    return replace(inputs, evidence=started.evidence or EvidenceMemory())
 
 
 def _from_config(

@@ -29,6 +29,7 @@ from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
 from skillfit.optimize.context import Context
+from skillfit.optimize.memory import render_evidence
 from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal, edits_of
 from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.optimize.stages import (
@@ -302,7 +303,18 @@ def context_of(
             maximum=settings.learning_rate,
             minimum=min(settings.min_learning_rate, settings.learning_rate),
         )
-    return Context(planned.step, budget, state.memory_text, state.meta_skill, pending)
+    # A gate without a pool measures no single edit: there, the memory of the epoch is all.
+    evidence = render_evidence(state.evidence) if effects or settings.memory else ""
+    return Context(
+        planned.step,
+        budget,
+        state.memory_text,
+        state.meta_skill,
+        pending,
+        effects=tuple(effects),
+        guidance=settings.guidance,
+        evidence=evidence,
+    )
 
 
 async def reflect(

@@ -11,13 +11,14 @@ from pathlib import Path
 from skillfit.errors import Exit, InfrastructureError, SkillfitError
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
+from skillfit.optimize.memory import write_evidence
 from skillfit.run.budget import BudgetReached
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
 from skillfit.run.records import (
     CheckResult,
-    RolloutPlan,
+    EvidenceMemory,
     RunFinishReason,
     RunSummary,
 )
@@ -35,6 +36,7 @@ from skillfit.training.inputs import (
     item_records,
     refuse_run_inside_skill,
     with_checked_plan,
+    with_recorded_evidence,
 )
 from skillfit.training.loop import train
 from skillfit.training.preflight import PreflightReport, budget_check, probe, run_preflight
@@ -78,16 +80,16 @@ async def start(
     if force_new:
         inputs.refuse_useless_plan()
     else:
-        inputs = with_checked_plan(inputs, path)
+        inputs = with_recorded_evidence(with_checked_plan(inputs, path), path)
     with RunDirectory.open(path, inputs.identity(), force_new=force_new) as directory:
         async with assemble(inputs, directory, listeners, control or Control()) as ready:
             directory.expect_no_fix()
             components = ready.components
-            _begin(ready, directory.run_id, inputs.rollout_plan)
+            _begin(ready, directory.run_id, inputs)
             for message in components.task.warnings:
                 components.emit(Warned(what=f"splits: {message}", message=message))
             try:
-                ended = await _train(ready, force)
+                ended = await _train(ready, force, inputs.evidence)
             except Interrupted:
                 raise Interrupted(directory.path) from None
             except PartFailed as failure:
@@ -110,15 +112,15 @@ async def check_run(
     that a run started there later does not pay for them again.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path)
-    inputs = with_checked_plan(inputs, path)
+    inputs = with_recorded_evidence(with_checked_plan(inputs, path), path)
     with RunDirectory.open(path, inputs.identity(), keep_end=True) as directory:
         async with assemble(inputs, directory, listeners, control) as ready:
             await probe(ready, again=True)
-            _begin(ready, directory.run_id, inputs.rollout_plan)
+            _begin(ready, directory.run_id, inputs)
             return await run_preflight(ready)
 
 
-async def _train(ready: Assembled, force: bool) -> RunFinished:
+async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> RunFinished:
     """Preflight, loop and finish.
 
     When a budget is reached after the first step, the ship test still runs on what was kept for it.
@@ -126,7 +128,7 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
     unproven. With `evaluation.ship_test` off it hands back the best one.
     """
     run, finish_parts = ready.components, ready.finish_parts
-    state = TrainingState.begin(run.initial)
+    state = TrainingState.begin(run.initial, evidence)
     ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
     try:
         state = replace(state, checks=await _preflight(ready, force))
@@ -137,8 +139,12 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
         except BudgetReached as reached:
             if not state.records or ship_repeats is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            return await finish(run, finish_parts, state, ship_repeats, cut_short=reached)
-        return await finish(run, finish_parts, state, ship_repeats)
+            ended = await finish(run, finish_parts, state, ship_repeats, cut_short=reached)
+        else:
+            ended = await finish(run, finish_parts, state, ship_repeats)
+        if run.config.optimizer.memory:
+            write_evidence(Path(run.config.optimizer.memory), state.evidence)
+        return ended
     except BudgetReached as reached:
         ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
         return end_by_budget(run, finish_parts, state, ending, reached)
@@ -174,14 +180,14 @@ async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
     return report.checks
 
 
-def _begin(ready: Assembled, run_id: str, bought: RolloutPlan | None) -> None:
+def _begin(ready: Assembled, run_id: str, inputs: Inputs) -> None:
     """Record what the run begins with."""
     components = ready.components
-    components.emit(_start_event(components, run_id, bought))
+    components.emit(_start_event(components, run_id, inputs))
     components.emit(ItemsRead(items=item_records(components.task)))
 
 
-def _start_event(run: Components, run_id: str, bought: RolloutPlan | None) -> RunStarted:
+def _start_event(run: Components, run_id: str, inputs: Inputs) -> RunStarted:
     task = run.task
     splits = {"train": len(task.train), "selection": len(task.selection), "test": len(task.test)}
     return RunStarted.of(
@@ -193,5 +199,6 @@ def _start_event(run: Components, run_id: str, bought: RolloutPlan | None) -> Ru
         steps_per_epoch=run.plan.steps_per_epoch,
         planned_steps=run.plan.total_steps,
         fit_only=task.fit_only,
-        rollout_plan=bought,
+        rollout_plan=inputs.rollout_plan,
+        evidence=inputs.evidence if run.config.optimizer.memory else None,
     )

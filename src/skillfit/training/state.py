@@ -40,6 +40,7 @@ from skillfit.run.journal import Journal
 from skillfit.run.records import (
     CheckResult,
     CurrentAndBest,
+    EvidenceMemory,
     RefusedText,
     RolloutPlan,
     SkipAction,
@@ -118,6 +119,7 @@ class TrainingState:
     best_score: float = 0.0
     meta_skill: str = ""  # the optimizer's advice to itself
     memory: tuple[StepMemory, ...] = ()  # steps of this epoch
+    evidence: EvidenceMemory = field(default_factory=EvidenceMemory)  # of the run and earlier ones
     refused: tuple[RefusedText, ...] = ()  # by the leak check, over the run
     waiting_edits: tuple[Edit, ...] = ()  # written between steps; join the pool with the next one
     records: tuple[StepRecord, ...] = ()
@@ -127,9 +129,10 @@ class TrainingState:
     checks: tuple[CheckResult, ...] = ()  # of the preflight
 
     @classmethod
-    def begin(cls, initial: Skill) -> TrainingState:
-        """Before the baseline."""
-        return cls(skill=initial, epoch_start=initial, best=initial)
+    def begin(cls, initial: Skill, evidence: EvidenceMemory | None = None) -> TrainingState:
+        """Before the baseline. `evidence`: of earlier runs."""
+        known = evidence or EvidenceMemory()
+        return cls(skill=initial, epoch_start=initial, best=initial, evidence=known)
 
     def next_epoch(self) -> TrainingState:
         """At the start of an epoch: the optimizer's memory of steps is empty again."""

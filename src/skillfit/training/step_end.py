@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from skillfit.config.schema import Config, EvaluationSection
 from skillfit.gate import Candidate, EditEffect, Gate, TextFilter, Verdict
 from skillfit.optimize.context import failure_patterns
+from skillfit.optimize.memory import with_step
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.stages import collect_notes, consolidate_notes
 from skillfit.rollout import Outcome, Tally
@@ -110,6 +111,12 @@ def close_step(
         carried,
         waiting_edits=(),
         memory=(*carried.memory, entry),
+        evidence=with_step(
+            carried.evidence,
+            entry.step,
+            entry.failure_patterns,
+            result.verdict.effects if result.verdict else (),
+        ),
         refused=(*carried.refused, *learned.refused, *result.updated.refused),
         proposed=carried.proposed + (len(learned.patch.proposals) if learned.patch else 0),
         usable_edits=carried.usable_edits + result.usable_edits,
