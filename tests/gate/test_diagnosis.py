@@ -27,6 +27,7 @@ NORMAL = Facts(
     detectable=0.08,
     steps=8,
     proposed=60,
+    selected=55,
     usable=50,
     accepted=2,
     effects=(effect(0.05, 0.02, 0.08),),
@@ -50,6 +51,13 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("a cap below the first step", {"budget_reached": True, "steps": 0}, "budget too small"),
     ("an optimizer without ideas", {"proposed": 0, "usable": 0}, "nothing proposed"),
     ("an optimizer that copies answers", {"refused": 9, "usable": 0}, "leaked answers"),
+    ("a learning rate of 0", {"selected": 0, "edits_wanted": False}, "no edits selected"),
+    ("an optimizer that chooses rate 0", {"selected": 0, "usable": 0}, "no edits selected"),
+    (
+        "rates that nobody can read, on items that no skill solves",
+        {"selected": 0, "usable": 0, "unread_rates": 8, "constant": 0.0},
+        "no edits selected",
+    ),
     ("edits with wrong anchors", {"usable": 0}, "no usable edits"),
     ("items that no skill solves", {"constant": 0.0}, "out of reach"),
     ("an optimizer that games the grader", {"gap": 0.3, "difference": -0.1}, "graders disagree"),
@@ -100,6 +108,13 @@ def test_each_cause_gets_its_own_diagnosis(change: dict[str, Any], cause: str) -
     assert found.cause == cause
     assert found.message
     assert found.next_step or cause == "improved"
+
+
+def test_a_rate_that_was_not_read_and_one_of_zero_are_told_apart() -> None:
+    none = replace(NORMAL, selected=0, usable=0)
+    assert "was not usable" in str(diagnose_run(replace(none, unread_rates=8)))
+    assert "chose to apply none of its 60 proposals" in str(diagnose_run(none))
+    assert "optimizer.learning_rate is 0" in str(diagnose_run(replace(none, edits_wanted=False)))
 
 
 def test_pending_edits_in_the_final_skill_are_not_reported_as_a_gain() -> None:

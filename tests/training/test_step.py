@@ -93,6 +93,51 @@ async def test_a_candidate_equal_to_the_incumbent_is_not_evaluated(
     assert project.events(GateDecided) == []
 
 
+async def test_a_step_without_a_change_has_its_candidate_and_says_why_no_edit_was_applied(
+    make_project: MakeProject,
+) -> None:
+    lost = {"patch": {"edits": [{"op": "replace", "target": "- no such line", "content": "- x"}]}}
+    project = make_project(*STRICT, optimizer={"reflect.failure": json.dumps(lost)})
+    await project.train()
+    step = project.folder / "run/steps/step_0001"
+    [record] = project.history()
+    assert record["action"] == "skip_no_change"
+    assert record["edit_apply_summary"]["skipped"] == 1
+    assert (step / "candidate_skill.md").read_text() == SKILL
+    [row] = json.loads((step / "edit_apply_report.json").read_text())
+    assert row["status"] == "skipped_replace_target_not_found"
+
+
+@pytest.mark.parametrize(
+    ("rate", "cause"),
+    [("no JSON", "was not usable"), ('{"learning_rate": 0}', "chose to apply none")],
+)
+async def test_a_step_whose_rate_lets_no_edit_in_is_diagnosed_as_such(
+    make_project: MakeProject, rate: str, cause: str
+) -> None:
+    project = make_project(
+        *STRICT,
+        "optimizer.lr_control_mode=autonomous",
+        "optimizer.use_slow_update=false",
+        optimizer={"lr_autonomous": rate},
+    )
+    await project.train()
+    assert project.history()[0]["action"] == "skip_no_change"
+    assert (project.folder / "run/steps/step_0001/candidate_skill.md").read_text() == SKILL
+    assert cause in project.summary()["diagnosis"]
+
+
+async def test_the_reason_of_a_verdict_says_that_the_gate_is_off(make_project: MakeProject) -> None:
+    useless = json.dumps(append("- a line that changes nothing"))
+    project = make_project(
+        *STRICT, "evaluation.use_gate=false", optimizer={"reflect.failure": useless}
+    )
+    await project.train()
+    verdict = json.loads((project.folder / "run/steps/step_0001/verdict.json").read_text())
+    assert verdict["decision"] == "accept"
+    assert verdict["reason"].startswith("the gate is off: mean +0.0000")
+
+
 async def test_an_unusable_rewrite_is_skipped(make_project: MakeProject) -> None:
     mode = "optimizer.skill_update_mode=rewrite_from_suggestions"
     project = make_project(*STRICT, mode, optimizer={"rewrite": json.dumps({"new_skill": ""})})

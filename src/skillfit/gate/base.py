@@ -294,9 +294,11 @@ class BaseGate:
         With `use_gate` off every candidate is accepted.
         """
         decision, action = ruling.decision, cast(GateAction, ruling.decision)
+        reason = ruling.reason
         if not self.config.evaluation.use_gate and not candidate.gated:
             self.make_incumbent(candidate.skill, new)
             decision, action = "accept", "force_accept"
+            reason = f"the gate is off: {reason}"
         elif decision == "accept":
             is_best = self.make_incumbent(candidate.skill, new)
             action = "accept_new_best" if is_best else "accept"
@@ -304,7 +306,7 @@ class BaseGate:
             decision=decision,
             action=action,
             winner=self.incumbent,
-            reason=ruling.reason,
+            reason=reason,
             evidence=paired_evidence(new, old, rollouts=count.rollouts, coverage=count.coverage),
             incumbent_score=old.score,
             candidate_score=new.score,

@@ -180,6 +180,8 @@ class Facts:
     steps: int = 0
     edits_wanted: bool = True  # the learning rate is above 0
     proposed: int = 0  # proposals left after merging and the leak check
+    selected: int = 0  # proposals within the edit budget
+    unread_rates: int = 0  # steps without edits because the reply with the rate was not usable
     refused: int = 0  # texts that the leak check refused: proposals, notes, lessons, rewrites
     usable: int = 0  # edits that could be applied
     accepted: int = 0  # steps that changed the incumbent
@@ -207,6 +209,7 @@ Cause = Literal[
     "saturated",
     "nothing proposed",
     "leaked answers",
+    "no edits selected",
     "no usable edits",
     "out of reach",
     "graders disagree",
@@ -359,6 +362,29 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
     return Diagnosis("leaked answers", message, step)
 
 
+def _none_selected(f: Facts) -> Diagnosis | None:
+    if f.selected or not f.proposed:
+        return None
+    proposals = quantity(f.proposed, "proposal")
+    if not f.edits_wanted:
+        message = f"optimizer.learning_rate is 0, so none of {proposals} entered the skill."
+        step = "Set it to the number of edits per step."
+    elif f.unread_rates:
+        steps = quantity(f.unread_rates, "step")
+        message = (
+            f"In {steps} the optimizer's reply with the learning rate was not usable, so none of "
+            f"{proposals} entered the skill."
+        )
+        step = (
+            f"See the replies with `skillfit show {f.run}`, set optimizer.lr_control_mode=fixed, "
+            "or name another model.optimizer."
+        )
+    else:
+        message = f"The optimizer chose to apply none of its {proposals}: a learning rate of 0."
+        step = "Set optimizer.lr_control_mode=fixed, or try a stronger model.optimizer."
+    return Diagnosis("no edits selected", message, step)
+
+
 def _not_applicable(f: Facts) -> Diagnosis | None:
     if f.usable or not f.proposed:
         return None
@@ -500,6 +526,7 @@ _CAUSES: tuple[Callable[[Facts], Diagnosis | None], ...] = (
     _budget_before_steps,
     _nothing_proposed,
     _all_leaked,
+    _none_selected,
     _not_applicable,
     _out_of_reach,
     _second_grader,

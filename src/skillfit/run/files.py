@@ -159,8 +159,7 @@ class RunFiles:
         if self._update_mode in _RESULT_FILES:
             name = _RESULT_FILES[self._update_mode]
             self._directory.write_json(f"{folder}/{name}", event.rewrite)
-        else:
-            report = [result.as_row() for result in event.report]
+        elif report := [result.as_row() for result in event.report]:
             self._directory.write_json(f"{folder}/edit_apply_report.json", report)
 
     @_on.register

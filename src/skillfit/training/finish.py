@@ -551,6 +551,13 @@ def _facts(
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
+        selected=sum(record.n_edits_ranked or 0 for record in state.records),
+        unread_rates=sum(
+            record.lr_decision is not None
+            and record.lr_decision.fallback
+            and not record.lr_decision.learning_rate
+            for record in state.records
+        ),
         refused=run.text_filter.refused,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,

@@ -458,7 +458,11 @@ async def update(
     """
     proposals = selected.proposals if selected else ()
     if not proposals and not own_edits:
-        return StepUpdate(None, "skip_no_patches" if selected is None else "skip_no_change")
+        if selected is None:
+            return StepUpdate(None, "skip_no_patches")
+        change = SkillChange(skill, changed=False)
+        log.emit(_candidate_event(log.step, Candidate(skill), change))
+        return StepUpdate(None, "skip_no_change", change)
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
             limit = text_filter.max_tokens
@@ -475,8 +479,8 @@ async def update(
         refusal = text_filter.refusal_of_skill(wanted, present, log.step)
         if updated.candidate is not None and refusal is not None:
             updated = StepUpdate(None, "skip_leak", refused=(refusal,))
-    if updated.candidate is not None:
-        log.emit(_candidate_event(log.step, updated.candidate, change))
+    if updated.candidate is not None or updated.skipped == "skip_no_change":
+        log.emit(_candidate_event(log.step, updated.candidate or Candidate(skill), change))
     return replace(updated, change=change)
 
 
