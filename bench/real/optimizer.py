@@ -54,7 +54,7 @@ class SimulatedOptimizer:
         if found := GEPA_PROMPT.search(prompt):
             lines = "\n".join(self._lines_of_analyst(prompt, prompt[found.end() :]))
             return f"```\n{found[1].rstrip()}\n{lines}\n```"
-        if '"failures"' in prompt and '"purpose"' in prompt:
+        if stage == "reflect.corpus":
             return self._of_all_failures(prompt)
         if stage.startswith(("reflect", "analyst")):
             return self._patch("" if "success" in stage else prompt)
