@@ -311,9 +311,8 @@ def test_a_built_in_description_is_complete_and_hides_the_prompt_from_argv(
     description = load_description(path.stem)
 
     assert description.name == path.stem
-    assert (
-        description.keys and description.skill_read and description.model_argv and description.error
-    )
+    assert description.keys and description.model_argv and description.error
+    assert any(pick.step == "tool_result" for pick in description.events)
     values = {**description.options, "model": "m", "effort": "", "base_url": "", "max_usd": ""}
     values |= {"usage_file": "u"}
     assert "m" in arguments(description.argv, values)

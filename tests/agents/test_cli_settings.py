@@ -103,7 +103,7 @@ def test_zero_dollars_for_some_tokens_is_an_unknown_price() -> None:
     """opencode reports cost 0 for every model at a base_url."""
     tokens = '{"input": 15, "output": 7, "reasoning": 0, "cache": {"read": 5, "write": 0}}'
     event = f'{{"type": "step_finish", "part": {{"tokens": {tokens}, "cost": 0}}}}'
-    usage = read_output(load_description("opencode"), event, "skill").usage
+    usage = read_output(load_description("opencode"), event).usage
 
     assert (usage.input, usage.output, usage.usd) == (20, 7, None)
 
@@ -113,7 +113,7 @@ def test_invalid_usage_counts_as_zero_and_is_never_negative(fake: StandIn) -> No
         '{"type": "result", "tokens": {"read": -30, "cached": 1e400, "written": "7"}, '
         '"cost": -0.25}'
     )
-    usage = read_output(load_description(str(fake.description)), event, "skill").usage
+    usage = read_output(load_description(str(fake.description)), event).usage
 
     assert (usage.input, usage.cached, usage.output, usage.usd) == (0, 0, 0, None)
 

@@ -377,3 +377,56 @@ def test_another_corpus_changes_the_run_identity(tmp_path: Path) -> None:
     assert identity("one") == identity("two"), "the same documents at another place"
     (tmp_path / "two" / "more.txt").write_text("more")
     assert identity("one") != identity("two")
+
+
+# Whether programs load the skill
+
+READER = """#!{python}
+import json, pathlib, sys
+(skill,) = pathlib.Path(".skills").glob("*/SKILL.md")
+shown = skill.read_text() if {reads} else str(skill)
+print(json.dumps(dict(type="tool", name="shell", input="look around", output=shown)))
+print(json.dumps(dict(type="message", text="4")))
+"""
+
+
+def reader_project(folder: Path, reads: str) -> Path:
+    """A project whose agent is a program that loads its skill when `reads` is true."""
+    program = folder / "reader"
+    program.write_text(READER.format(python=sys.executable, reads=reads))
+    program.chmod(0o755)
+    description = {
+        "name": "reader",
+        "program": "./reader",
+        "argv": [],
+        "skills": ".skills",
+        "events": DESCRIPTION["events"],
+    }
+    (folder / "reader.yaml").write_text(yaml.safe_dump(description))
+    agent = {"id": "cli/reader", "options": {"file": "reader.yaml"}}
+    return project(folder, env={"agent": "cli"}, model={"agent": agent})
+
+
+def test_a_skill_that_is_never_loaded_is_reported_everywhere(tmp_path: Path) -> None:
+    config = reader_project(tmp_path, "False")
+    checked = run("check", config, "--run", "run", "--json")
+    (found,) = [one for one in json.loads(checked.stdout)["checks"] if one["name"] == "skill use"]
+    assert found["verdict"] == "warn", checked.stderr
+    assert "loaded the skill in none of" in found["message"]
+
+    run("train", config, "--run", "run")
+    shown = run("show", "run", "--json")
+    assert json.loads(shown.stdout)["skill_loaded"] == 0 < json.loads(shown.stdout)["skill_missed"]
+    assert "The agent loaded the skill in 0 of" in run("show", "run").stdout
+    run("export", "run", "--out", "out")
+    results = [json.loads(path.read_text()) for path in Path("out").rglob("result.json")]
+    with_skill = [one for one in results if one["skill_read"] is not None]
+    assert with_skill and not any(one["skill_read"] for one in with_skill)
+    run("report", "run", "--out", "report.html")
+    assert "did not load the skill in" in Path("report.html").read_text()
+
+
+def test_a_skill_that_is_loaded_in_every_rollout_needs_no_warning(tmp_path: Path) -> None:
+    checked = run("check", reader_project(tmp_path, "True"), "--run", "run", "--json")
+    (found,) = [one for one in json.loads(checked.stdout)["checks"] if one["name"] == "skill use"]
+    assert found["verdict"] == "go", checked.stderr

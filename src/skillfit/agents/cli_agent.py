@@ -108,12 +108,12 @@ class CliAgent(BaseAgent):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         program = self.command.description
         with workspace_for(item, self.corpus) as workspace:
-            name = install(skill, workspace, program.skills)
+            skill = install(skill, workspace, program.skills)
             done = await self.command.run(
                 workspace,
-                self._prompt(item, name, context),
+                self._prompt(item, skill.name, context),
                 program.argv,
-                skill=name,
+                skill=skill,
                 max_usd=context.max_usd,
             )
             workspace.leave_only_work()
@@ -159,8 +159,8 @@ class CliAgent(BaseAgent):
         }
 
 
-def install(skill: Skill, workspace: Workspace, folder: str) -> str:
-    """Put the skill where the program discovers skills; returns the name it has there.
+def install(skill: Skill, workspace: Workspace, folder: str) -> Skill:
+    """Put the skill where the program discovers skills; returns it as it is there.
 
     Programs look for a file named SKILL.md, whatever the user's file is called. Front matter they
     would not accept (no description, a name that is no folder name) is completed. The body stays
@@ -178,8 +178,9 @@ def install(skill: Skill, workspace: Workspace, folder: str) -> str:
     if frontmatter != skill.frontmatter:
         head = yaml.safe_dump(frontmatter, sort_keys=False, allow_unicode=True)
         skill = replace(skill, head=f"---\n{head}---\n")
-    replace(skill, document_name="SKILL.md", bom=False).save(workspace.work / folder / name)
-    return name
+    skill = replace(skill, document_name="SKILL.md", bom=False)
+    skill.save(workspace.work / folder / name)
+    return skill
 
 
 @dataclass
@@ -340,13 +341,14 @@ class ConfiguredProgram:
         prompt: str,
         argv: tuple[str | Arguments, ...],
         *,
-        skill: str = "",
+        skill: Skill | None = None,
         effort: str = "",
         max_usd: float | None = None,
     ) -> ProgramRun:
         """Run the program on `prompt` in the work folder. Raises when it failed to answer."""
         isolation = self._isolation()
-        values = self.values(workspace, skill, effort, max_usd, isolation)
+        name = skill.name if skill is not None else ""
+        values = self.values(workspace, name, effort, max_usd, isolation)
         login = self._login()
         self._prepare_home(workspace, values, login)
         stdin = prompt.encode()
@@ -485,7 +487,7 @@ class ConfiguredProgram:
             temporary=workspace.temporary,
         )
 
-    def _read(self, done: ProcessResult, skill: str, usage_file: Path) -> ProgramOutput:
+    def _read(self, done: ProcessResult, skill: Skill | None, usage_file: Path) -> ProgramOutput:
         reported = _written_by_program(usage_file)
         output = read_output(self.description, redact(done.stdout), skill, reported)
         if not output.error and done.code == 0 and output.answer is not None:

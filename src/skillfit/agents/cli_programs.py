@@ -34,6 +34,7 @@ from skillfit.models.registry import Readiness
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.plain_text import head_and_tail, last_part
 from skillfit.settings import setting_problems
+from skillfit.skill import Skill
 from skillfit.tasks.item import Reported, TrajectoryStep
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
@@ -75,6 +76,10 @@ class StepPick(Pick):
     """Dotted path of the tool's name."""
     tool: str = ""
     """The tool's name, for events that do not have it."""
+    id: str = ""
+    """Dotted path of what a call and its result have in common."""
+    failed: JsonObject = Field(default_factory=dict)
+    """Dotted paths and their values in the result of a call that failed."""
 
 
 class UsagePick(DescriptionPart):
@@ -139,8 +144,9 @@ class ProgramDescription(DescriptionPart):
     error: tuple[Pick, ...] = ()
     usage: tuple[UsagePick, ...] = ()
     skill_read: tuple[str, ...] = ()
-    """Regular expressions over `TOOL ARGUMENTS` of its tool calls. A match shows that it opened
-    $skill.
+    """Regular expressions over `TOOL ARGUMENTS` of its tool calls. A match shows that it loaded
+    $skill, unless the call failed. So does a tool result that holds the skill's text, as after
+    `cat`, which needs no expression.
     """
     failures: dict[FailureKind, tuple[str, ...]] = Field(default_factory=dict)
     """Regular expressions over its error text, by kind of failure. They are tried before the
@@ -259,15 +265,16 @@ class ProgramOutput:
 
 
 def read_output(
-    description: ProgramDescription, stdout: str, skill: str, usage_file: str = ""
+    description: ProgramDescription, stdout: str, skill: Skill | None = None, usage_file: str = ""
 ) -> ProgramOutput:
-    """Read the output of a program, and the usage file it wrote, if any.
+    """Read the output of a program, and the usage file it wrote, if any. `skill`: as installed.
 
     The answer is the last text that `answer` selects. In a description without `answer` it is the
     last message, and in one without `events` too the whole output.
     """
     events = list(_events(stdout))
-    steps = list(_steps(description.events, events))
+    found = list(_steps(description.events, events))
+    steps = [one.step for one in found]
     errors = list(_texts(description.error, events))
     counted = [*events, *_events(usage_file)]
     return ProgramOutput(
@@ -275,7 +282,7 @@ def read_output(
         error=errors[-1] if errors else "",
         steps=tuple(replace(step, text=head_and_tail(step.text, STEP_TEXT)) for step in steps),
         usage=_usage(description.usage, counted),
-        skill_read=_skill_read(description.skill_read, steps, skill),
+        skill_read=_skill_read(description, found, skill) if skill is not None else None,
     )
 
 
@@ -311,7 +318,14 @@ def _json(text: str) -> Any:
         return None
 
 
-def _steps(picks: Sequence[StepPick], events: Iterable[ProgramEvent]) -> Iterator[TrajectoryStep]:
+@dataclass(frozen=True, slots=True)
+class _FoundStep:
+    step: TrajectoryStep
+    id: str = ""  # of the call that this is, or whose result
+    failed: bool = False
+
+
+def _steps(picks: Sequence[StepPick], events: Iterable[ProgramEvent]) -> Iterator[_FoundStep]:
     """Steps in the order of the events. Chunks of one message (`delta: true`) are joined."""
     chunks: list[str] = []
     for event in events:
@@ -328,17 +342,19 @@ def _steps(picks: Sequence[StepPick], events: Iterable[ProgramEvent]) -> Iterato
     yield from _joined(chunks)
 
 
-def _step(pick: StepPick, part: ProgramEvent, text: str) -> TrajectoryStep:
+def _step(pick: StepPick, part: ProgramEvent, text: str) -> _FoundStep:
     if pick.step == "message":
-        return TrajectoryStep("message", text)
+        return _FoundStep(TrajectoryStep("message", text))
     name = pick.tool or _text(at_path(part, pick.name))
     role = "tool" if pick.step == "tool_result" else "assistant"
-    return TrajectoryStep(pick.step, text, role=role, name=name)
+    step = TrajectoryStep(pick.step, text, role=role, name=name)
+    failed = bool(pick.failed) and _matches(part, pick.failed)
+    return _FoundStep(step, _text(at_path(part, pick.id)) if pick.id else "", failed)
 
 
-def _joined(chunks: list[str]) -> Iterator[TrajectoryStep]:
+def _joined(chunks: list[str]) -> Iterator[_FoundStep]:
     if chunks:
-        yield TrajectoryStep("message", "".join(chunks))
+        yield _FoundStep(TrajectoryStep("message", "".join(chunks)))
         chunks.clear()
 
 
@@ -371,15 +387,24 @@ def _usage(picks: Sequence[UsagePick], events: Iterable[ProgramEvent]) -> Usage:
 
 
 def _skill_read(
-    patterns: Sequence[str], steps: Iterable[TrajectoryStep], skill: str
+    description: ProgramDescription, found: Sequence[_FoundStep], skill: Skill
 ) -> bool | None:
-    if not patterns:
+    """Whether the program loaded the skill: by a call that only loads skills, or because the
+    skill's text is in the result of any call. None: its output does not tell.
+    """
+    shows_results = any(pick.step == "tool_result" for pick in description.events)
+    if not skill.body.strip() or not (description.skill_read or shows_results):
         return None
-    name = re.escape(skill)
-    compiled = [re.compile(Template(pattern).safe_substitute(skill=name)) for pattern in patterns]
-    for step in steps:
-        call = f"{step.name} {step.text}"
-        if step.kind == "tool_call" and any(pattern.search(call) for pattern in compiled):
+    name = rf"(?<![\w-]){re.escape(skill.name)}(?![\w-])"
+    patterns = [Template(text).safe_substitute(skill=name) for text in description.skill_read]
+    refused = {one.id for one in found if one.failed and one.id}
+    for one in found:
+        step, call = one.step, f"{one.step.name} {one.step.text}"
+        if step.kind == "tool_result" and skill.shown_in(step.text):
+            return True
+        if step.kind != "tool_call" or one.id in refused:
+            continue
+        if any(re.search(pattern, call) for pattern in patterns):
             return True
     return False
 

@@ -147,6 +147,8 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
     data = ShownJson(
         **summary.as_json(),
         state=story.state,
+        skill_loaded=story.skill_loaded,
+        skill_missed=story.skill_missed,
         verdicts=[
             VerdictJson(name=gate.name, decision=gate.action, reason=gate.reason)
             for gate in story.gates
@@ -170,6 +172,8 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
     if not as_json:
         ended = story.finished is not None
         print(summary.as_text(story.diagnosis) if ended else _unfinished_text(story, run))
+        if story.skill_missed:
+            print(f"The agent loaded the skill {story.skill_use}.")
 
 
 def _show_measured(story: RunStory, run: Path, summary: ResultSummary, as_json: bool) -> None:
@@ -219,6 +223,8 @@ class RejectionJson(TypedDict):
 
 
 class ShownJson(ListedJson):
+    skill_loaded: int  # rollouts in which the agent loaded the skill, where that is known
+    skill_missed: int
     verdicts: list[VerdictJson]
     edits: list[EditJson]
     rejections: list[RejectionJson]
@@ -401,6 +407,7 @@ class RolloutJson(TypedDict):
     tokens: int
     usd: float | None
     seconds: float
+    skill_read: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +509,7 @@ def _result(rollout: RolloutFinished, outcome: Outcome) -> RolloutJson:
         tokens=rollout.tokens,
         usd=rollout.usd,
         seconds=rollout.seconds,
+        skill_read=rollout.skill_read,
     )
 
 

@@ -149,6 +149,22 @@ def coverage_check(scored: int, planned: int, floor: float, first_failure: str) 
     )
 
 
+def skill_use_check(reads: Sequence[bool]) -> list[CheckResult]:
+    """Whether the agent loaded the skill; nothing where it cannot be told."""
+    if not reads:
+        return []
+    loaded, count = sum(reads), len(reads)
+    if loaded == count:
+        message = f"The agent loaded the skill in all {count} rollouts."
+        return [CheckResult("skill use", "go", message)]
+    found = f"in {loaded} of {count} rollouts" if loaded else f"in none of {count} rollouts"
+    message = (
+        f"The agent loaded the skill {found}: edits of its text cannot act where it is not read. "
+        "Improve its description, or name the skill in the task."
+    )
+    return [CheckResult("skill use", "warn", message)]
+
+
 def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
     """Estimated dollars of the whole plan against the cap."""
     detail = {"typical": typical, "high": high, "cap": cap}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import display_name, label_of, one_line
+from skillfit.plain_text import display_name, label_of, one_line, quantity
 from skillfit.run.control import Action
 from skillfit.run.events import AblationFinished, RunFinished, ShipTested, SkillsMeasured
 from skillfit.run.journal import BillRow
@@ -380,7 +380,15 @@ class RunStory:
     notices: tuple[RunNotice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0
+    skill_loaded: int = 0  # rollouts in which the agent loaded the skill, where that is known
+    skill_missed: int = 0  # and in which it did not
     applied: bool = False  # `skillfit apply` put its skill into place, and nothing undid that
+
+    @property
+    def skill_use(self) -> str:
+        """In how many rollouts the agent loaded the skill; empty where that is not known."""
+        known = self.skill_loaded + self.skill_missed
+        return f"in {self.skill_loaded:,} of {quantity(known, 'rollout')}" if known else ""
 
     @property
     def finish_reason(self) -> RunFinishReason | Literal[""]:

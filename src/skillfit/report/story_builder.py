@@ -467,6 +467,8 @@ class StoryBuilder:
             notices=self._listed_notices(),
             graded=self.rollouts.graded,
             rollouts=self.rollouts.done,
+            skill_loaded=self.rollouts.skill_reads[True],
+            skill_missed=self.rollouts.skill_reads[False],
         )
 
     def _seconds(self) -> float:
@@ -514,6 +516,13 @@ class StoryBuilder:
             message = self.rollouts.first_failure[kind]
             text = f"{count:,} of {total:,} rollouts failed and entered no score: {message}"
             listed.append(RunNotice("failed", kind, text))
+        reads = self.rollouts.skill_reads
+        if missed := reads[False]:
+            text = (
+                f"The agent did not load the skill in {missed:,} of {reads.total():,} rollouts: "
+                "their scores say nothing about its text."
+            )
+            listed.append(RunNotice("warning", "skill", text))
         return tuple(listed)
 
 
@@ -755,6 +764,7 @@ class RolloutTotals:
     failures: Counter[str] = field(default_factory=Counter)
     first_failure: dict[str, str] = field(default_factory=dict)  # kind -> message
     graded: bool = False  # some score is neither 0 nor 1
+    skill_reads: Counter[bool] = field(default_factory=Counter)  # whether the agent loaded it
 
     @property
     def done(self) -> int:
@@ -768,6 +778,8 @@ class RolloutTotals:
             stage.failed += 1
             self._count(event.failure)
         self.graded = self.graded or event.hard not in (None, 0, 1)
+        if event.skill_read is not None:
+            self.skill_reads[event.skill_read] += 1
 
     def read(self, events: EventLog) -> None:
         """Count the rollouts of a log. Nothing may have been added before."""
@@ -779,6 +791,7 @@ class RolloutTotals:
             self._count(failed.failure)
         scores = events.some_hard_scores(_LOOKED_AT)
         self.graded = any(score not in (None, 0, 1) for score in scores)
+        self.skill_reads = events.skill_reads()
 
     def _stage(self, phase: str, step: int) -> StageRollouts:
         return self.stages.setdefault((phase, step), StageRollouts())

@@ -775,4 +775,5 @@ def _finished_event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
         edits=list(plan.request.arm.edits),
         answer=shorten(outcome.attempt.answer, _SHOWN_CHARACTERS) if outcome.attempt else "",
         feedback=shorten(outcome.score.feedback, _SHOWN_CHARACTERS) if outcome.score else "",
+        skill_read=outcome.attempt.skill_read if outcome.attempt else None,
     )

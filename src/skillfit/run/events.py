@@ -8,6 +8,7 @@ so an event is stored once. Another process can follow the log while the run is 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -221,6 +222,7 @@ class RolloutFinished(Event):
     edits: list[str] = field(default_factory=list)  # ids of the pool's edits the skill carried
     answer: str = ""  # what the agent answered, cut
     feedback: str = ""  # what the grader said, cut
+    skill_read: bool | None = None  # whether the agent loaded the skill; None: unknown
 
 
 class RolloutsDone(NamedTuple):
@@ -279,6 +281,10 @@ SELECT {_columns(RolloutFinished, RolloutScore._fields)} FROM events NOT INDEXED
 """
 _SOME_SCORES = f"""
 SELECT {_columns(RolloutFinished, ["hard"])} FROM events WHERE key >= ? AND key < ? LIMIT ?
+"""
+_SKILL_READS = f"""
+SELECT {_columns(RolloutFinished, ["skill_read"])} AS read, count(*) FROM events NOT INDEXED
+WHERE kind = ? AND read IS NOT NULL GROUP BY read
 """
 _ROLLOUTS_OF_ITEM = f"""
 SELECT data FROM events NOT INDEXED
@@ -663,6 +669,11 @@ class EventLog(Store):
         """The hard scores of some rollouts, for a guess at their kind."""
         rows = self._db.execute(_SOME_SCORES, (*_key_range(RolloutFinished), most))
         return [hard for (hard,) in rows]
+
+    def skill_reads(self) -> Counter[bool]:
+        """How many rollouts loaded the skill and how many did not, where that is known."""
+        rows = self._db.execute(_SKILL_READS, (RolloutFinished.__name__,))
+        return Counter({bool(read): count for read, count in rows})
 
     def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
         """Every rollout of an item, in order. What another version wrote and cannot be read is left

@@ -45,6 +45,7 @@ CheckName = Literal[
     "gold",
     "ship gold",
     "coverage",
+    "skill use",
     "blind",
     "headroom",
     "power",

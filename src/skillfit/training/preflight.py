@@ -20,6 +20,7 @@ from skillfit.gate.diagnosis import (
     gold_check,
     headroom_check,
     power_check,
+    skill_use_check,
 )
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
 from skillfit.gate.ship import MOST_REPEATS
@@ -242,7 +243,9 @@ async def _rollout_checks(
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     floor = settings.config.evaluation.coverage_floor
     constant = _only_score(known, list(worse.values()))
+    attempts = [outcome.attempt for outcome in full if outcome.attempt is not None]
     return [
+        *skill_use_check([one.skill_read for one in attempts if one.skill_read is not None]),
         coverage_check(known.scored, known.planned, floor, first),
         blindness_check(known.score, lost, constant=constant),
         headroom_check(known.score),
