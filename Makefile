@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 # Many tests wait for processes and servers, so two cores are kept busy by three workers.
 WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 3 ] && echo $$cores || echo 3)
 
-.PHONY: demo test quick torture lint docs system cli-agents setup-demo setup clean
+PLAIN := .bench/plain
+
+.PHONY: demo test quick torture plain-install lint docs system cli-agents setup-demo setup clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +38,12 @@ QUICK := $(addprefix tests/,skill config gate optimize run rollout \
 
 quick: setup  ## a fast part of the test suite, for the inner loop
 	$(BIN)/python -m pytest -n auto -q -m "not slow" $(QUICK)
+
+plain-install: setup  ## the wheel, without extras in an empty environment, does what the pages show
+	$(PYTHON) -m venv --clear $(PLAIN)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(PLAIN)/wheel .
+	$(PLAIN)/bin/python -m pip install --quiet $(PLAIN)/wheel/*.whl
+	SKILLFIT_PLAIN=$(CURDIR)/$(PLAIN) $(BIN)/python -m pytest -n $(WORKERS) -q tests/plain_install
 
 torture: setup  ## longer fuzzing of model replies, with a new seed each time
 	SKILLFIT_FUZZ_SEED=$$(date +%s) SKILLFIT_FUZZ_CASES=10000 $(BIN)/python -m pytest -n auto -q tests/faults/test_wire_fuzz.py
