@@ -326,7 +326,7 @@ def test_a_run_prints_its_progress_on_stderr(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive = threading.Event()
-    monkeypatch.setattr(run_text, "_HEARTBEAT", 0.0)  # a heartbeat whenever the clock is read
+    monkeypatch.setattr(run_text, "HEARTBEAT", 0.0)  # a heartbeat whenever the clock is read
     write = run_text.ProgressLines.say
 
     def heard(lines: run_text.ProgressLines, message: str) -> None:

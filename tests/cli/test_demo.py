@@ -7,6 +7,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
+import yaml
 
 from skillfit.config import load_config
 from skillfit.extensions import load_object
@@ -56,6 +57,20 @@ def test_a_demo_that_cannot_start_leaves_no_files(
     assert refused.code == 6 and "OPENAI_API_KEY is not set" in refused.err
     assert f"the copy in {folder} was removed" in refused.err
     assert folder.exists() == made and not (made and any(folder.iterdir()))
+
+
+def test_the_demo_writes_the_given_model_into_its_project_and_announces_a_duration(
+    shell: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text("def answer(request):\n    return 'SELECT 1'\n")
+    made = shell("demo", "--model", "scripted/model.py:answer", "--dir", "demo", "--plain")
+    assert "This takes about " in made.err, made
+    config = yaml.safe_load(Path("demo/skillfit.yaml").read_text())
+    assert config["model"]["agent"]["id"] == f"scripted/{tmp_path}/model.py:answer"
+    again = shell("train", "demo/skillfit.yaml", "env.limit=2", "--run", "again", "--force")
+    assert again.code in (0, 3, 4), again
+    other = shell("demo", "--model", "ollama/nobody", "--dir", "demo")
+    assert other.code == 2 and "holds a project with other settings" in other.err
 
 
 def test_the_demo_refuses_an_optimizer_without_a_model(shell: Shell, tmp_path: Path) -> None:

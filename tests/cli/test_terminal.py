@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skillfit.cli.terminal import LiveTerminal, PlainTerminal, render_screen, usage_text
+from skillfit.cli import terminal as terminal_module
+from skillfit.cli.terminal import (
+    CountingTerminal,
+    LiveTerminal,
+    PlainTerminal,
+    render_screen,
+    usage_text,
+)
 from skillfit.models.protocol import Usage
 from skillfit.report.run_text import event_lines
 from skillfit.report.story_builder import StoryBuilder
@@ -106,6 +113,47 @@ def test_the_screen_shows_models_step_progress_and_spend() -> None:
     assert "triage" in drawn and "openai/gpt-5-mini ← openai/gpt-5" in drawn
     assert "step 1 of 6" in drawn and "training rollouts" in drawn and "10 of 40" in drawn
     assert "120 calls of 1,000 (12%)" in drawn and "$0.25" in drawn
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20), (120, 50)])
+def test_the_score_is_on_the_screen_at_any_size(width: int, height: int) -> None:
+    stage = StageStarted(epoch=1, step=1, stage="rollout", total=40)
+    drawn = screen(STARTED, BASELINE, stage, width=width, height=height)
+    assert "score 0.400  step 1 of 6" in drawn
+    better = StepFinished(
+        epoch=1,
+        step=1,
+        action="accept_new_best",
+        skill="# v1\n",
+        skill_hash="s1",
+        best_skill="# v1\n",
+        record=step_record(1),
+    )
+    drawn = screen(
+        STARTED, BASELINE, decided(1, [effect(1)]), better, stage, width=width, height=height
+    )
+    assert "score 0.400 → 0.550  step 2 of 6" in drawn
+
+
+def test_the_time_on_the_screen_goes_on_when_a_run_is_resumed() -> None:
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
+    with LiveTerminal(console, earlier_seconds=3_600) as terminal:
+        terminal(Stored(1, 0.0, STARTED))
+        terminal.tick(Usage(calls=3))
+    assert isinstance(console.file, io.StringIO)
+    assert "1 h 0 min" in console.file.getvalue()
+
+
+def test_measuring_says_now_and_then_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal_module, "HEARTBEAT", 0.0)
+    console = Console(file=io.StringIO(), width=80)
+    with CountingTerminal(console) as terminal:
+        terminal.tick()
+        terminal(Stored(1, 0.0, rollout(1)))
+        terminal.tick()
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert "... 0 rollouts, 0.0 s" in printed and "... 1 rollout, 0.0 s" in printed
 
 
 def test_the_pool_is_shown_with_effects_promoted_edits_first() -> None:

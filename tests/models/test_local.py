@@ -19,6 +19,7 @@ from starlette.routing import Route
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.models import ModelSpec, ask, connect
 from skillfit.models.providers.openai_protocols import _running
+from skillfit.models.registry import local_slots, local_threads, timeout_hint
 from tests.models.clocks_and_meters import say
 from tests.support.chat_server import RawServer
 from tests.support.loopback_server import LoopbackServer
@@ -45,6 +46,22 @@ def test_a_file_that_is_not_gguf_is_refused(tmp_path, content):
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(InputError, match="not a GGUF file"):
         local(f"{tmp_path}/m.gguf")
+
+
+def test_one_core_is_left_for_other_work():
+    chosen = ModelSpec(id="local/m.gguf", options={"threads": 1, "slots": 3})
+    assert (local_threads(chosen), local_slots(chosen)) == (1, 3)
+    assert local_threads(ModelSpec(id="local/m.gguf")) == max(1, os.cpu_count() - 1)
+    assert local_slots(ModelSpec(id="openai/gpt-5")) is None
+    with pytest.raises(InputError, match=r"options\.threads of local/m\.gguf is 'many'"):
+        local_threads(ModelSpec(id="local/m.gguf", options={"threads": "many"}))
+
+
+def test_the_advice_about_a_timeout_names_the_threads_of_a_local_model():
+    assert "It uses 3 threads of" in timeout_hint(
+        ModelSpec(id="local/m.gguf", options={"threads": 3})
+    )
+    assert "thread" not in timeout_hint(ModelSpec(id="openai/gpt-5"))
 
 
 def test_a_damaged_gguf_is_an_error_not_a_crash(tmp_path):

@@ -144,6 +144,22 @@ async def test_other_caps_limit_the_total_and_report_a_shortened_plan(
     assert free.reached(BudgetSection(calls=high + 2)) == []
 
 
+async def test_the_minutes_of_a_local_model_are_those_of_its_few_slots(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(rows=items(20, 20, 4))
+    cost = RolloutCost(24, Usage(calls=1, input=100), seconds=4.0)
+
+    def minutes(*settings: str) -> float:
+        inputs = project.inputs(*settings)
+        plan = inputs.plan()
+        return estimate(inputs.config, inputs.task, inputs.skill, plan, cost).minutes.typical
+
+    one = "model.agent={id: local/m.gguf, options: {slots: 1}}"
+    assert minutes(one) > 4 * minutes("model.concurrency=32")
+    assert minutes(one) == pytest.approx(minutes(one, "model.concurrency=1"), rel=0.1)
+
+
 async def test_a_coding_agent_is_one_call_per_rollout_with_its_own_prompt(
     make_project: MakeProject,
 ) -> None:

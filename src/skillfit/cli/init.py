@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from skillfit.cli.output import (
     relative_path,
     relative_to_here,
     rich_table,
+    shell_line,
     show,
 )
 from skillfit.errors import InputError
@@ -294,7 +296,7 @@ def demo_command(
 
     Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
     """
-    from skillfit.cli.train import config_inputs, train_in_terminal
+    from skillfit.cli.train import config_inputs, planned_time, train_in_terminal
     from skillfit.report import read_story, write_report
 
     if optimizer and not model:
@@ -305,17 +307,18 @@ def demo_command(
     for given in (model, optimizer):
         if given:
             _refuse_unknown_model(given)
-    overrides = [f"model.agent.id={model}"] if model else []
-    if optimizer:
-        overrides += [f"model.optimizer={optimizer}", "optimizer.proposer=both"]
-    with _demo_project("sql" if model else "triage", folder) as run:
+    models = {"agent": model, "optimizer": optimizer} if model else {}
+    with _demo_project("sql" if model else "triage", folder, models) as run:
         if not as_json:
             what = "ticket triage with practice models (no language model)"
             if model:
                 what = f"SQL with house rules for {model}"
             message = f"The project is in {folder}: {what}."
             console(stderr=True).print(message, markup=False, soft_wrap=True)
-        inputs = config_inputs(folder / _CONFIG_NAME, overrides)
+        inputs = config_inputs(folder / _CONFIG_NAME, None)
+        if model and not as_json:
+            message = f"This takes about {planned_time(inputs)}, depending on the machine."
+            console(stderr=True).print(message, markup=False, soft_wrap=True)
         result = train_in_terminal(inputs, run, as_json=as_json, plain=plain, force=True)
     story = read_story(result.run)
     summary = ResultSummary.of_story(story)
@@ -328,9 +331,10 @@ def demo_command(
 
 
 @contextmanager
-def _demo_project(name: str, folder: Path) -> Iterator[Path]:
-    """The place of the run in a demo project, which is copied into the folder. A demo project that
-    is there already is used again. The copy is removed when the block raises before a run began.
+def _demo_project(name: str, folder: Path, models: Mapping[str, str]) -> Iterator[Path]:
+    """The place of the run in a demo project, which is copied into the folder with the models that
+    were chosen. A demo project with the same models that is there already is used again. The copy
+    is removed when the block raises before a run began.
     """
     import shutil
     from importlib.resources import as_file, files
@@ -338,14 +342,22 @@ def _demo_project(name: str, folder: Path) -> Iterator[Path]:
     marker, run = folder / _CONFIG_NAME, folder / "run"
     was_there, copied = folder.exists(), list[Path]()
     with as_file(files("skillfit.cli") / "demo_data" / name) as source:
+        text = _with_models((source / _CONFIG_NAME).read_text(), models)
         if not was_there or (folder.is_dir() and not any(folder.iterdir())):
             _make_demo_folder(folder)
             shutil.copytree(
                 source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
             )
+            marker.write_text(text)
             copied = list(folder.iterdir())
-        elif not marker.is_file() or marker.read_text() != (source / _CONFIG_NAME).read_text():
+        elif not marker.is_file():
             raise InputError(f"{folder} holds other files.", hint="Give another folder with --dir.")
+        elif marker.read_text() != text:
+            raise InputError(
+                f"{folder} holds a project with other settings.",
+                hint=f"Train it with `{shell_line('train', marker)}`, or give another folder with "
+                "--dir.",
+            )
     try:
         yield run
     except BaseException:
@@ -357,6 +369,28 @@ def _demo_project(name: str, folder: Path) -> Iterator[Path]:
             message = f"Nothing was trained, so the copy in {folder} was removed again."
             console(stderr=True).print(message, markup=False, soft_wrap=True)
         raise
+
+
+def _with_models(config: str, models: Mapping[str, str]) -> str:
+    """The config of a demo project with the models in place of its own."""
+    if models:
+        agent = f"id: {_model_id(models['agent'])}"
+        config = re.sub(r"id: local/model\.gguf.*", lambda _: agent, config)
+    if models.get("optimizer"):
+        optimizer = f"  optimizer: {_model_id(models['optimizer'])}\n  concurrency:"
+        config = config.replace("  concurrency:", optimizer, 1)
+        config = config.replace("proposer: examples", "proposer: both", 1)
+    return config
+
+
+def _model_id(given: str) -> str:
+    """The id as a config names it from any folder: a model's file by its whole path."""
+    from skillfit.models.registry import SCRIPTED
+
+    provider, _, name = given.partition("/")
+    file, colon, function = name.partition(":") if provider == SCRIPTED else (name, "", "")
+    path = Path(file).expanduser()
+    return json.dumps(f"{provider}/{path.resolve()}{colon}{function}" if path.is_file() else given)
 
 
 def _make_demo_folder(folder: Path) -> None:

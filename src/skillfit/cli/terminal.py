@@ -21,8 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import display_name, duration, visible, with_interval
-from skillfit.report.run_text import UNPRICED, ProgressLines, cap_uses, time_left
+from skillfit.plain_text import display_name, duration, mean_score, quantity, visible, with_interval
+from skillfit.report.run_text import HEARTBEAT, UNPRICED, ProgressLines, cap_uses, time_left
 from skillfit.report.story import EDIT_ORDER, EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import RolloutFinished, Stored, Warned
@@ -103,7 +103,13 @@ def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
         text.append(f"  ({story.practice})", "italic yellow")
     step = f"step {min(story.steps_done + 1, story.total_steps)} of {story.total_steps}"
     left = time_left(story)
-    text.append(f"\n{step}{f', {left}' if left else ''}", "dim")
+    scores = story.selection_scores()
+    if scores is not None:  # before the step: on a narrow screen the end of a line is cut
+        best = f" → {mean_score(scores.best)}" if scores.best != scores.initial else ""
+        text.append(f"\nscore {mean_score(scores.initial)}{best}  ", "bold")
+    else:
+        text.append("\n")
+    text.append(f"{step}{f', {left}' if left else ''}", "dim")
     text.append(f"\n{usage_text(spent, story.caps, elapsed)}", "dim")
     return text
 
@@ -241,10 +247,11 @@ class Terminal:
 class LiveTerminal(Terminal):
     """One screen, updated in place."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, earlier_seconds: float = 0.0) -> None:
+        """`earlier_seconds`: what earlier starts of the run took."""
         super().__init__(console)
         self._builder = StoryBuilder()
-        self._begun = time.monotonic()
+        self._begun = time.monotonic() - earlier_seconds
         self._drawn = 0.0
         self._spent = Usage()
         self._notice = ""
@@ -308,10 +315,22 @@ class CountingTerminal(Terminal):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._done = 0
+        self._begun = self._last_line = time.monotonic()
         self._display = self._status = console.status("0 rollouts")
 
     def __call__(self, stored: Stored) -> None:
         if isinstance(stored.event, Warned):
             self.say(f"warning: {stored.event.message}")
         self._done += isinstance(stored.event, RolloutFinished)
-        self._status.update(f"{self._done} rollouts")
+
+    def say(self, message: str) -> None:
+        self._last_line = time.monotonic()
+        super().say(message)
+
+    def tick(self, spent: Usage | None = None) -> None:
+        """Show that the command is alive: where lines cannot be updated, by one now and then."""
+        now = time.monotonic()
+        count = f"{quantity(self._done, 'rollout')}, {duration(now - self._begun)}"
+        self._status.update(count)
+        if not self._console.is_terminal and now - self._last_line >= HEARTBEAT:
+            self.say(f"... {count}")

@@ -8,9 +8,10 @@ import signal
 import stat
 import sys
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import typer
@@ -221,8 +222,6 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
     the file.
     """
-    from dataclasses import replace
-
     from skillfit.config.schema import with_earlier_behaviour
 
     opened = open_training_run(run)
@@ -306,7 +305,11 @@ def _train_once(
     from skillfit.training.start import start
 
     screen = console(stderr=True)
-    terminal = LiveTerminal(screen) if screen.is_terminal and not lines else PlainTerminal(screen)
+    terminal = (
+        LiveTerminal(screen, 0.0 if force_new else _earlier_seconds(path))
+        if screen.is_terminal and not lines
+        else PlainTerminal(screen)
+    )
     trackers = [make_tracker(spec, path) for spec in track]
     how = {"force_new": force_new, "force": force}
     try:
@@ -320,6 +323,17 @@ def _train_once(
     finally:
         for tracker in trackers:
             tracker.close()
+
+
+def _earlier_seconds(run: Path) -> float:
+    """How long earlier starts of a run took, without the pauses between them."""
+    from skillfit.run.directory import RunDirectory
+    from skillfit.run.store import JOURNAL
+
+    if not (run / JOURNAL).is_file():
+        return 0.0
+    with closing(RunDirectory.read(run)) as view:
+        return 60 * (view.journal.fact("minutes", float) or 0.0)
 
 
 def run_in_terminal(
@@ -485,7 +499,7 @@ def estimate_command(
     from skillfit.api import default_run_path
 
     inputs = config_inputs(config, overrides)
-    cost = _measured_cost(run or default_run_path(inputs))
+    cost = _measured_cost(run or default_run_path(inputs), inputs)
     planned = _estimated(inputs, cost)
     show(_estimate_json(planned), _estimate_text(planned, inputs), as_json)
 
@@ -520,6 +534,12 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
         if budget.rollouts is None
         else [],
     )
+
+
+def planned_time(inputs: Inputs) -> str:
+    """How long a run takes by what is known before its first rollout: "20 min (4 min – 2 h)"."""
+    minutes = _estimated(inputs, None).total.minutes
+    return _range_text(minutes, lambda amount: duration(60 * amount))
 
 
 RangeJson = tuple[float, float, float]  # low, typical, high
@@ -594,16 +614,21 @@ def _estimate_text(planned: PlannedCost, inputs: Inputs) -> RenderableType:
 _RANGES = "Each amount is typical (least – most)."
 
 
-def _measured_cost(run: Path) -> RolloutCost | None:
+def _measured_cost(run: Path, inputs: Inputs) -> RolloutCost | None:
     """What a rollout cost in an earlier `check` of the same run; None without one."""
+    from skillfit.models.registry import local_slots
     from skillfit.report import open_details
     from skillfit.run.store import JOURNAL
-    from skillfit.training.estimate import RolloutCost
+    from skillfit.training.estimate import RolloutCost, rollouts_at_once
 
     if not (run / JOURNAL).is_file():
         return None
     with open_details(run) as details:
-        return RolloutCost.of(list(details.rollouts()))
+        cost, paces = RolloutCost.of(list(details.rollouts())), details.paces()
+    if cost is None or not paces or local_slots(inputs.config.model.agent) is None:
+        return cost
+    # A rollout's own seconds include its wait for one of the few slots, so the pace of all counts.
+    return replace(cost, seconds=mean(paces) * rollouts_at_once(inputs.config))
 
 
 def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]:

@@ -50,7 +50,7 @@ from skillfit.models.protocol import (
     Usage,
     log_notice,
 )
-from skillfit.models.registry import ModelSpec, Provider, Setup, create_provider
+from skillfit.models.registry import ModelSpec, Provider, Setup, create_provider, timeout_hint
 from skillfit.plain_text import duration, one_line, quantity, shorten
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ class Client:
         except TimeoutError as error:
             raise TimedOut(
                 f"{self.id} did not answer within {self.spec.timeout:g} s.",
-                hint="Raise the model's `timeout` if replies take that long.",
+                hint=timeout_hint(self.spec),
             ) from error
 
     def _cost_of(self, error: ModelError, bound: Usage) -> Usage:

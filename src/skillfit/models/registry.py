@@ -21,7 +21,7 @@ from skillfit.extensions import import_attribute
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, Notice, Reply, Request, Role
 from skillfit.models.secrets import remember_secret, remember_setting
-from skillfit.plain_text import shorten
+from skillfit.plain_text import quantity, shorten
 from skillfit.settings import Settings
 
 _SECRET = re.compile(
@@ -30,6 +30,7 @@ _SECRET = re.compile(
 _HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
 SCRIPTED = "scripted"  # the provider of models that are functions of the user
 LOCAL = "local"  # the provider of models in GGUF files
+_LOCAL_SLOTS = 2
 # Options of command-line programs that say where and how they run on this machine, not what they
 # do. They may change between two starts of one run.
 MACHINE_OPTIONS = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
@@ -71,8 +72,8 @@ class ModelSpec(Settings):
     """
     options: JsonObject = Field(default_factory=dict)
     """Provider specifics (openai: api; azure: api_version, auth, scope, client_id; minimax: region;
-    local: threads, gpu_layers, slots; cli: login, env, isolation, concurrency and those of the
-    program)."""
+    local: threads (default: all cores but one), gpu_layers, slots; cli: login, env, isolation,
+    concurrency and those of the program)."""
 
     @property
     def is_cli(self) -> bool:
@@ -106,6 +107,39 @@ class ModelSpec(Settings):
                 "it should be provider/name, such as openai/gpt-5-mini, or a mapping with an `id`"
             )
         return value
+
+
+def local_slots(spec: ModelSpec | None) -> int | None:
+    """Requests that a GGUF model in this process answers at a time; None for other models."""
+    if spec is None or spec.id.partition("/")[0] != LOCAL:
+        return None
+    return _whole_option(spec, "slots", _LOCAL_SLOTS)
+
+
+def local_threads(spec: ModelSpec) -> int:
+    """Threads of a GGUF model in this process. One core is left for other work: when a thread waits
+    for a core, all others wait for it, and a reply can take a hundred times longer.
+    """
+    return _whole_option(spec, "threads", max(1, (os.cpu_count() or 1) - 1))
+
+
+def _whole_option(spec: ModelSpec, name: str, default: int) -> int:
+    value = spec.options.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(
+            f"options.{name} of {spec.id} is {shorten(repr(value), 60)}.",
+            hint="Give a whole number above 0.",
+        )
+    return value
+
+
+def timeout_hint(spec: ModelSpec) -> str:
+    """What to do about a model that did not answer in time."""
+    hint = "Raise the model's `timeout` if replies take that long."
+    if spec.id.partition("/")[0] != LOCAL:
+        return hint
+    threads = f"It uses {quantity(local_threads(spec), 'thread')} of {os.cpu_count()} cores"
+    return f"{threads}: on a busy machine set the model's options.threads lower. {hint}"
 
 
 def is_handoff(model_id: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -141,6 +142,15 @@ class RunDetails:
         for stored in self._events.read(kinds=(RolloutFinished,)):
             if isinstance(stored.event, RolloutFinished):
                 yield stored.event
+
+    def paces(self) -> list[float]:
+        """Seconds from the end of one rollout to that of the next, within stages."""
+        stored = list(self._events.read(kinds=(RolloutFinished,)))
+        return [
+            later.at - earlier.at
+            for earlier, later in pairwise(stored)
+            if _stage_of(earlier) == _stage_of(later)
+        ]
 
     def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
         """Every rollout of an item, in the order in which they finished."""
@@ -370,6 +380,11 @@ def worst_first(
         return urgency.get(item.change, 2), score, item.split, item.id
 
     return sorted(items, key=order)
+
+
+def _stage_of(stored: Stored) -> tuple[str, int]:
+    row = stored.event
+    return (row.phase, row.step) if isinstance(row, RolloutFinished) else ("", 0)
 
 
 def _below(evaluation: EvaluationSection, row: RolloutFinished, other: RolloutFinished) -> bool:

@@ -51,7 +51,7 @@ from skillfit.run.events import (
 from skillfit.run.records import DECIDED, LEAK_CHECK, Decision
 from skillfit.run.store import CONFIG_FILE, HANDOFF
 
-_HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
+HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
     "running": "Running, {where}",
     "waiting": "Waiting for answers to handoff prompts, {where}",
@@ -404,7 +404,7 @@ class ProgressLines:
         self._write = write
         self._story = story
         self._since = time.time()
-        self._last_line = time.monotonic()
+        self._begun = self._last_line = time.monotonic()
         self._replayed = 0
         self._resumed = False
 
@@ -428,11 +428,14 @@ class ProgressLines:
 
     def tick(self) -> None:
         """A line now and then while nothing else happens, so that a log shows the run is alive."""
-        if time.monotonic() - self._last_line < _HEARTBEAT:
+        now = time.monotonic()
+        if now - self._last_line < HEARTBEAT:
             return
         story = self._story()
         stage = story.running_stage
         if stage is None:
+            if not story.stages:  # models are loaded and tried before the first stage
+                self.say(f"... waiting for the first reply, {duration(now - self._begun)}")
             return
         where = f"step {stage.step}, " if stage.step else ""
         name = display_name(stage.stage)

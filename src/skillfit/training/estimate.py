@@ -15,6 +15,7 @@ from skillfit.errors import InputError
 from skillfit.gate.samples import detectable_effect, repeats_for
 from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS, WANTED_EFFECT
 from skillfit.models import Prices, Role, Usage, context_window_of
+from skillfit.models.registry import local_slots
 from skillfit.optimize.optimizer import REPLY_TOKENS
 from skillfit.plain_text import dollars
 from skillfit.run.events import RolloutFinished
@@ -205,7 +206,7 @@ def estimate(
         every = sum(rollouts.values(), twice)
         others.append(_judge_row(config, every, item_tokens))
         summed.append(_judge_row(config, together + twice, item_tokens))
-    seconds = per_rollout.seconds * together * (1 / config.model.concurrency)
+    seconds = per_rollout.seconds * together * (1 / rollouts_at_once(config))
     for row in summed:
         at_once = _OPTIMIZER_AT_ONCE if row.role == "optimizer" else config.model.concurrency
         seconds += row.calls * _SECONDS * (1 / min(at_once, config.model.concurrency))
@@ -376,6 +377,13 @@ def _total(rows: Sequence[EstimateRow]) -> EstimateRow:
 def _around(amount: float) -> Range:
     """A measured amount as a range: a few rollouts give only a rough mean."""
     return Range(0.7 * amount, amount, 1.6 * amount)
+
+
+def rollouts_at_once(config: Config) -> int:
+    """Rollouts that can run at the same time. A model on this machine has few slots."""
+    return min(
+        config.model.concurrency, local_slots(config.model.agent) or config.model.concurrency
+    )
 
 
 @dataclass(frozen=True, slots=True)

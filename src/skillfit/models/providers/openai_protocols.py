@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -39,7 +38,7 @@ from skillfit.models.providers.http import (
     join,
     without_query,
 )
-from skillfit.models.registry import Readiness, Setup
+from skillfit.models.registry import Readiness, Setup, local_slots, local_threads
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import (
     OpenAiUsage,
@@ -592,8 +591,8 @@ def local(setup: Setup) -> LocalProvider:
     engine = _LocalEngine(
         path=_gguf_file(setup),
         context=setup.spec.context_window or _LOCAL_CONTEXT,
-        slots=int(options.get("slots", 2)),
-        threads=int(options.get("threads", os.cpu_count() or 1)),
+        slots=local_slots(setup.spec) or 1,
+        threads=local_threads(setup.spec),
         gpu_layers=int(options.get("gpu_layers", -1)),
     )
     if engine not in _running:
