@@ -33,6 +33,7 @@ from skillfit.run.events import (
 from skillfit.run.records import (
     CurrentAndBest,
     EditEffect,
+    EpochStats,
     Evidence,
     MetaSkillRecord,
     PairRecord,
@@ -42,6 +43,7 @@ from skillfit.run.records import (
     SelectionDecision,
     SlowUpdateRecord,
     StepMemory,
+    TokenCounts,
     TypeScore,
 )
 from skillfit.skill import Edit, EditResult
@@ -60,6 +62,12 @@ def after_step(score: float, step: int) -> CurrentAndBest:
         best_step=step,
         best_origin=origin,
     )
+
+
+def after_slow_update(epoch: int) -> CurrentAndBest:
+    """The lesson of the second epoch makes a new best skill."""
+    found = after_step(0.9, 2 * epoch)
+    return replace(found, best_origin="slow_update_epoch_02") if epoch == 2 else found
 
 
 def pair(name: str) -> PairRecord:
@@ -96,6 +104,7 @@ def story(mode: str = "patch") -> Iterator[Event]:
         skill_hash="s0",
         total_epochs=2,
         steps_per_epoch=2,
+        splits={"train": 40, "selection": 20},
     )
     yield PreflightFinished(verdict="go", checks=[])
     yield from rollouts("baseline", 0, "s0")
@@ -112,12 +121,13 @@ def story(mode: str = "patch") -> Iterator[Event]:
             reason="",
             evidence=Evidence(),
         )
+        yield StageFinished(epoch=epoch, step=2 * epoch, stage="slow_update", seconds=2.25)
         yield SlowUpdateFinished(
             epoch=epoch,
             action="accept",
             result=SlowUpdateRecord(
                 action="accept",
-                standings=after_step(0.9, 2 * epoch),
+                standings=after_slow_update(epoch),
                 slow_update_content="x",
                 prev_hash=f"s{2 * epoch - 2}",
             ),
@@ -127,7 +137,13 @@ def story(mode: str = "patch") -> Iterator[Event]:
             skill=f"# v{2 * epoch} slow\n",
             best_skill=f"# best {2 * epoch}\n",
         )
-        yield MetaSkillFinished(epoch=epoch, result=MetaSkillRecord(action="write_meta_skill"))
+        yield StageFinished(epoch=epoch, step=2 * epoch, stage="meta_skill", seconds=0.75)
+        yield MetaSkillFinished(
+            epoch=epoch,
+            result=MetaSkillRecord(action="write_meta_skill"),
+            pairs=[pair("1")],
+            all_pairs=[pair("1")],
+        )
     for name, skill in (("test_baseline", "s0"), ("test_best", "s4"), ("test_final", "s4")):
         yield from rollouts("test", 0, skill)
         yield evaluation(name, "test", skill)
@@ -138,7 +154,12 @@ def story(mode: str = "patch") -> Iterator[Event]:
         best_skill="# v0\n",
         unproven_skill="# composed\n",
         summary=run_summary(
-            finish_reason="no_improvement", total_steps=4, steps_done=4, total_accepts=4
+            finish_reason="no_improvement",
+            total_steps=4,
+            steps_done=4,
+            total_accepts=4,
+            epoch_stats=(EpochStats(1, 2, 2, 0, 0, 0.2, 0.2), EpochStats(2, 2, 2, 0, 0, 0.4, 0.4)),
+            token_summary={"rollout": TokenCounts(2, 20, 10), "merge": TokenCounts(1, 10, 2)},
         ),
     )
 
@@ -150,7 +171,7 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         group="minibatch_fail_000",
         source="failure",
         items=["a"],
-        patch=PatchRecord((), "failure", ("a", "b")),
+        patch=PatchRecord((), "failure", ("a", "b"), appendix_notes=("look twice",)),
     )
     yield ReflectionFinished(
         step=step,
@@ -165,7 +186,9 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         step=step,
         edit_budget=2,
         edits=[proposal],
-        decision=SelectionDecision(learning_rate=2, rate_reasoning="why"),
+        decision=SelectionDecision(
+            learning_rate=2, wanted_rate=9, available=2, rate_reasoning="why"
+        ),
     )
     yield CandidateBuilt(
         step=step,
@@ -199,6 +222,7 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
             standings=after_step(step / 10, step),
             skill_len=5,
             wall_time_s=step * 1.5,
+            n_execution_lapse_notes=1,
         ),
         digest=StepMemory(step, "accept", 3, 1),
         appendix_notes=["look twice"],
@@ -279,6 +303,7 @@ def test_every_file_that_skillopt_writes_is_at_its_path(whole: Path) -> None:
     }
     top = {
         "config.json",
+        "plan.json",
         "history.json",
         "runtime_state.json",
         "summary.json",
@@ -292,7 +317,11 @@ def test_every_file_that_skillopt_writes_is_at_its_path(whole: Path) -> None:
         | {f"skills/skill_v{n:04d}_slow_update.md" for n in (2, 4)}
         | {f"steps/step_{n:04d}/{name}" for n in range(1, 5) for name in step}
         | {f"slow_update/epoch_{n:02d}/{name}" for n in (1, 2) for name in epoch}
-        | {f"meta_skill/epoch_{n:02d}/meta_skill_result.json" for n in (1, 2)}
+        | {
+            f"meta_skill/epoch_{n:02d}/{name}"
+            for n in (1, 2)
+            for name in ("meta_skill_result.json", "comparison_pairs.json")
+        }
         | {
             f"{folder}/summary.json"
             for folder in ("test_eval_baseline", "test_eval", "test_eval_final")
@@ -320,7 +349,7 @@ def test_file_contents_match_the_events(whole: Path) -> None:
         "current_origin": "step_0004",
         "best_score": 0.4,
         "best_step": 4,
-        "best_origin": "step_0004",
+        "best_origin": "slow_update_epoch_02",
     }
     assert (whole / "best_skill.md").read_text() == "# v0\n"
     assert (whole / "unproven_skill.md").read_text() == "# composed\n"
@@ -345,6 +374,55 @@ def test_file_contents_match_the_events(whole: Path) -> None:
         ("item2", 0, "s2"),
     ]
     assert len((whole / "lr_history.jsonl").read_text().splitlines()) == 4
+
+
+def test_the_files_have_the_fields_that_users_of_skillopt_know(whole: Path) -> None:
+    assert load(whole, "plan.json") == {
+        "train_size": 40,
+        "samples_per_epoch": 40,
+        "batches_per_epoch": 2,
+        "steps_per_epoch": 2,
+        "total_steps": 4,
+    }
+    first, *_ = map(json.loads, (whole / "lr_history.jsonl").read_text().splitlines())
+    rate = {
+        "learning_rate": 2,
+        "raw_learning_rate": 9,
+        "available_update_items": 2,
+        "clamped": True,
+        "reasoning": "why",
+        "confidence": None,
+        "risk_notes": [],
+        "fallback": False,
+    }
+    assert first == {"step": 1, "epoch": 1, **rate}
+    assert load(whole, "steps/step_0001/lr_decision.json") == rate
+    assert load(whole, "steps/step_0001/appendix_notes.json") == {
+        "step_notes": ["look twice"],
+        "appendix_after": [],
+    }
+    slow = [load(whole, f"slow_update/epoch_0{epoch}/slow_result.json") for epoch in (1, 2)]
+    assert [one["action"] for one in slow] == ["accept", "accept_new_best"]
+    assert [(one["epoch"], one["time_s"]) for one in slow] == [(1, 2.2), (2, 2.2)]
+    [row] = load(whole, "slow_update/epoch_02/comparison_pairs.json")
+    assert row == {
+        "id": "1",
+        "task": "t",
+        "category": "improved",
+        "prev": {"hard": 0.0, "soft": None, "predicted_answer": "a", "fail_reason": ""},
+        "curr": {"hard": 1.0, "soft": None, "predicted_answer": "b", "fail_reason": ""},
+    }
+    assert load(whole, "meta_skill/epoch_01/comparison_pairs.json") == [row]
+    meta = load(whole, "meta_skill/epoch_02/meta_skill_result.json")
+    assert (meta["action"], meta["epoch"], meta["time_s"]) == ("write_meta_skill", 2, 0.8)
+    summary = load(whole, "summary.json")
+    assert [one["steps"] for one in summary["epoch_stats"]] == [[1, 2], [3, 4]]
+    assert summary["token_summary"]["_total"] == {
+        "calls": 3,
+        "prompt_tokens": 30,
+        "completion_tokens": 12,
+        "total_tokens": 42,
+    }
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ async def test_failed_rollouts_become_rules_and_the_gate_accepts_them(
     assert project.history()[0] | {"timing": 0, "tokens": 0, "wall_time_s": 0} == {
         **project.history()[0],
         "action": "accept_new_best",
+        "step_in_epoch": 0,
+        "n_patches": 1,
         "rollout_hard": 0.25,
         "rollout_n": 8,
         "selection_hard": 1.0,

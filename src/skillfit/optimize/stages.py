@@ -319,6 +319,7 @@ async def _decide_edit_budget(
         return SelectionDecision(learning_rate=0, available=available, fallback=True)
     return SelectionDecision(
         learning_rate=min(max(reply.learning_rate, 0), available),
+        wanted_rate=reply.learning_rate,
         available=available,
         rate_reasoning=reply.reasoning,
         confidence=reply.confidence or None,
@@ -498,7 +499,7 @@ class Pair:
         return _PAIR_KINDS[self.previous.succeeded, self.current.succeeded]
 
     def record(self) -> PairRecord:
-        """As comparison_pairs.json shows it."""
+        """For the log, with long texts cut."""
         return PairRecord(
             id=self.item.id,
             category=self.kind,

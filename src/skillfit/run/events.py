@@ -419,6 +419,8 @@ class MetaSkillFinished(Event):
     identity = ("epoch",)
     epoch: int
     result: MetaSkillRecord
+    pairs: list[PairRecord] = field(default_factory=list)  # where no slow update compared them
+    all_pairs: list[PairRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

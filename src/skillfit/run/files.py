@@ -9,8 +9,8 @@ update has its own file.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
 from functools import singledispatchmethod
 from typing import NotRequired, Protocol, TypedDict
 
@@ -32,6 +32,7 @@ from skillfit.run.events import (
     RunStarted,
     ShipTested,
     SlowUpdateFinished,
+    StageFinished,
     StepFinished,
     Stored,
 )
@@ -40,8 +41,10 @@ from skillfit.run.records import (
     PAYLOAD_FIELD,
     EditEffect,
     FailureNote,
+    PairRecord,
     PatchRecord,
     ProposalRecord,
+    RunSummary,
     SelectionDecision,
     SlowUpdateRecord,
     StageName,
@@ -49,9 +52,11 @@ from skillfit.run.records import (
     epoch_name,
     skill_file,
     slow_update_epoch,
+    slow_update_name,
     step_name,
 )
 from skillfit.run.store import CONFIG_FILE, UNPROVEN_SKILL
+from skillfit.skill import Skill, appendix_notes
 
 _EVALUATIONS = {
     "baseline": "selection_eval_baseline",
@@ -60,6 +65,7 @@ _EVALUATIONS = {
     "test_best": "test_eval",
     "test_final": "test_eval_final",
 }
+PLAN = "plan.json"
 _GATED = "selection_eval"  # rollouts of a gate's decision
 _RESULT_FILES = {
     "rewrite_from_suggestions": "rewrite_result.json",
@@ -85,6 +91,8 @@ class RunFiles:
         self._caught_up = True
         self._update_mode = "patch"
         self._step = 0
+        self._notes: defaultdict[int, list[str]] = defaultdict(list)  # that analysts wrote, by step
+        self._seconds: dict[tuple[str, int], float] = {}  # of the stages at the end of an epoch
         self._history: dict[int, StepRecord] = {}
         self._rates: dict[int, SelectionDecision] = {}
         self._effects: list[EditEffect] = []  # the pool after the last decision
@@ -108,6 +116,12 @@ class RunFiles:
         self._update_mode = event.config.settings.optimizer.skill_update_mode
         self._directory.write_json(CONFIG_FILE, event.config)
         self._directory.write_text(skill_file(0), event.skill)
+        if event.total_steps:
+            self._directory.write_json(PLAN, _plan_file(event))
+
+    @_on.register
+    def _(self, event: StageFinished) -> None:
+        self._seconds[event.stage, event.epoch] = round(event.seconds, 1)
 
     @_on.register
     def _(self, event: PreflightFinished) -> None:
@@ -138,6 +152,7 @@ class RunFiles:
         folder = f"{_step_folder(event.step)}/{batch + '/' if batch else ''}patches"
         reflection = _reflection_file(event.patch, self._update_mode)
         self._directory.write_json(f"{folder}/{group}.json", reflection)
+        self._notes[event.step] += event.patch.appendix_notes
 
     @_on.register
     def _(self, event: PatchMerged) -> None:
@@ -191,8 +206,11 @@ class RunFiles:
         self._directory.write_text(skill_file(event.step), event.skill)
         if event.digest:
             self._directory.write_json(f"{folder}/trajectory_digest.json", event.digest)
-        if event.appendix_notes:
-            self._directory.write_json(f"{folder}/appendix_notes.json", event.appendix_notes)
+        notes = self._notes.pop(event.step, [])
+        if event.record.n_execution_lapse_notes:  # a gate that pools edits has them as edits
+            after = appendix_notes(Skill.from_text(event.skill))
+            shown = {"step_notes": notes, "appendix_after": after}
+            self._directory.write_json(f"{folder}/appendix_notes.json", shown)
         self._history[event.step] = event.record
         self._write_progress(skill_file(event.step), event.best_skill)
         self._directory.write_json(f"{folder}/step_record.json", flat_record(event.record))
@@ -201,10 +219,12 @@ class RunFiles:
     def _(self, event: SlowUpdateFinished) -> None:
         folder = f"slow_update/{epoch_name(event.epoch)}"
         self._write_look_back(folder, event.result.prev_hash)
-        self._directory.write_json(f"{folder}/slow_result.json", flat_record(event.result))
-        self._directory.write_json(f"{folder}/comparison_pairs.json", event.pairs)
-        if event.all_pairs != event.pairs:
-            self._directory.write_json(f"{folder}/comparison_pairs_all.json", event.all_pairs)
+        result = flat_record(event.result) | self._clock("slow_update", event.epoch)
+        new_best = event.result.standings.best_origin == slow_update_name(event.epoch)
+        if event.action == "accept" and new_best:
+            result["action"] = "accept_new_best"
+        self._directory.write_json(f"{folder}/slow_result.json", result)
+        self._write_pairs(folder, event.pairs, event.all_pairs)
         self._directory.write_text(f"{folder}/candidate_skill.md", event.candidate)
         carried = skill_file(self._step, "_slow_update")
         self._directory.write_text(carried, event.skill)
@@ -214,7 +234,10 @@ class RunFiles:
     def _(self, event: MetaSkillFinished) -> None:
         folder = f"meta_skill/{epoch_name(event.epoch)}"
         self._write_look_back(folder, event.result.prev_hash)
-        self._directory.write_json(f"{folder}/meta_skill_result.json", event.result)
+        result = asdict(event.result) | self._clock("meta_skill", event.epoch)
+        self._directory.write_json(f"{folder}/meta_skill_result.json", result)
+        if event.all_pairs:
+            self._write_pairs(folder, event.pairs, event.all_pairs)
 
     @_on.register
     def _(self, event: ShipTested) -> None:
@@ -225,7 +248,21 @@ class RunFiles:
         self._directory.write_text("best_skill.md", event.best_skill)
         if event.unproven_skill:
             self._directory.write_text(UNPROVEN_SKILL, event.unproven_skill)
-        self._directory.write_json("summary.json", event.summary)
+        summary = _summary_file(event.summary, self._history.values())
+        self._directory.write_json("summary.json", summary)
+
+    def _clock(self, stage: StageName, epoch: int) -> dict[str, JsonValue]:
+        """When the end of an epoch was, and how long this part of it took."""
+        return {"epoch": epoch, "time_s": self._seconds.get((stage, epoch), 0.0)}
+
+    def _write_pairs(
+        self, folder: str, kept: Sequence[PairRecord], tried: Sequence[PairRecord]
+    ) -> None:
+        rows = [_pair_row(pair) for pair in kept]
+        self._directory.write_json(f"{folder}/comparison_pairs.json", rows)
+        if tried != kept:
+            rows = [_pair_row(pair) for pair in tried]
+            self._directory.write_json(f"{folder}/comparison_pairs_all.json", rows)
 
     def _write_progress(
         self, skill: str, best_skill: str, update: SlowUpdateRecord | None = None
@@ -238,7 +275,11 @@ class RunFiles:
         if self._effects:
             self._directory.write_json("edit_effects.json", self._effects)
         if self._rates:
-            rates = [RateLine(step=step, **_rate_file(rate)) for step, rate in self._rates.items()]
+            rates = [
+                RateLine(step=step, epoch=self._history[step].epoch, **_rate_file(rate))
+                for step, rate in self._rates.items()
+                if step in self._history
+            ]
             self._write_lines("lr_history.jsonl", rates)
         last = self._history.get(self._step)
         record = update or last
@@ -293,6 +334,8 @@ def flat_record(record: StepRecord | SlowUpdateRecord) -> dict[str, JsonValue]:
     """A record as its file shows it: standings beside the other fields, no empty fields."""
     plain = asdict(record)
     standings: dict[str, JsonValue] = plain.pop("standings")
+    if isinstance(record, StepRecord) and record.lr_decision is not None:
+        plain["lr_decision"] = _rate_file(record.lr_decision)
     return {name: value for name, value in plain.items() if value is not None} | standings
 
 
@@ -411,7 +454,9 @@ class RateFile(TypedDict):
     """lr_decision.json."""
 
     learning_rate: int | None
-    available: int | None
+    raw_learning_rate: int | None  # as the optimizer wrote it
+    available_update_items: int | None
+    clamped: bool
     reasoning: str
     confidence: float | str | None
     risk_notes: Sequence[str]
@@ -422,18 +467,103 @@ class RateLine(RateFile):
     """One line of lr_history.jsonl."""
 
     step: int
+    epoch: int
 
 
 def _rate_file(decision: SelectionDecision) -> RateFile:
     """The edit budget that the optimizer chose for a step."""
+    wanted = decision.wanted_rate
     return {
         "learning_rate": decision.learning_rate,
-        "available": decision.available,
+        "raw_learning_rate": wanted,
+        "available_update_items": decision.available,
+        "clamped": wanted is not None and wanted != decision.learning_rate,
         "reasoning": decision.rate_reasoning,
         "confidence": decision.confidence,
         "risk_notes": decision.risk_notes,
         "fallback": decision.fallback,
     }
+
+
+class PlanFile(TypedDict):
+    """plan.json: the sizes that follow from the settings and the tasks."""
+
+    train_size: int
+    samples_per_epoch: int
+    batches_per_epoch: int
+    steps_per_epoch: int
+    total_steps: int
+
+
+def _plan_file(event: RunStarted) -> PlanFile:
+    train_size = event.splits.get("train", 0)
+    return {
+        "train_size": train_size,
+        "samples_per_epoch": train_size,
+        "batches_per_epoch": event.steps_per_epoch * event.config.settings.train.accumulation,
+        "steps_per_epoch": event.steps_per_epoch,
+        "total_steps": event.total_steps,
+    }
+
+
+class PairSide(TypedDict):
+    """What an item came to under one of the two skills."""
+
+    hard: float | None
+    soft: float | None
+    predicted_answer: str
+    fail_reason: str
+
+
+class PairRow(TypedDict):
+    """One item in comparison_pairs.json."""
+
+    id: str
+    task: str
+    category: str
+    prev: PairSide
+    curr: PairSide
+
+
+def _pair_row(pair: PairRecord) -> PairRow:
+    return {
+        "id": pair.id,
+        "task": pair.task,
+        "category": pair.category,
+        "prev": {
+            "hard": pair.prev_hard,
+            "soft": pair.prev_soft,
+            "predicted_answer": pair.prev_answer,
+            "fail_reason": pair.prev_fail_reason,
+        },
+        "curr": {
+            "hard": pair.curr_hard,
+            "soft": pair.curr_soft,
+            "predicted_answer": pair.curr_answer,
+            "fail_reason": pair.curr_fail_reason,
+        },
+    }
+
+
+def _summary_file(summary: RunSummary, steps: Iterable[StepRecord]) -> dict[str, object]:
+    """summary.json: the steps of each epoch by number, and token counts with totals."""
+    shown: dict[str, object] = {one.name: getattr(summary, one.name) for one in fields(summary)}
+    of_epoch: defaultdict[int, list[int]] = defaultdict(list)
+    for record in steps:
+        of_epoch[record.epoch].append(record.step)
+    shown["epoch_stats"] = [
+        asdict(stats) | {"steps": of_epoch[stats.epoch]} for stats in summary.epoch_stats
+    ]
+    counts = {name: asdict(count) for name, count in summary.token_summary.items()}
+    total = {
+        name: sum(count[name] for count in counts.values())
+        for name in ("calls", "prompt_tokens", "completion_tokens")
+    }
+    shown["token_summary"] = {
+        name: count | {"total_tokens": count["prompt_tokens"] + count["completion_tokens"]}
+        for name, count in {**counts, "_total": total}.items()
+    }
+    return shown
 
 
 class RolloutLine(TypedDict):

@@ -367,6 +367,7 @@ class SelectionDecision:
     selected_indices: tuple[int, ...] | None = None  # None: no ranking was needed
     reasoning: str = ""  # of the ranking
     learning_rate: int | None = None  # autonomous mode: what the optimizer decided
+    wanted_rate: int | None = None  # the same as it was written, before it was limited
     available: int | None = None
     rate_reasoning: str = ""
     confidence: float | str | None = None
@@ -537,12 +538,12 @@ class StepRecord:
     n_execution_lapse_notes: int | None = None
     n_appendix_notes_added: int | None = None
     n_appendix_notes_total: int | None = None
-    n_appendix_notes_consolidated: bool | None = None
+    n_appendix_notes_consolidated: int | None = None  # what is left after they were condensed
 
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """One item under the previous and the current skill, as comparison_pairs.json shows it."""
+    """One item under the previous and the current skill."""
 
     id: str
     category: Recorded[PairKind]
@@ -570,7 +571,7 @@ class SlowUpdateRecord:
     curr_hard: float | None = None
     candidate_hash: str = ""
     update_origin: str = "slow_update_momentum"
-    update_target: str = "current_skill"
+    update_target: str = "items that got worse, or failed again, from epoch to epoch"
     selection_hard: float | None = None
     selection_soft: float | None = None
 

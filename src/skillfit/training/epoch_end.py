@@ -36,7 +36,7 @@ class EpochComparison:
     current: Skill
     pairs: tuple[Pair, ...]  # all that were tried
     kept: tuple[Pair, ...]  # those that the policy shows
-    previous_hard: float
+    previous_hard: float  # on the items of the sample, without those that topped up the pairs
     current_hard: float
 
 
@@ -103,8 +103,10 @@ async def write_meta_skill(
     if epoch is run.plan.epochs[-1] and run.gate.pools_edits:
         return state  # no epoch is left to use it
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
+    own = None
     with log.stage("meta_skill"):
-        comparison = comparison or await _compare(run.engine, run.config.optimizer, epoch, state)
+        if comparison is None:
+            comparison = own = await _compare(run.engine, run.config.optimizer, epoch, state)
         advice = await write_advice(
             run.optimizer,
             comparison.previous,
@@ -121,7 +123,14 @@ async def write_meta_skill(
         meta_skill_content=advice.text,
         prev_hash=comparison.previous.hash,
     )
-    run.emit(MetaSkillFinished(epoch=epoch.number, result=record))
+    run.emit(
+        MetaSkillFinished(
+            epoch=epoch.number,
+            result=record,
+            pairs=[pair.record() for pair in own.kept] if own else [],
+            all_pairs=[pair.record() for pair in own.pairs] if own else [],
+        )
+    )
     return replace(state, meta_skill=advice.text or state.meta_skill)
 
 
@@ -165,13 +174,12 @@ async def _compare(
 
     sample = epoch.slow_order[: settings.slow_update_samples]
     pairs = await compare(sample)
+    previous_hard, current_hard = Tally.of(before).hard, Tally.of(after).hard
     if settings.longitudinal_pair_policy == "changed":
         others = epoch.slow_order[len(sample) :]
         pairs = await top_up(pairs, others, len(sample), compare)
     kept = keep_pairs(pairs, settings.longitudinal_pair_policy)
-    return EpochComparison(
-        previous, current, pairs, kept, Tally.of(before).hard, Tally.of(after).hard
-    )
+    return EpochComparison(previous, current, pairs, kept, previous_hard, current_hard)
 
 
 def _with_lesson(text_filter: TextFilter, skill: Skill, text: str, step: int) -> Skill:

@@ -299,12 +299,13 @@ def _record(config: Config, state: TrainingState, result: StepResult, log: StepL
     if "gate_s" in timing:
         timing["evaluate_s"] = timing.pop("gate_s")
     tally = Tally.of(result.outcomes)
+    has_budget = config.optimizer.skill_update_mode != "full_rewrite_minibatch"
     record = StepRecord(
         step=planned.step,
         epoch=planned.epoch,
-        step_in_epoch=planned.index,
+        step_in_epoch=planned.index - 1,
         action=result.action,
-        lr_control_mode=config.optimizer.lr_control_mode,
+        lr_control_mode=config.optimizer.lr_control_mode if has_budget else "none",
         gate_metric=config.evaluation.gate_metric,
         standings=state.standings,
         skill_len=len(state.skill.text),
@@ -327,12 +328,13 @@ def _with_proposals(
     record: StepRecord, learned: Learned, batches: tuple[BatchRecord, ...]
 ) -> StepRecord:
     """Stages 2 to 4: what was proposed, merged and selected."""
-    extra, patch, selected = learned.proposals.extra, learned.patch, learned.selected
+    patch, selected = learned.patch, learned.selected
+    extra = [patch for patch in learned.proposals.extra if patch.proposals]
     successes = sum(patch.source == "success" for patch in extra)
     record = replace(
         record,
         accumulation_batches=batches,
-        n_patches=len(learned.proposals.patches),
+        n_patches=sum(bool(patch.proposals) for patch in learned.proposals.patches),
         n_failure_patches=sum(row.n_failure_patches for row in batches) + len(extra) - successes,
         n_success_patches=sum(row.n_success_patches for row in batches) + successes,
     )
@@ -394,7 +396,7 @@ def _with_notes(record: StepRecord, notes: Notes) -> StepRecord:
         n_execution_lapse_notes=notes.seen,
         n_appendix_notes_added=len(notes.added),
         n_appendix_notes_total=notes.total,
-        n_appendix_notes_consolidated=notes.consolidated,
+        n_appendix_notes_consolidated=notes.total if notes.consolidated else None,
     )
 
 
@@ -409,6 +411,7 @@ def _batch_records(result: StepResult) -> tuple[BatchRecord, ...]:
     ):
         tally = Tally.of(outcomes)
         written = patches[number] if number < len(patches) else ()
+        written = tuple(patch for patch in written if patch.proposals)
         success = sum(patch.source == "success" for patch in written)
         records.append(
             BatchRecord(
