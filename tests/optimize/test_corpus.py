@@ -317,7 +317,7 @@ def test_what_was_proposed_is_emitted():
 
 def test_the_prompt_says_why_and_asks_for_single_edits():
     text = render("corpus", marks=False, other_edits=False, guidance=False, evidence=False, most=60)
-    assert "two for each failing kind" in text and "60 edits" in text
+    assert "two for each cause of failure" in text and "60 edits" in text
     assert '"edits"' in text and '"purpose"' in text
     assert "⟦" not in text and "owner_wishes" not in text
     assert "⟦" in render(

@@ -11,12 +11,13 @@ They are neither merged nor ranked: the gate measures each of them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.errors import InfrastructureError
 from skillfit.models.failures import can_be_lost, is_unreachable, policy_of
 from skillfit.models.protocol import ModelError
-from skillfit.optimize.context import Context, edit_text, measured_effect
+from skillfit.optimize.context import Context, ItemAttempts, edit_text, measured_effect
 from skillfit.optimize.material import (
     Kind,
     Material,
@@ -184,13 +185,13 @@ def _readings(
 async def _read(optimizer: Optimizer, reading: _Reading, context: Context) -> Patch | ModelError:
     """One call. Returns the error when there is no usable reply (emitted as Discarded)."""
     try:
-        reply = await _ask(optimizer, reading, context)
+        answered = await _ask(optimizer, reading, context)
     except ModelError as error:
         if not can_be_lost(error.kind):
             raise
         optimizer.discard(context.step, _STAGE, reading.name, error)
         return error
-    patch = _patch(optimizer, reply, reading, context.step)
+    patch = _patch(optimizer, answered, reading, context.step)
     optimizer.emit(
         ReflectionFinished(
             step=context.step,
@@ -203,44 +204,52 @@ async def _read(optimizer: Optimizer, reading: _Reading, context: Context) -> Pa
     return patch
 
 
-async def _ask(optimizer: Optimizer, reading: _Reading, context: Context) -> CorpusReply:
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A reply, and the cases that it was written from."""
+
+    reply: CorpusReply
+    cases: tuple[ItemAttempts, ...]
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        return tuple(case.item.id for case in self.cases)
+
+
+async def _ask(optimizer: Optimizer, reading: _Reading, context: Context) -> _Answered:
     """The reply. Token counts are estimates, so a prompt that turns out to be too long is sent
     again with half the room for cases.
     """
     try:
-        return await optimizer.ask(CorpusReply, _call(optimizer, reading, context))
+        return await _ask_once(optimizer, reading, context)
     except ModelError as error:
         if not policy_of(error).shorten:
             raise
-        return await optimizer.ask(CorpusReply, _call(optimizer, reading, context, shrink=2))
+        return await _ask_once(optimizer, reading, context, shrink=2)
 
 
-def _call(
+async def _ask_once(
     optimizer: Optimizer, reading: _Reading, context: Context, *, shrink: int = 1
-) -> OptimizerCall:
+) -> _Answered:
     shown = reading.cases(optimizer, context, shrink=shrink)
     user = f"{reading.known}\n\n{sections(cases=shown.text)}"
-    return OptimizerCall(_STAGE, context.step, reading.name, reading.system, user)
+    call = OptimizerCall(_STAGE, context.step, reading.name, reading.system, user)
+    return _Answered(await optimizer.ask(CorpusReply, call), shown.cases)
 
 
-def _patch(optimizer: Optimizer, reply: CorpusReply, reading: _Reading, step: int) -> Patch:
+def _patch(optimizer: Optimizer, answered: _Answered, reading: _Reading, step: int) -> Patch:
     """The edits of the reply that can be used."""
-    material, shown = reading.material, reading.shown
-    failed = frozenset(material.failed_items)
-    by_kind = {kind.name.casefold(): kind for kind in material.kinds}
-    mixed = any(
-        {seen.item.id for seen in kind.failures}
-        & {seen.item.id for seen in kind.rollouts if seen.outcome.succeeded}
-        for kind in reading.kinds
-    )
+    failed = frozenset(reading.material.failed_items)
+    by_kind = {kind.name.casefold(): kind for kind in reading.material.kinds}
+    mixed = any(case.mixed for case in answered.cases)
     source: ProposalSource = "contrast" if mixed else "failure"
     proposals = []
-    for number, entry in enumerate(reply.edits, start=1):
-        edits = _edits(entry, shown)
+    for number, entry in enumerate(answered.reply.edits, start=1):
+        edits = _edits(entry, reading.shown)
         if isinstance(edits, str):
             optimizer.discard(step, _STAGE, f"{reading.name} edit {number}", edits)
             continue
-        items = _items(entry, by_kind, failed)
+        items = _items(entry, by_kind, answered.items, failed)
         proposals += [Proposal(edit, source, items) for edit in edits]
     kept = without_duplicates(proposals)
     if len(kept) > MOST_EDITS:
@@ -249,27 +258,29 @@ def _patch(optimizer: Optimizer, reply: CorpusReply, reading: _Reading, step: in
     return Patch(
         kept[:MOST_EDITS],
         source,
-        union(seen.item.id for kind in reading.kinds for seen in kind.rollouts),
-        reply.reasoning,
-        tuple(_note(entry, failed) for entry in reply.failures if entry.failure_type),
+        answered.items,
+        answered.reply.reasoning,
+        tuple(_note(entry, failed) for entry in answered.reply.failures if entry.failure_type),
         merge=False,
         budgeted=False,
     )
 
 
 def _items(
-    entry: CorpusEditReply, kinds: dict[str, Kind], failed: frozenset[str]
+    entry: CorpusEditReply,
+    kinds: dict[str, Kind],
+    shown: Sequence[str],
+    failed: frozenset[str],
 ) -> tuple[str, ...]:
-    """The training items that an edit is for: those it names, else the failing ones of its kinds.
-    The same item may be named with its kind or in another case.
+    """The training items that an edit was written from: those that it names, else the failing ones
+    of its kinds. An edit cannot have been written from an item that the call did not show.
     """
-    known = {seen.item.id for kind in kinds.values() for seen in kind.rollouts}
-    named = tuple(item for item in union(entry.items) if item in known)
+    named = tuple(item for item in union(entry.items) if item in shown)
     if named:
         return named
     of_kinds = [kinds[name] for text in entry.kinds if (name := text.strip().casefold()) in kinds]
     found = union(*(kind.items for kind in of_kinds))
-    return tuple(item for item in found if item in failed)
+    return tuple(item for item in shown if item in found and item in failed)
 
 
 def _note(entry: FailureNoteReply, failed: frozenset[str]) -> FailureNote:
