@@ -201,6 +201,52 @@ async def test_an_outage_ends_the_run_and_the_resumed_run_gives_the_same_result(
     assert project.summary()["finish_reason"] == project.summary("straight")["finish_reason"]
 
 
+def not_json(text: str, media_type: str = "application/json", **headers: str) -> Response:
+    return Response(text.encode(), media_type=media_type, headers=headers)
+
+
+NOT_A_REPLY = {
+    "html": not_json("<html>Please sign in to the network</html>", "text/html"),
+    "nothing": Response(status_code=204),
+    "broken gzip": not_json("no gzip", **{"content-encoding": "gzip"}),
+    "brotli": not_json("no brotli", **{"content-encoding": "br"}),
+    "events": not_json("data: {}\n\ndata: [DONE]\n\n", "text/event-stream"),
+    "utf-16": Response("{}".encode("utf-16"), media_type="application/json"),
+    "broken off": not_json('{"choices": [{"mess'),
+    "no json": not_json('{"choices": }'),
+    "another service": JSONResponse({"status": "healthy"}),
+    "oversized": Response(b" " * (9 << 20), media_type="application/json"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_A_REPLY)
+async def test_a_server_that_turns_into_something_else_ends_the_run_and_it_can_be_resumed(
+    make_project: MakeProject, kind: str
+) -> None:
+    """It answers the first requests, so the setup as such works."""
+    script, fixed = Script(), False
+
+    def answer(call: Call) -> Any:
+        is_rollout = call.stage == "rollout" and call.number > 20
+        return NOT_A_REPLY[kind] if is_rollout and not fixed else script(call)
+
+    project = make_project(*SETTINGS, script=answer, rows=items(8, 8, 8))
+    with pytest.raises(InfrastructureError):
+        await project.train()
+    sent = len(project.asked("rollout"))
+    summary = project.summary()
+    assert summary["finish_reason"] == "infrastructure" and summary["test_hard"] is None
+    fixed = True
+    await project.train()
+    before = len(project.asked("rollout"))
+    await project.train(run="straight")
+    straight = len(project.asked("rollout")) - before
+    assert sent < straight / 2, "it stopped early"
+    different = differences(readable(project.folder / "run"), readable(project.folder / "straight"))
+    assert different in ([], ["summary.json"])  # the bill has the failed calls in it
+    assert project.summary()["finish_reason"] == project.summary("straight")["finish_reason"]
+
+
 async def test_an_unreachable_optimizer_stops_the_run_before_it_spends(
     make_project: MakeProject,
 ) -> None:

@@ -292,7 +292,7 @@ def test_a_failure_can_be_rebuilt_from_its_kind(kind):
 
 
 def test_infrastructure_failures_are_not_evidence_about_the_skill():
-    calls = {"rate_limit", "overloaded", "network", "timeout"}
+    calls = {"rate_limit", "overloaded", "network", "timeout", "not_a_reply"}
     assert calls | {"worker", "sandbox", "docker", "search"} == INFRASTRUCTURE
     assert not is_infrastructure("refused") and not is_infrastructure("bad_reply")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from skillfit.errors import InfrastructureError
-from skillfit.models.protocol import ContextTooLong, NotAReply, NotReached
+from skillfit.models.protocol import BadReply, ContextTooLong, NotReached
 from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.corpus import MOST_EDITS, CorpusProposer
 from skillfit.optimize.material import Material, kinds_table, statistics
@@ -299,7 +299,7 @@ def test_a_prompt_that_is_too_long_is_sent_again_with_fewer_cases():
 
 
 def test_a_reply_that_cannot_be_used_is_a_counted_failure():
-    optimizer, found = ask(NotAReply("nonsense"), [case(DATES[0], 0)])
+    optimizer, found = ask(BadReply("nonsense"), [case(DATES[0], 0)])
     assert found.failures == 1 and not found.patches
     assert optimizer.discarded[0].stage == "reflect.corpus"
 

@@ -18,13 +18,21 @@ from skillfit.report import RunFollower, open_details, read_story
 from skillfit.report.charts import score_chart
 from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.run_details import _item_result, count_changes, worst_first
-from skillfit.report.run_text import comparisons, facts, fullest_cap, next_commands, resume_line
+from skillfit.report.run_text import (
+    comparisons,
+    event_lines,
+    facts,
+    fullest_cap,
+    next_commands,
+    resume_line,
+)
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _is_in_skill
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RecordedIdentity, RunDirectory
 from skillfit.run.events import (
+    EvaluationFinished,
     EventLog,
     GateDecided,
     PersonDecided,
@@ -33,7 +41,7 @@ from skillfit.run.events import (
     StageStarted,
     StepFinished,
 )
-from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
+from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord, TypeScore
 from skillfit.run.store import JOURNAL, dump, in_use, load
 from skillfit.run.view import read_listed
 from skillfit.skill import Edit, Skill, example_edit
@@ -82,6 +90,20 @@ async def test_every_point_has_an_interval_around_its_score(tmp_path: Path) -> N
         assert 0 <= point.low < point.score < point.high <= 1
     failed = [notice.text for notice in story.notices if notice.kind == "failed"]
     assert failed == ["1 of 32 rollouts failed and entered no score: no answer in time"]
+
+
+def test_a_measurement_in_which_every_rollout_failed_has_no_score(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path)
+    failed = EvaluationFinished(
+        name="baseline", split="test", skill_hash="old", hard=0.0, soft=0.0, scored=0, planned=8
+    )
+    run.emit(failed)
+    run.emit(replace(failed, name="test_baseline", by_type={"a": TypeScore(0, 0.0, 0.0)}))
+    run.emit(replace(failed, name="step_0001", split="selection"))
+    run.close()
+    assert read_story(tmp_path).points == () and read_listed(tmp_path).card.points == ()
+    assert event_lines(failed) == ["baseline: initial skill has no score: no test item was scored"]
+    assert not list(tmp_path.glob("test_eval*/summary.json"))
 
 
 async def test_rejected_proposals_have_their_reason(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ class _ModelScore:
 
     def cells(self) -> tuple[str, ...]:
         tally, bounds = self.measured.tally, self.measured.interval
-        score = score_with_interval(tally.hard, bounds.low, bounds.high)
+        score = score_with_interval(tally.hard, bounds.low, bounds.high) if tally.scored else "none"
         return (self.agent, self.measured.name, score, f"{tally.scored}/{tally.planned}")
 
     def score_of_type(self, kind: str) -> str:

@@ -89,7 +89,14 @@ POLICIES: Mapping[str, Policy] = {
         retry="at_once",
         most_retries=2,
         rollout_retries=1,
-        meaning="the reply is empty, cut off, malformed, too large, or has an impossible usage",
+        meaning="the reply is empty, cut off or not in the requested form",
+    ),
+    # It says nothing about the skill: a proxy, a page of maintenance, a server that is broken.
+    "not_a_reply": replace(
+        _NETWORK,
+        most_retries=2,
+        meaning="the answer is no reply of a model: a web page, data that cannot be read, or more"
+        " than 8 MB",
     ),
     "cut_off": replace(
         _UNUSABLE,
@@ -122,7 +129,6 @@ POLICIES: Mapping[str, Policy] = {
 _BY_CLASS: Mapping[type[ModelError], Policy] = {
     ParameterDropped: Policy("changed"),
     NotReached: replace(_NETWORK, billed="nothing"),
-    NotAReply: replace(POLICIES["bad_reply"], answered=False),
 }
 # Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the
 # gate must see them.
@@ -133,7 +139,7 @@ _ENOUGH = 5  # failed rollouts that can stop a run; fewer may be an accident
 
 _CLASSES: tuple[type[ModelError], ...] = (
     *(AuthFailed, QuotaExhausted, BadRequest, RateLimited, Overloaded, NetworkFailed),
-    *(TimedOut, BadReply, CutOff, Refused, ContextTooLong),
+    *(TimedOut, BadReply, NotAReply, CutOff, Refused, ContextTooLong),
 )
 _BY_KIND: Mapping[str, type[ModelError]] = {error.kind: error for error in _CLASSES}
 

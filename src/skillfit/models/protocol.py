@@ -283,7 +283,11 @@ class CutOff(BadReply):
 
 
 class NotAReply(BadReply):
-    """The answer is not a model's reply at all: the address may be wrong."""
+    """The answer is not a model's reply at all: the address may be wrong, or something on the way
+    answers instead of the server.
+    """
+
+    kind = "not_a_reply"
 
 
 class AnswerPending(ModelError):

@@ -160,8 +160,8 @@ def _numbers(event: Event) -> Mapping[str, float | None]:
     if isinstance(event, EvaluationFinished):
         place = "selection" if event.split == "selection" else event.name
         return {
-            f"{place}/hard": event.hard,
-            f"{place}/soft": event.soft,
+            f"{place}/hard": event.hard if event.has_score else None,
+            f"{place}/soft": event.soft if event.has_score else None,
             f"{place}/scored": event.scored,
         }
     if isinstance(event, GateDecided):

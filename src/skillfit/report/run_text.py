@@ -502,6 +502,8 @@ def _started(event: RunStarted) -> str:
 
 def _evaluated(event: EvaluationFinished) -> str:
     name, skill = event.name.replace("_", " "), _MEASURED_SKILLS.get(event.name, "skill")
+    if not event.has_score:
+        return f"{name}: {skill} has no score: no {event.split} item was scored"
     score = mean_score(event.hard)
     if abs(event.soft - event.hard) > 1e-9:
         score += f" (soft {mean_score(event.soft)})"

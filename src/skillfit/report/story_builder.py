@@ -553,6 +553,8 @@ class ScoreBook:
 
     def evaluated(self, event: EvaluationFinished, gate: GateSummary | None) -> None:
         """A skill was measured on a split; `gate` is the decision about it, if there is one."""
+        if not event.has_score:
+            return
         if event.by_type:
             self._typed[event.name] = event
         if event.split not in get_args(MeasuredSplit):  # a split of another version

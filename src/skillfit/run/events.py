@@ -308,6 +308,11 @@ class EvaluationFinished(Event):
     by_type: dict[str, TypeScore] = field(default_factory=dict)
     estimate: ScoreEstimate | None = None  # screening: predicted under the gate's metric
 
+    @property
+    def has_score(self) -> bool:
+        """False where every rollout failed: hard and soft are then 0 and mean nothing."""
+        return self.scored > 0 or self.estimate is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectionFinished(Event):

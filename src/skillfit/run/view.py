@@ -285,6 +285,8 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
     from skillfit.config.schema import metric_score  # here: a list of runs needs no schema
 
+    if not event.has_score:
+        return card
     if event.estimate is not None:
         score = event.estimate.mean
     else:

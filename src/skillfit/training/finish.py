@@ -682,12 +682,12 @@ def _lines_cut(initial: Skill, found: Skill) -> tuple[str, ...]:
 
 
 def _hard_score(tally: Tally | None) -> float | None:
-    return tally.hard if tally else None
+    return tally.hard if tally and tally.scored else None
 
 
 def _metric_score(evaluation: EvaluationSection, tally: Tally | None) -> float | None:
     """The score of a tally under the gate's metric."""
-    return evaluation.value(tally.hard, tally.soft) if tally else None
+    return evaluation.value(tally.hard, tally.soft) if tally and tally.scored else None
 
 
 @dataclass(frozen=True, slots=True)
