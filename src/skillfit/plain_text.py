@@ -191,7 +191,6 @@ _WORDS = {
     "accept_new_best": "accepted, new best",
     "force_accept": "accepted without a test",
     "reject": "rejected",
-    "skip_lag": "no edits yet: the first ones join later (train.lag)",
     "skip_no_patches": "skipped: no edits proposed",
     "skip_no_change": "skipped: the edits change nothing",
     "skip_no_rewrite": "skipped: no usable rewrite",

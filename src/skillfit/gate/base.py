@@ -57,6 +57,7 @@ class Candidate:
     label: str = "patch"  # as people read it
     gated: bool = False  # decide by the rule even where `use_gate` is off
     removes_initial_text: bool = False  # its edits are promoted unless they cost score
+    own_edits: tuple[Edit, ...] = ()  # of skillfit itself, beside a rewrite; they join the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,21 @@ class Verdict:
 
 
 class Judgement(Protocol):
-    """A judgement that has begun. Its selection rollouts may run while training rollouts do."""
+    """The judgement of one step. Its selection rollouts may run while training rollouts do."""
 
     @property
     def running(self) -> asyncio.Future[Any] | None:
         """The selection rollouts that have started; None: they wait for `decide`."""
         ...
 
-    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
-        """`training`: the finished training rollouts of the step."""
+    async def decide(
+        self, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict | None:
+        """The verdict; None when there was nothing to decide.
+
+        `candidate`: None when the step proposed nothing new. `training`: the finished training
+        rollouts of the step.
+        """
         ...
 
 
@@ -122,19 +129,19 @@ class Gate(Protocol):
     `checks_must_pass = True`; without it `evaluation.must_pass` is refused.
     """
 
-    async def baseline(self, skill: Skill) -> Tally:
-        """Measure the initial skill on the selection items; it is incumbent and best from here."""
+    async def baseline(self, skill: Skill) -> Tally | None:
+        """Start with the initial skill; it is incumbent and best from here. Return its measurements
+        on the selection items, or None for a gate that learns its score from the steps.
+        """
         ...
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
         """The arm of each training rollout: all items of the first repeat, then of the next."""
         ...
 
-    def begin(self, name: str, candidate: Candidate | None) -> Judgement:
-        """Begin to judge a step. No candidate: the step proposed nothing new.
-
-        Selection rollouts that do not depend on the step's training scores may start here: the
-        loop may then start the training rollouts of the next step beside them.
+    def begin(self, name: str) -> Judgement:
+        """Begin a step whose training rollouts have started. Selection rollouts that depend neither
+        on those nor on what the step proposes may start here: they run while the optimizer reads.
         """
         ...
 
@@ -146,6 +153,10 @@ class Gate(Protocol):
 
     async def compose(self) -> list[Skill]:
         """The skills worth the ship test, most promising first; never the initial skill."""
+        ...
+
+    def composition(self, skill: Skill) -> tuple[str, ...]:
+        """The ids of the pool's edits that a composed skill consists of."""
         ...
 
     @property
@@ -247,7 +258,7 @@ class BaseGate:
     def best_score(self) -> float:
         return self.samples_of(self.best).score
 
-    async def baseline(self, skill: Skill) -> Tally:
+    async def baseline(self, skill: Skill) -> Tally | None:
         self._initial = self._best = self._incumbent = skill
         return (await self.record(skill)).tally()
 
@@ -255,9 +266,9 @@ class BaseGate:
         """Every training rollout runs under the incumbent."""
         return [Arm(self.incumbent)] * (len(items) * repeats)
 
-    def begin(self, name: str, candidate: Candidate | None) -> Judgement:
-        """Everything waits for the training rollouts of the step."""
-        return _LaterJudgement(self, name, candidate)
+    def begin(self, name: str) -> Judgement:
+        """Everything waits for the candidate of the step."""
+        return _LaterJudgement(self, name)
 
     async def judge(
         self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
@@ -358,6 +369,9 @@ class BaseGate:
         ranked = {skill.hash: skill for skill in [self.best, *reversed(self._incumbents.values())]}
         return [skill for key, skill in ranked.items() if key != self.initial.hash]
 
+    def composition(self, skill: Skill) -> tuple[str, ...]:
+        return ()
+
     def effects(self) -> tuple[EditEffect, ...]:
         return ()
 
@@ -414,18 +428,21 @@ def after_baseline(value: T | None) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _LaterJudgement:
-    """Decides once the training rollouts have finished."""
+    """Measures and decides once the candidate is known."""
 
     gate: BaseGate
     name: str
-    candidate: Candidate | None
 
     @property
     def running(self) -> None:
         return None
 
-    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
-        verdict = await self.gate.judge(self.name, self.candidate, training)
+    async def decide(
+        self, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict | None:
+        if candidate is None:
+            return None
+        verdict = await self.gate.judge(self.name, candidate, training)
         if not isinstance(verdict, Verdict):
             raise WrongResult(self.gate, "judge", verdict, "a Verdict")
         if verdict.winner.hash != self.gate.incumbent.hash:  # a subclass's `judge` need not do it

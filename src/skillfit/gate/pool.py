@@ -24,9 +24,7 @@ from skillfit.tasks.item import Item
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
 DROP_Z = -1.5  # drop a pending edit at once when its effect is below
 DEMOTE_Z = -0.3  # drop a promoted edit when its effect is below
-DECIDE_AFTER = 12  # judgements with evidence, after which a pending edit is promoted or dropped
-WORTH_Z = 0.15  # after DECIDE_AFTER judgements, promote above and drop below
-FINAL_WORTH_Z = 0.3  # edits above are in the final skill, also if they were not promoted before
+FINAL_WORTH_Z = 0.0  # edits above are in the final skill: they are more likely to help than not
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
 UNCERTAIN_LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
 INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
@@ -52,7 +50,6 @@ class PoolEdit:
     status: EditStatus = "pending"
     needs: frozenset[str] = frozenset()  # edits whose text it is anchored in
     rivals: set[str] = field(default_factory=set)  # edits that cannot be in effect with it
-    judgements: int = 0  # since it joined, with evidence about it
     estimate: Estimate | None = None  # None: no evidence yet
     absorbed: bool = False  # promoted, and part of the base: it can no longer be taken out
     pinned: bool = False  # the user wants it in the skill, whatever its effect
@@ -60,6 +57,13 @@ class PoolEdit:
     awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
     duplicate_of: str | None = None  # dropped because it repeats this edit
     reason: str = ""  # of its status, as people read it
+
+    @property
+    def own_items(self) -> frozenset[str]:
+        """The items whose rollouts are no evidence for the edit. One that was written from a single
+        item may show its answer; one that was written from several states what they share.
+        """
+        return self.sources if len(self.sources) == 1 else frozenset()
 
     @property
     def kind(self) -> ColumnKind:
@@ -82,9 +86,12 @@ class Decisions:
 class Pool:
     """Edits in the order in which they joined, on top of a base skill."""
 
-    def __init__(self, base: Skill, max_tokens: int | None = None) -> None:
+    def __init__(
+        self, base: Skill, max_tokens: int | None = None, new_share: float = 0.5
+    ) -> None:
         self.base = base
         self._max_tokens = max_tokens
+        self._new_share = new_share  # of the rollouts, for edits without evidence
         self.edits: dict[str, PoolEdit] = {}
         self._promoted: list[str] = []  # in the order of promotion
         self._anchored: list[str] = []  # edits that are anchored in the text of others
@@ -252,7 +259,8 @@ class Pool:
 
     def shares(self) -> dict[str, float]:
         """For each edit in use, the share of rollouts that should carry it."""
-        return {entry.id: inclusion(entry) for entry in [*self.promoted(), *self.pending()]}
+        used = [*self.promoted(), *self.pending()]
+        return {entry.id: inclusion(entry, self._new_share) for entry in used}
 
     def draw(self, key: str, count: int, shares: Mapping[str, float]) -> list[Arm]:
         """At most `count` distinct arms in which each edit of `shares` is on in about its share.
@@ -302,8 +310,8 @@ class Pool:
         return assigned
 
     def _sources(self, arm: Arm) -> frozenset[str]:
-        """The training items that the edits of an arm were written from."""
-        return frozenset().union(*(self.edits[key].sources for key in arm.edits))
+        """The items whose rollouts are no evidence for some edit of an arm."""
+        return frozenset().union(*(self.edits[key].own_items for key in arm.edits))
 
     # Deciding
 
@@ -396,8 +404,8 @@ class Pool:
             self._find_needs_and_rivals(entry)
 
 
-def inclusion(entry: PoolEdit) -> float:
-    """The share of rollouts that should carry an edit."""
+def inclusion(entry: PoolEdit, new_share: float = 0.5) -> float:
+    """The share of rollouts that should carry an edit. `new_share`: of one without evidence."""
     estimate = entry.estimate
     if entry.status == "promoted":
         certain = estimate is not None and estimate.contrast.z >= CERTAIN_Z
@@ -405,7 +413,7 @@ def inclusion(entry: PoolEdit) -> float:
     if entry.removal:
         return _removal_inclusion(estimate)
     if estimate is None:
-        return 0.5
+        return new_share
     low, high = INCLUSION
     return min(high, max(low, round(estimate.probability, 6)))
 
@@ -443,11 +451,7 @@ def _decide(entry: PoolEdit) -> EditStatus:
         return "dropped" if z < DEMOTE_Z else "promoted"
     if z < DROP_Z:
         return "dropped"
-    if z > PROMOTE_Z:
-        return "promoted"
-    if entry.judgements >= DECIDE_AFTER:
-        return "promoted" if z > WORTH_Z else "dropped"
-    return "pending"
+    return "promoted" if z > PROMOTE_Z else "pending"
 
 
 def _decide_removal(entry: PoolEdit, estimate: Estimate) -> EditStatus:

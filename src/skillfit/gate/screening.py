@@ -2,13 +2,18 @@
 
 Each rollout of a step, training and selection, runs under the incumbent with a random subset of the
 pending edits. One regression over all rollouts so far estimates the effect of every edit at once,
-and each edit is promoted into the incumbent, dropped, or kept pending by that estimate. This is
-lenient on purpose: the claim that the skill got better is left to the ship test.
+and each edit is promoted into the incumbent, dropped, or kept pending by that estimate. The edits
+that a step proposes join the pool at its end and are measured from the next step on. The rollouts
+of the first step carry no pending edit: they are the control group.
+
+The rule is lenient on purpose: the final skill takes every edit that is more likely to help than
+not, and the claim that the skill got better is left to the ship test.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,14 +33,12 @@ from skillfit.gate.regression import (
     Family,
     PossibleChange,
     Posterior,
-    ScoreChange,
     SelectionItems,
     TrialTable,
     fit,
 )
 from skillfit.gate.samples import (
     TOLERANCE,
-    Belief,
     GateSettings,
     Measure,
     RolloutCount,
@@ -53,7 +56,6 @@ from skillfit.run.records import (
     Decision,
     EditEffect,
     Evidence,
-    GateAction,
     ScoreEstimate,
 )
 from skillfit.skill import Skill, units
@@ -62,24 +64,23 @@ from skillfit.tasks.item import Item
 
 MUST_PASS_REPEATS = 3  # rollouts of a must-pass item that looks broken, under each skill
 HOPELESS = 0.4  # a rewritten document less likely than this to be better gets no second pass
-INTERACTION_SD = 0.03  # points by which a composed skill may differ from the sum of its edits
 
 
 @dataclass(frozen=True, slots=True)
 class ScreeningJudgement:
-    """A judgement that has begun, with the state before it."""
+    """A judgement that has begun, with the incumbent before it."""
 
     gate: ScreeningGate
     name: str
     old: Arm
-    old_score: float
     count: RolloutCount
-    document: Candidate | None = None  # a candidate that is a whole document, not a list of edits
     arms: Sequence[tuple[Arm, Item]] = ()  # of the selection rollouts that have started
     running: asyncio.Task[list[Outcome]] | None = None  # those rollouts
 
-    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
-        return await self.gate.decide_judgement(self, training)
+    async def decide(
+        self, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict | None:
+        return await self.gate.decide_judgement(self, candidate, training)
 
 
 class ScreeningGate(BaseGate):
@@ -100,7 +101,10 @@ class ScreeningGate(BaseGate):
         self._base: tuple[str, ...] = ()  # columns of the regression that the base stands for
         self._base_of: dict[str, tuple[str, ...]] = {}  # skill hash -> columns of its base
         self._documents: list[str] = []  # columns of whole-document changes
+        self._finalists: dict[str, Arm] = {}  # by the hash of the skill
         self._final: Arm | None = None  # the best of the final skills, once they are composed
+        self._order = list(self.items)  # in which selection items take their turn
+        self._turn = 0
 
     # State
 
@@ -124,8 +128,7 @@ class ScreeningGate(BaseGate):
 
     @property
     def best_score(self) -> float:
-        final = self._columns(self._final or self.pool.incumbent)
-        return self._selection.score(self.posterior, final).mean
+        return self._score_of(self._final or self.pool.incumbent).mean
 
     def noise(self) -> float | None:
         """Expected variance of one rollout: p * (1 - p) for hard scores, else the fitted noise."""
@@ -140,16 +143,15 @@ class ScreeningGate(BaseGate):
 
     # Measuring
 
-    async def baseline(self, skill: Skill) -> Tally:
-        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens)
+    async def baseline(self, skill: Skill) -> None:
+        """Begin a pool on the initial skill. The first step measures it."""
+        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens, self.settings.new_share)
         self._initial = skill
-        await self._roll_out([(self.pool.incumbent, item) for item in self.items])
         self._fit()
         if self.config.optimizer.prune_initial:
             removals = tuple(unit.removal for unit in units(skill))
             candidate = Candidate(skill, removals, label="prune", removes_initial_text=True)
             self.pool.join(candidate)
-        return self.tally(skill)
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
         return self._arms(f"{self.config.train.seed}/{name}/training", list(items) * repeats)
@@ -191,7 +193,7 @@ class ScreeningGate(BaseGate):
             self._rollouts.update(key for key in columns if key not in own)
 
     def _is_own(self, key: str, item: str) -> bool:
-        return key in self.pool.edits and item in self.pool.edits[key].sources
+        return key in self.pool.edits and item in self.pool.edits[key].own_items
 
     def _columns(self, arm: Arm) -> tuple[str, ...]:
         """The columns of the regression that are on under an arm."""
@@ -226,7 +228,10 @@ class ScreeningGate(BaseGate):
             entry.estimate = estimate
 
     def _score(self) -> ScoreEstimate:
-        return self._selection.score(self.posterior, self._columns(self.pool.incumbent))
+        return self._score_of(self.pool.incumbent)
+
+    def _score_of(self, arm: Arm) -> ScoreEstimate:
+        return self._selection.score(self.posterior, self._columns(arm))
 
     async def record(self, skill: Skill) -> Samples:
         """The measurements of a skill. Selection items that it never ran on are rolled out."""
@@ -237,54 +242,62 @@ class ScreeningGate(BaseGate):
 
     # Judging
 
-    def begin(self, name: str, candidate: Candidate | None) -> ScreeningJudgement:
-        """Let the candidate's edits join the pool, and start the selection rollouts."""
-        old = self.pool.incumbent
-        judgement = ScreeningJudgement(
-            self, name, old, self._score().mean, RolloutCount(self.sampler)
-        )
-        if candidate is not None:
-            if not candidate.edits and candidate.skill.hash != old.skill.hash:
-                return replace(judgement, document=candidate)
-            self.pool.join(candidate)
-        if not self.config.evaluation.use_gate:
-            for entry in self.pool.pending():
-                self.pool.promote(entry.id, "the gate is off: every edit is accepted")
-        if self.pool.pending() or self.pool.incumbent.skill.hash != old.skill.hash:
-            items = self.items * self.settings.passes
-            drawn = self._arms(f"{self.config.train.seed}/{name}/selection", items)
-            arms = list(zip(drawn, items, strict=True))
-            return replace(judgement, arms=arms, running=self.sampler.start(arms))
-        return judgement
+    def begin(self, name: str) -> ScreeningJudgement:
+        """Start selection rollouts of the pending edits; none when no edit is pending."""
+        judgement = ScreeningJudgement(self, name, self.pool.incumbent, RolloutCount(self.sampler))
+        if not self.pool.pending():
+            return judgement
+        items = self._next_items(self.settings.selection_rollouts)
+        drawn = self._arms(f"{self.config.train.seed}/{name}/selection", items)
+        arms = list(zip(drawn, items, strict=True))
+        return replace(judgement, arms=arms, running=self.sampler.start(arms))
 
-    async def judge(
-        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
-    ) -> Verdict:
-        return await self.begin(name, candidate).decide(training)
+    def _next_items(self, count: int) -> list[Item]:
+        """The selection items whose turn it is, in an order that the seed decides."""
+        taken = []
+        for _ in range(count if self.items else 0):
+            at = self._turn % len(self.items)
+            if at == 0:
+                key = f"{self.config.train.seed}/selection/{self._turn}"
+                random.Random(key).shuffle(self._order)
+            taken.append(self._order[at])
+            self._turn += 1
+        return taken
 
     def __init_subclass__(cls) -> None:
         if "judge" in vars(cls):  # a run calls `begin` and decides the judgement that it returns
             raise TypeError(f"{cls.__name__}: override decide_judgement instead of judge.")
 
     async def decide_judgement(
-        self, judgement: ScreeningJudgement, training: Sequence[Observation]
-    ) -> Verdict:
-        """Take in the rollouts of a step, then promote and drop edits."""
+        self,
+        judgement: ScreeningJudgement,
+        candidate: Candidate | None,
+        training: Sequence[Observation],
+    ) -> Verdict | None:
+        """Take in the rollouts of a step, promote and drop edits, then let new ones join."""
+        judged = bool(self.pool.pending())
         self._observe(training)
-        if judgement.document is not None:
-            return await self._judge_document(judgement, judgement.document)
         if judgement.running is not None:
             self._record(judgement.arms, await judgement.running)
         self._fit()
-        for entry in self.pool.pending():
-            entry.judgements += entry.estimate is not None
+        if candidate is None and not judged:
+            return None
+        if candidate is not None and self._is_document(candidate):
+            return await self._judge_document(judgement, candidate)
+        ruling = await self._rule(judgement)
+        if candidate is not None:
+            self.pool.join(candidate)
+        return self._verdict(ruling, judgement)
+
+    async def _rule(self, judgement: ScreeningJudgement) -> Ruling:
+        """Decide about the edits that were measured, and carry it out."""
         if uncovered := self.uncovered(judgement.count.coverage):
-            return self._verdict(uncovered, judgement)
-        if not self.config.evaluation.use_gate:
-            return self._verdict(Ruling("accept", "the gate is off"), judgement)
+            return uncovered
         changes = await self._carry_out(self._hold_for_review(self.pool.decide()))
-        no_change = Ruling("reject", "no edit was promoted")
-        return self._verdict(Ruling("accept", changes) if changes else no_change, judgement)
+        return Ruling("accept", changes) if changes else Ruling("reject", "no edit was promoted")
+
+    def _is_document(self, candidate: Candidate) -> bool:
+        return not candidate.edits and candidate.skill.hash != self.incumbent.hash
 
     def _hold_for_review(self, decisions: Decisions) -> Decisions:
         """With `review`, mark each edit that would be promoted as waiting for the user's approval,
@@ -419,7 +432,7 @@ class ScreeningGate(BaseGate):
         score = self._score()
         return Verdict(
             decision=ruling.decision,
-            action=self._action(ruling.decision),
+            action="accept_new_best" if ruling.decision == "accept" else ruling.decision,
             winner=new.skill,
             reason=ruling.reason,
             evidence=Evidence(
@@ -429,17 +442,12 @@ class ScreeningGate(BaseGate):
                 rollouts=judgement.count.rollouts,
                 coverage=judgement.count.coverage,
             ),
-            incumbent_score=judgement.old_score,
+            incumbent_score=self._score_of(old).mean,
             candidate_score=score.mean,
             candidate_tally=None,
             score=score,
             effects=self.effects(),
         )
-
-    def _action(self, decision: Decision) -> GateAction:
-        if decision != "accept":
-            return decision
-        return "accept_new_best" if self.config.evaluation.use_gate else "force_accept"
 
     # Whole documents
 
@@ -466,13 +474,16 @@ class ScreeningGate(BaseGate):
             self._base = (column,)
             self.pool.rebase(candidate.skill, replaces=f"replaced by the document of {name}")
         self._fit()
+        if candidate.own_edits:
+            own = Candidate(self.incumbent, candidate.own_edits, step=candidate.step)
+            self.pool.join(own)
         return Verdict(
             decision=ruling.decision,
-            action=self._action(ruling.decision),
+            action="accept_new_best" if ruling.decision == "accept" else ruling.decision,
             winner=self.incumbent,
             reason=ruling.reason,
             evidence=evidence,
-            incumbent_score=judgement.old_score,
+            incumbent_score=self._score_of(old).mean,
             candidate_score=new_samples.score,
             candidate_tally=new_samples.tally(),
             score=self._score(),
@@ -493,8 +504,6 @@ class ScreeningGate(BaseGate):
     ) -> Ruling:
         if uncovered := self.uncovered(count.coverage):
             return uncovered
-        if not self.config.evaluation.use_gate:
-            return Ruling("accept", "the gate is off")
         if broken:
             return Ruling("reject", f"breaks must-pass items: {', '.join(broken)}")
         if difference > TOLERANCE:
@@ -522,43 +531,21 @@ class ScreeningGate(BaseGate):
     # The end
 
     async def compose(self) -> list[Skill]:
-        """The skill of all edits that are believed to help, compared with the incumbent on fresh
-        rollouts (one pass each); the better one first.
-        """
+        """The skill of all edits that are more likely to help than not, then the incumbent."""
         incumbent = self.pool.incumbent
-        if self.config.review:  # only what the user approved
-            return self._finalists([incumbent])
-        chosen = self.pool.worthwhile()
-        culprits = await self._culprits([key for key in chosen if key not in incumbent.edits])
-        composed = self.pool.apply([key for key in chosen if key not in culprits])
-        if composed.skill.hash == incumbent.skill.hash:
-            return self._finalists([incumbent])
-        if incumbent.skill.hash == self.initial.hash:
-            return self._finalists([composed])
-        predicted = self._selection.difference(
-            self.posterior, self._columns(composed), self._columns(incumbent)
-        )
-        new, old = await self._pass_of_both(composed, incumbent)
-        self._fit()
-        # Almost no prior: the prediction takes its place.
-        measured = believe(new.against(old).values(), prior_variance=1.0)
-        difference = _combined_difference(predicted, measured)
-        order = [composed, incumbent] if round(difference, 9) > 0 else [incumbent, composed]
-        return self._finalists(order)
+        composed = incumbent
+        if not self.config.review:  # else only what the user approved
+            chosen = self.pool.worthwhile()
+            culprits = await self._culprits([key for key in chosen if key not in incumbent.edits])
+            composed = self.pool.apply([key for key in chosen if key not in culprits])
+        self._final = composed
+        arms = {arm.skill.hash: arm for arm in (composed, incumbent)}
+        self._finalists = {key: arm for key, arm in arms.items() if key != self.initial.hash}
+        return [arm.skill for arm in self._finalists.values()]
 
-    def _finalists(self, arms: Sequence[Arm]) -> list[Skill]:
-        """The skills of the arms without the initial one. The first is the best skill from here."""
-        self._final = arms[0]
-        return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
-
-
-def _combined_difference(predicted: ScoreChange, measured: Belief) -> float:
-    """The mean of prediction and measurement, weighted by their precision. INTERACTION_SD widens
-    the prediction.
-    """
-    predicted_variance = predicted.sd**2 + INTERACTION_SD**2
-    share = predicted_variance / (predicted_variance + measured.variance) if measured.items else 0.0
-    return (1 - share) * predicted.mean + share * measured.mean
+    def composition(self, skill: Skill) -> tuple[str, ...]:
+        arm = self._finalists.get(skill.hash)
+        return arm.edits if arm is not None else ()
 
 
 def _effect_text(entry: PoolEdit) -> str:

@@ -1,35 +1,48 @@
 """The ship test decides at the end of a run whether the skill got better. Finalists and the initial
-skill are compared on fresh rollouts.
+skill are compared on fresh rollouts of selection and test items together.
 
-The gate is lenient while training explores; this test is strict. The sign-flip test on item means
-is exact: a skill that is no better is called improved in at most 5 % of runs, whatever the noise,
-the number of items or the saturation. With several finalists the p-values are corrected (Holm).
+The gate is lenient while training explores; this test is strict. Its rollouts come in batches, and
+it stops as soon as it is decided. The test is an exact sign-flip test on the differences of items:
+if a skill is no better than the initial one, every difference could as well have the other sign, so
+the sum that was seen is compared with the sums under many random signs. Each look at the data may
+spend a part of the level, as in group-sequential trials, so a skill that is no better is called
+improved in at most 5 % of runs, whatever the noise, the number of items or the saturation. With
+several finalists each gets an equal share of the level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
 
 from skillfit.gate.samples import (
     ALPHA,
     TOLERANCE,
     GateSettings,
+    Interval,
     Measure,
     Sampler,
+    Samples,
     interval,
     paired_evidence,
-    repeats_for,
-    sign_flip_p,
 )
-from skillfit.rollout.outcome import gather
+from skillfit.rollout.outcome import Arm, gather
+from skillfit.run.budget import BudgetReached
 from skillfit.run.records import Evidence, ShipVerdict
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
-WANTED_EFFECT = 0.05  # the gain that the number of repeats is chosen to detect
 MOST_REPEATS = 4  # of an item under one skill
 ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated
+MOST_LOOKS = 5
+FIRST_LOOK = 8  # pairs; fewer could hardly decide anything
+_SIGNS = 20_000  # random sign assignments that a sum is compared with
+_SPENDING = 1.5  # the level spent grows with this power of the share of pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +54,22 @@ class ShipResult:
     skill: Skill  # the finalist the verdict is about; the initial skill when there was none
     difference: float
     interval: tuple[float, float]
-    p_value: float  # one-sided, corrected for the number of finalists
-    repeats: int
+    p_value: float  # one-sided, corrected for the looks and the number of finalists
+    pairs: int  # rollouts of each skill
     evidence: Evidence
     # With a second grader: gain under the training grader minus gain here, on the same rollouts.
     gap: float | None = None
 
 
-def planned_rollouts(
-    items: Sequence[Item],
-    initial: Skill,
-    finalists: Sequence[Skill],
-    *,
-    noise: float | None = None,
-    most_repeats: int = MOST_REPEATS,
-) -> int:
-    """How many rollouts `ship_test` makes."""
-    entrants = _entrants(initial, finalists)
-    skills = 1 + len(entrants) if entrants else 0
-    return skills * len(items) * _repeats(items, noise, most_repeats)
-
-
-def _entrants(initial: Skill, finalists: Sequence[Skill]) -> list[Skill]:
+def entrants(initial: Skill, finalists: Sequence[Skill]) -> list[Skill]:
     """The finalists that differ from the initial skill and from one another."""
     return list({skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values())
 
 
-def _repeats(items: Sequence[Item], noise: float | None, most: int) -> int:
-    variance = ASSUMED_NOISE if noise is None else noise
-    return repeats_for(len(items), variance, WANTED_EFFECT, most)
+def looks(pairs: int) -> list[int]:
+    """After how many pairs the test is looked at; the last number is all of them."""
+    count = max(1, min(MOST_LOOKS, pairs // FIRST_LOOK))
+    return [round(pairs * (number + 1) / count) for number in range(count)]
 
 
 async def ship_test(
@@ -79,72 +79,181 @@ async def ship_test(
     finalists: Sequence[Skill],
     settings: GateSettings,
     *,
-    noise: float | None = None,
-    most_repeats: int = MOST_REPEATS,
+    pairs: int,
     fit_only: bool = False,
 ) -> ShipResult:
     """Compare the finalists with the initial skill on fresh rollouts.
 
-    `measure` may grade with a second grader. `noise` is the within-item variance that the run
-    measured. With `fit_only` the items were trained on, so the verdict is never "improved".
+    `items` are used in their order, from the beginning again after the last one. `pairs`: rollouts
+    of each skill, at the most. `measure` may grade with a second grader. With `fit_only` the items
+    were trained on, so the verdict is never "improved".
     """
-    entrants = _entrants(initial, finalists)
-    repeats = _repeats(items, noise, most_repeats)
-    if not entrants:
+    compared = entrants(initial, finalists)
+    if not compared or not items or not pairs:
+        reason = "no candidate was accepted" if not compared else "nothing to compare them on"
         return ShipResult(
-            "no improvement",
-            "no candidate was accepted",
-            initial,
-            0.0,
-            (0.0, 0.0),
-            1.0,
-            0,
-            Evidence(),
+            "no improvement", reason, initial, 0.0, (0.0, 0.0), 1.0, 0, Evidence()
         )
-    sampler = Sampler(measure, "ship", settings)
-    old, *new = await gather(
-        sampler.samples(skill, items, repeats) for skill in (initial, *entrants)
-    )
-    tested = [list(samples.against(old).values()) for samples in new]
-    corrected = holm([sign_flip_p(differences) for differences in tested])
-    chosen = min(range(len(entrants)), key=lambda index: (corrected[index], -sum(tested[index])))
-    evidence = paired_evidence(
-        new[chosen],
-        old,
-        rollouts=sampler.rollouts,
-        coverage=sampler.scored / max(1, sampler.rollouts),
-    )
-    bounds = interval(tested[chosen], 1 - 2 * ALPHA / len(entrants))
-    result = ShipResult(
-        verdict="inconclusive",
-        reason="",
-        skill=entrants[chosen],
-        difference=evidence.difference,
-        interval=(bounds.low, bounds.high),
-        p_value=corrected[chosen],
-        repeats=repeats,
-        evidence=replace(evidence, interval=(bounds.low, bounds.high)),
-    )
-    return _decide(result, settings, fit_only)
+    comparison = _Comparison(measure, initial, compared, settings, pairs)
+    order, done = list(islice(cycle(items), pairs)), 0
+    for until in looks(pairs):
+        try:
+            await comparison.roll_out(order[done:until])
+        except BudgetReached:
+            if not done:
+                raise
+            break  # what was seen so far counts
+        done = until
+        if comparison.look(done) or (not fit_only and comparison.is_hopeless):
+            break
+    return _decide(comparison.result(done), settings, fit_only, comparison.found is not None)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Step-down corrected p-values, in the order given."""
-    corrected, highest = [1.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
-        highest = max(highest, min(1.0, p_values[index] * (len(p_values) - rank)))
-        corrected[index] = highest
-    return corrected
+@dataclass(slots=True)
+class _Comparison:
+    """The rollouts of initial skill and finalists so far, and what they show."""
+
+    measure: Measure
+    initial: Skill
+    finalists: Sequence[Skill]
+    settings: GateSettings
+    pairs: int
+    found: int | None = None  # the finalist that is better, once that is decided
+    sampler: Sampler = field(init=False)
+    old: Samples = field(init=False)
+    new: list[Samples] = field(init=False)
+    tests: list[SequentialTest] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sampler = Sampler(self.measure, "ship", self.settings)
+        self.old = Samples(self.settings)
+        self.new = [Samples(self.settings) for _ in self.finalists]
+        level, seed = ALPHA / len(self.finalists), self.settings.config.train.seed
+        self.tests = [SequentialTest(level, f"{seed}/ship/{at}") for at in range(len(self.new))]
+
+    async def roll_out(self, items: Sequence[Item]) -> None:
+        """One more rollout of each of these items under every skill."""
+        skills = zip((self.initial, *self.finalists), (self.old, *self.new), strict=True)
+        arms = [(samples, Arm(skill)) for skill, samples in skills]
+        started = [self.sampler.start([(arm, item) for item in items]) for _, arm in arms]
+        for (samples, _), outcomes in zip(arms, await gather(started), strict=True):
+            samples.add(outcomes)
+
+    def look(self, done: int) -> bool:
+        """Look at the differences so far. Return whether a finalist is decided to be better."""
+        for at, (test, samples) in enumerate(zip(self.tests, self.new, strict=True)):
+            better = test.look(samples.against(self.old), done / self.pairs)
+            if better and self.found is None and self._covered(samples):
+                self.found = at
+        return self.found is not None
+
+    def _covered(self, samples: Samples) -> bool:
+        floor = self.settings.config.evaluation.coverage_floor
+        return min(samples.coverage, self.old.coverage) >= floor
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no finalist can be expected to win any more."""
+        return all(self._interval(at).high <= TOLERANCE for at in range(len(self.new)))
+
+    def _interval(self, at: int) -> Interval:
+        """The interval at the level that the last look had: as wide as the looks require."""
+        differences = list(self.new[at].against(self.old).values())
+        return interval(differences, 1 - 2 * max(self.tests[at].nominal, 1e-6))
+
+    def result(self, done: int) -> ShipResult:
+        """The result about the finalist that is better, or else the likeliest one."""
+        differences = [list(samples.against(self.old).values()) for samples in self.new]
+        p_values = [min(1.0, test.p_value * len(self.tests)) for test in self.tests]
+        order = sorted(range(len(self.new)), key=lambda at: (p_values[at], -sum(differences[at])))
+        at = self.found if self.found is not None else order[0]
+        bounds = self._interval(at)
+        evidence = paired_evidence(
+            self.new[at],
+            self.old,
+            rollouts=self.sampler.rollouts,
+            coverage=self.sampler.scored / max(1, self.sampler.rollouts),
+        )
+        return ShipResult(
+            verdict="inconclusive",
+            reason="",
+            skill=self.finalists[at],
+            difference=evidence.difference,
+            interval=(bounds.low, bounds.high),
+            p_value=p_values[at],
+            pairs=done,
+            evidence=replace(evidence, interval=(bounds.low, bounds.high)),
+        )
 
 
-def _decide(result: ShipResult, settings: GateSettings, fit_only: bool) -> ShipResult:
+class SequentialTest:
+    """A one-sided sign-flip test of a mean difference that may be looked at several times.
+
+    A random assignment of signs gives a path: its sum at each look. The observed signs and the
+    random ones are equally likely if there is no difference. So the test follows all paths, and at
+    each look those with the largest sums leave, as many as the level that may be spent by then. The
+    observed path leaves by chance with at most that probability.
+    """
+
+    def __init__(self, level: float, seed: str) -> None:
+        self._level = level
+        self._random = Random(seed)
+        self._signs: dict[str, NDArray[np.int8]] = {}
+        self._left = np.zeros(_SIGNS, dtype=bool)  # paths that crossed at an earlier look
+        self.p_value = 1.0
+        self.nominal = level  # of the last look alone
+
+    def look(self, differences: dict[str, float], share: float) -> bool:
+        """Return whether the difference is above 0. `differences`: by item, over all rollouts so
+        far. `share`: how much of the data is there.
+        """
+        sums = np.zeros(_SIGNS)
+        for item, difference in differences.items():
+            sums += self._signs_of(item) * difference
+        observed = sum(differences.values())
+        gone = int(self._left.sum())
+        quota = int(self._level * min(1.0, share) ** _SPENDING * (_SIGNS + 1))
+        above = ~self._left & (sums >= observed - TOLERANCE)
+        self.p_value = min(self.p_value, (gone + int(above.sum()) + 1) / (_SIGNS + 1))
+        crossed = observed > TOLERANCE and gone + int(above.sum()) + 1 <= quota
+        self._let_go(sums, max(0, quota - gone))
+        return crossed
+
+    def _let_go(self, sums: NDArray[np.float64], count: int) -> None:
+        """Let the paths with the largest sums leave, at most `count`; of equal sums all or none."""
+        here = np.flatnonzero(~self._left)
+        if not count or not len(here):
+            self.nominal = 1 / (_SIGNS + 1)
+            return
+        ordered = np.sort(sums[here])[::-1]
+        bound = ordered[count - 1] if count < len(ordered) else ordered[-1]
+        if count < len(ordered) and ordered[count] >= bound - TOLERANCE:
+            leaving = here[sums[here] > bound + TOLERANCE]
+        else:
+            leaving = here[sums[here] >= bound - TOLERANCE]
+        self._left[leaving] = True
+        lowest = sums[leaving].min() if len(leaving) else ordered[0] + 1.0
+        self.nominal = (int((sums >= lowest - TOLERANCE).sum()) + 1) / (_SIGNS + 1)
+
+    def _signs_of(self, item: str) -> NDArray[np.int8]:
+        """The sign of an item on every path; the same at each look."""
+        if item not in self._signs:
+            bits = self._random.getrandbits(_SIGNS).to_bytes(_SIGNS // 8, "little")
+            flips = np.unpackbits(np.frombuffer(bits, dtype=np.uint8))
+            self._signs[item] = (flips.astype(np.int8) * 2 - 1).astype(np.int8)
+        return self._signs[item]
+
+
+def _decide(
+    result: ShipResult, settings: GateSettings, fit_only: bool, better: bool
+) -> ShipResult:
     if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
             result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"
         )
     if fit_only:
         return replace(result, reason="unverified suggestion: measured on items it was trained on")
-    if result.p_value <= ALPHA and result.difference > TOLERANCE:
+    if better:
         return replace(
             result,
             verdict="improved",

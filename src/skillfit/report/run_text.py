@@ -530,7 +530,7 @@ def _decided(event: GateDecided) -> str:
 
 
 def _shipped(event: ShipTested) -> str:
-    if not event.repeats:
+    if not event.pairs:
         return f"ship test: {event.verdict}: {event.reason}"
     low, high = event.interval
     gain = f"selection score {score_change(event.difference)} on fresh rollouts"

@@ -426,7 +426,7 @@ class StoryBuilder:
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
         found = unproven or self._best
-        ship = self._ship if self._ship is not None and self._ship.repeats else None
+        ship = self._ship if self._ship is not None and self._ship.pairs else None
         return RunStory(
             run=started.run,
             path="",

@@ -437,10 +437,11 @@ class ShipTested(Event):
     difference: float
     interval: tuple[float, float]
     p_value: float
-    repeats: int
+    pairs: int
     skill_hash: str
     evidence: Evidence
     gap: float | None = None  # with a second grader: see ShipSummary
+    edits: list[str] = field(default_factory=list)  # ids of the pool's edits in the skill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

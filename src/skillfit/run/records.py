@@ -67,6 +67,7 @@ StageName = Literal[
     "gate",
     "slow_update",
     "meta_skill",
+    "prune",
     "compose",
     "final",
     "ship",
@@ -83,9 +84,7 @@ EditStatus = Literal["pending", "promoted", "dropped"]
 Decision = Literal["accept", "reject", "inconclusive"]
 # What became of a step: the gate decided, or it ended without a candidate.
 GateAction = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
-SkipAction = Literal[
-    "skip_lag", "skip_no_patches", "skip_no_change", "skip_no_rewrite", "skip_leak"
-]
+SkipAction = Literal["skip_no_patches", "skip_no_change", "skip_no_rewrite", "skip_leak"]
 StepAction = GateAction | SkipAction
 SlowUpdateAction = (
     Decision | Literal["force_accept", "inject_placeholder", "no_content", "unchanged", "join_pool"]
@@ -135,8 +134,8 @@ class RolloutPlan:
 
     steps: int
     batch_size: int
-    selection: int  # selection items used
-    ship_repeats: int
+    selection: int  # selection rollouts of a step, from the second on
+    pairs: int  # rollouts of each skill in the ship test, at the most
     total: int  # rollouts, at the most
 
 
@@ -616,7 +615,7 @@ class ShipSummary:
     difference: float
     interval: tuple[float, float]
     gap: float | None = None  # with a second grader: gain under the training grader minus this one
-    repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
+    pairs: int = 1  # fresh rollouts of each skill; 0: there was nothing to compare
 
 
 @dataclass(frozen=True, slots=True)

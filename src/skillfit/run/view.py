@@ -143,17 +143,17 @@ class ShipGain:
     low: float
     high: float
     gap: float | None = None  # with a second grader: gain under the training grader minus this
-    repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
+    pairs: int = 1  # fresh rollouts of each skill; 0: there was nothing to compare
 
     @classmethod
     def of(cls, tested: ShipTested | ShipSummary) -> ShipGain:
         low, high = tested.interval
-        return cls(tested.verdict, tested.difference, low, high, tested.gap, tested.repeats)
+        return cls(tested.verdict, tested.difference, low, high, tested.gap, tested.pairs)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """None when there were no fresh rollouts."""
-        return (self.low, self.high) if self.repeats else None
+        return (self.low, self.high) if self.pairs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class RunCard:
         """
         if not self.finished or self.selection.best in (None, self.selection.baseline):
             return ""
-        return score_doubt(self.ship.verdict if self.ship and self.ship.repeats else None)
+        return score_doubt(self.ship.verdict if self.ship and self.ship.pairs else None)
 
     @property
     def score(self) -> float | None:

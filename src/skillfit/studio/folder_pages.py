@@ -170,7 +170,7 @@ class RunRow:
     @property
     def ship(self) -> ShipGain | None:
         """The result on fresh rollouts, if there were some."""
-        return self.card.ship if self.card.ship is not None and self.card.ship.repeats else None
+        return self.card.ship if self.card.ship is not None and self.card.ship.pairs else None
 
     @property
     def gain(self) -> float | None:

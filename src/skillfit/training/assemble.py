@@ -32,7 +32,6 @@ from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import grade_with_retries
 from skillfit.training.inputs import Inputs
-from skillfit.training.plan import planned_lag
 from skillfit.training.state import Components, CountedModel, FinishComponents, SelectionRollouts
 from skillfit.training.user_parts import gate_settings
 
@@ -66,7 +65,7 @@ async def assemble(
         if recorded is not None:
             optimizer = _optimizer(config, CountedModel(recorded, control.check), directory)
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
-        settings = gate_settings(config, inputs.task)
+        settings = gate_settings(config, inputs.task, inputs.rollout_plan)
         selection = SelectionRollouts(engines.training)
         gate = inputs.parts.build_gate(selection, inputs.task.selection, settings)
         plan = inputs.plan()
@@ -84,7 +83,6 @@ async def assemble(
             task=inputs.task,
             initial=inputs.skill,
             plan=plan,
-            lag=planned_lag(config.train.lag, plan.total_steps, gate.pools_edits),
             engine=engines.training,
             gate=gate,
             gate_settings=settings,

@@ -58,8 +58,8 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
         if not last:
             state = await _placeholder(gate, run.config.evaluation, epoch, state, log)
         return SlowUpdated(state)
-    if gate.pools_edits and (epoch.number == 1 or last):
-        return SlowUpdated(state)  # in the last epoch nothing could measure the lesson any more
+    if gate.pools_edits and (epoch.number == 1 or state.skill.hash == state.epoch_start.hash):
+        return SlowUpdated(state)  # the same skill twice teaches nothing
     with log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state)
         lesson = await write_lesson(
@@ -100,8 +100,9 @@ async def write_meta_skill(
         record = MetaSkillRecord(action="skip_first_epoch")
         run.emit(MetaSkillFinished(epoch=1, result=record))
         return state
-    if epoch is run.plan.epochs[-1] and run.gate.pools_edits:
-        return state  # no epoch is left to use it
+    unchanged = state.skill.hash == state.epoch_start.hash
+    if run.gate.pools_edits and (unchanged or epoch is run.plan.epochs[-1]):
+        return state  # nothing to learn from, or no epoch left that could use it
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     own = None
     with log.stage("meta_skill"):
@@ -215,7 +216,9 @@ async def _bring_in(
         waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))
         return LessonResult(replace(state, waiting_edits=waiting), "join_pool")
     proposed = Candidate(candidate, step=log.step, label="slow update", gated=True)
-    verdict = await gate.begin(name, proposed).decide()
+    verdict = await gate.begin(name).decide(proposed)
+    if verdict is None:
+        return LessonResult(state, "unchanged")
     emit_verdict(log, name, proposed, verdict)
     state = carry_winner(gate, state, verdict, name, log.step)
     return LessonResult(state, verdict.decision, verdict.candidate_tally)

@@ -1,5 +1,5 @@
-"""The end of a run: compose the final skill, compare it with the initial one, read the test split,
-write the summary.
+"""The end of a run: compose the final skill, compare it with the initial one on fresh rollouts of
+selection and test items, write the summary. Without a ship test the test split is read by itself.
 
 When the ship test does not say "improved", the run hands back the initial skill. What training
 found is kept beside it as unproven. A part of the budget is kept for the ship test while training
@@ -22,7 +22,7 @@ from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose_run, s
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.samples import Samples, detectable_effect, mean
-from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
+from skillfit.gate.ship import entrants
 from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.optimize.proposer import author_of
 from skillfit.rollout import Arm, Outcome, RolloutEngine, Tally, requests_for
@@ -47,12 +47,12 @@ from skillfit.run.records import (
     UsageTotals,
 )
 from skillfit.skill import Skill, units, without_placeholder
-from skillfit.tasks.item import Item, Score
+from skillfit.tasks.item import Item, Score, stable_hash
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.loop import follow_requests
 from skillfit.training.measure import Measured
-from skillfit.training.plan import compose_rollouts, ship_repeats
+from skillfit.training.plan import FEWEST_PAIRS, SplitSizes, planned_pairs
 from skillfit.training.state import (
     Components,
     FinishComponents,
@@ -62,6 +62,9 @@ from skillfit.training.state import (
 )
 from skillfit.training.step_end import emit_score
 from skillfit.training.user_parts import Abilities
+
+SHIP_RESERVE = 0.35  # of every cap, at the most, while there is a choice
+_SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)  # of the planned pairs, where a cap has less room
 
 EXIT_OF: Mapping[RunFinishReason, Exit] = {
     "improved": Exit.OK,
@@ -107,28 +110,33 @@ class Ending:
 def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: int) -> int | None:
     """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
 
-    Takes the largest number of repeats (rollouts per item and skill) that needs at most half of
-    every cap and fits beside what is used: before the first step what that step is expected to
-    use, later the calls so far. Returns it; None: nothing is kept. `steps`: steps done.
+    Takes the largest number of pairs that needs at most SHIP_RESERVE of every cap and fits beside
+    what is used: before the first step what that step is expected to use, later the calls so far.
+    Return it; None: nothing is kept. `steps`: steps done.
     """
     caps, stats = run.config.budget, run.engine.stats
-    if not run.config.evaluation.ship_test or not stats.scored:
+    if not run.config.evaluation.ship_test:
         return None
-    most = (
-        MOST_REPEATS
-        if finish_parts.rollout_plan is None
-        else finish_parts.rollout_plan.ship_repeats
-    )
-    needs = {repeats: _ship_need(run, repeats) for repeats in range(most, 0, -1)}
-    within_half = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
+    most = most_pairs(run, finish_parts)
+    if not stats.scored:
+        return most
+    sizes = sorted({max(FEWEST_PAIRS, round(most * share)) for share in _SHARES}, reverse=True)
+    needs = {pairs: _ship_need(run, pairs) for pairs in sizes}
+    within = [pairs for pairs, need in needs.items() if _fits(need, caps, SHIP_RESERVE)]
     used = _used_by(run, finish_parts, steps)
-    possible = [repeats for repeats in within_half if _fits(used + needs[repeats], caps, 1)]
-    if not possible:  # before the first step, a shorter test would not make room for it either
-        possible = [within_half[-1] if steps else within_half[0]]
-    need = needs[possible[0]]
+    possible = [pairs for pairs in within if _fits(used + needs[pairs], caps, 1)]
+    pairs = (possible or within[-1:] or sizes[-1:])[0]
+    need = needs[pairs]
     minutes = run.budget.minutes / stats.scored * need.rollouts if steps else 0.0
     run.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
-    return possible[0]
+    return pairs
+
+
+def most_pairs(run: Components, finish_parts: FinishComponents) -> int:
+    """Pairs of rollouts of the ship test, at the most."""
+    if finish_parts.rollout_plan is not None:
+        return finish_parts.rollout_plan.pairs
+    return planned_pairs(run.config, SplitSizes.of(run.task), run.plan)
 
 
 def _used_by(run: Components, finish_parts: FinishComponents, steps: int) -> Amounts:
@@ -146,11 +154,10 @@ def _used_by(run: Components, finish_parts: FinishComponents, steps: int) -> Amo
     return Amounts(calls=stats.usage.calls + steps * step.optimizer.calls)
 
 
-def _ship_need(run: Components, repeats: int) -> Amounts:
-    """What the ship test takes, and the comparison before it, by what rollouts cost so far."""
-    items, stats = len(run.task.selection), run.engine.stats
-    ship = (1 + run.config.evaluation.finalists) * repeats * items
-    rollouts = ship + compose_rollouts(items, run.gate.pools_edits)
+def _ship_need(run: Components, pairs: int) -> Amounts:
+    """What the ship test takes, by what rollouts cost so far."""
+    stats = run.engine.stats
+    rollouts = (1 + run.config.evaluation.finalists) * pairs
     share = rollouts / stats.scored * SHIP_SAFETY
     return Amounts(
         usd=(stats.usage.usd or 0.0) * share,
@@ -184,12 +191,12 @@ async def finish(
     run: Components,
     finish_parts: FinishComponents,
     state: TrainingState,
-    most_repeats: int | None,
+    pairs: int | None,
     cut_short: BudgetReached | None = None,
 ) -> RunFinished:
-    """Compose, ship test, test split, verdict.
+    """Compose, ship test, verdict.
 
-    `most_repeats`: what the part of the budget that was kept for the ship test has room for.
+    `pairs`: what the part of the budget that was kept for the ship test has room for.
     `cut_short`: the cap that ended training early. The ship test still runs, on what was kept for
     it; without an improvement the run counts as ended by its budget.
     """
@@ -212,13 +219,17 @@ async def finish(
     )
     ship = None
     if evaluation.ship_test:
-        most = most_repeats or MOST_REPEATS
+        most = most_pairs(run, finish_parts) if pairs is None else pairs
         ship = await _run_ship_test(gate, task, run.initial, finalists.skills, fresh, most, log)
-    ending = _ending(gate, run.initial, finalists, ship, fresh)
+    ending = _ending(gate, run.initial, finalists, ship, fresh, task.selection)
     if evaluation.eval_test and task.test:
-        final = ending.found if evaluation.ship_test else state.skill
-        skills = {"baseline": run.initial, "best": ending.handed_back, "final": final}
-        ending = replace(ending, tests=await _run_tests(run.engine, task.test, skills, log))
+        skills = {"baseline": run.initial, "best": ending.handed_back, "final": ending.found}
+        if ship is None:
+            skills["final"] = state.skill
+            measured = await _run_tests(run.engine, task.test, skills, log)
+        else:
+            measured = fresh.measured(skills, task.test)
+        ending = replace(ending, tests=_emit_tests(measured, log))
     before, after = _scores_before_and_after(evaluation, state, ending)
     hands_back_found = ending.handed_back.hash == ending.found.hash
     _audit(task, after if hands_back_found else before, log)
@@ -265,7 +276,7 @@ def unfinished(
     gate: Gate, initial: Skill, state: TrainingState, evaluation: EvaluationSection
 ) -> Ending:
     """What a run has that ends before the ship test."""
-    found = gate.best if state.baseline is not None else initial
+    found = gate.best if state.measured else initial
     trusted = found if not evaluation.ship_test else initial
     scores = _known_scores(gate, state, initial, found)
     return Ending(handed_back=trusted, found=found, scores=scores)
@@ -320,25 +331,22 @@ async def _run_ship_test(
     initial: Skill,
     finalists: list[Skill],
     fresh: ShipRollouts,
-    most_repeats: int,
+    pairs: int,
     log: StepLog,
 ) -> ShipResult:
     """Compare the finalists with the initial skill on fresh rollouts."""
-    items, noise = task.selection, gate.noise()
-    limit = fresh.settings.config.evaluation.finalists
-    compared = not gate.pools_edits or gate.incumbent.hash != initial.hash
-    repeats = ship_repeats(most_repeats, limit, compared)
-    finalists = finalists[:limit]
-    planned = planned_rollouts(items, initial, finalists, noise=noise, most_repeats=repeats)
-    with log.stage("ship", planned):
+    evaluation = fresh.settings.config.evaluation
+    finalists = finalists[: evaluation.finalists]
+    items = ship_items(task, evaluation)
+    skills = 1 + len(entrants(initial, finalists))
+    with log.stage("ship", pairs * skills if skills > 1 else 0):
         result = await ship_test(
             fresh.measure,
             items,
             initial,
             finalists,
             fresh.settings,
-            noise=noise,
-            most_repeats=repeats,
+            pairs=pairs,
             fit_only=task.fit_only,
         )
     result = replace(result, gap=fresh.gap(result.skill, initial))
@@ -349,13 +357,30 @@ async def _run_ship_test(
             difference=result.difference,
             interval=result.interval,
             p_value=result.p_value,
-            repeats=result.repeats,
+            pairs=result.pairs,
             skill_hash=result.skill.hash,
             evidence=result.evidence,
             gap=result.gap,
+            edits=list(gate.composition(result.skill)),
         )
     )
     return result
+
+
+def ship_items(task: Task, evaluation: EvaluationSection) -> list[Item]:
+    """The items of the ship test, in an order in which every beginning has a similar share of test
+    and selection items and of every type.
+    """
+    items = [*task.selection, *(task.test if evaluation.eval_test else ())]
+    groups: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
+    test = {item.id for item in task.test}
+    for item in sorted(items, key=lambda item: stable_hash(item.id)):
+        groups["test" if item.id in test else "selection", item.type].append(item)
+    placed = []
+    for kind in sorted(groups):
+        for at, item in enumerate(groups[kind]):
+            placed.append(((at + 0.5) / len(groups[kind]), stable_hash(item.id), item))
+    return [item for _, _, item in sorted(placed, key=lambda entry: entry[:2])]
 
 
 class ShipRollouts:
@@ -377,12 +402,31 @@ class ShipRollouts:
             self._outcomes[arm.skill.hash].append(outcome)
         return outcomes
 
-    def compared(self, initial: Skill, found: Skill) -> ComparedTallies | None:
-        """Two skills under the training grader; None where one has no scored rollout."""
-        before, after = (self._samples(skill, self._trained_score) for skill in (initial, found))
+    def compared(
+        self, initial: Skill, found: Skill, items: Sequence[Item]
+    ) -> ComparedTallies | None:
+        """Two skills under the training grader on some of the items; None where one has no scored
+        rollout.
+        """
+        before, after = (
+            self._samples(skill, self._trained_score, items) for skill in (initial, found)
+        )
         if not before.scored or not after.scored:
             return None
         return ComparedTallies(before.tally(), after.tally())
+
+    def measured(self, skills: Mapping[str, Skill], items: Sequence[Item]) -> list[Measured]:
+        """The rollouts of skills on some items, under the training grader."""
+        ids = {item.id for item in items}
+        found = []
+        for name, skill in skills.items():
+            outcomes = []
+            for outcome in self._outcomes[skill.hash]:
+                score = self._trained_score(outcome.score) if outcome.score is not None else None
+                if outcome.item_id in ids:
+                    outcomes.append(replace(outcome, score=score))
+            found.append(Measured(name, skill, tuple(items), tuple(outcomes)))
+        return [one for one in found if one.outcomes]
 
     def gap(self, skill: Skill, initial: Skill) -> float | None:
         """With a second grader: the gain under the training grader minus the gain under the second
@@ -396,9 +440,17 @@ class ShipRollouts:
             gains.append(mean(list(differences.values())))
         return gains[0] - gains[1]
 
-    def _samples(self, skill: Skill, score_of: Callable[[Score], Score | None]) -> Samples:
+    def _samples(
+        self,
+        skill: Skill,
+        score_of: Callable[[Score], Score | None],
+        items: Sequence[Item] | None = None,
+    ) -> Samples:
         samples = Samples(self.settings)
+        ids = None if items is None else {item.id for item in items}
         for outcome in self._outcomes[skill.hash]:
+            if ids is not None and outcome.item_id not in ids:
+                continue
             score = score_of(outcome.score) if outcome.score is not None else None
             samples.add([replace(outcome, score=score)])
         return samples
@@ -420,13 +472,14 @@ def _ending(
     finalists: Finalists,
     ship: ShipResult | None,
     fresh: ShipRollouts,
+    selection: Sequence[Item],
 ) -> Ending:
     """What the run found, and what it hands back: the initial skill, unless the ship test says
     "improved" or is turned off.
     """
     if ship is None and not gate.pools_edits:
         found = finalists.state.best
-    elif ship is not None and ship.repeats:
+    elif ship is not None and ship.pairs:
         found = ship.skill
     else:
         found = finalists.skills[0] if finalists.skills else initial
@@ -434,7 +487,7 @@ def _ending(
     return Ending(
         handed_back=found if ship is None or ship.verdict == "improved" else initial,
         found=found,
-        scores=fresh.compared(initial, found) or known,
+        scores=fresh.compared(initial, found, selection) or known,
         ship=ship,
         last=finalists.last,
     )
@@ -482,7 +535,8 @@ def _scores_before_and_after(
 ) -> tuple[float, float]:
     """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
-        return state.baseline_score, state.score if state.baseline else state.baseline_score
+        before = state.baseline_score or 0.0
+        return before, state.score if state.measured else before
     before, after = ending.scores.initial, ending.scores.found
     return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
 
@@ -496,7 +550,7 @@ def _audit(task: Task, score: float, log: StepLog) -> None:
 
 async def _run_tests(
     engine: RolloutEngine, items: tuple[Item, ...], skills: Mapping[str, Skill], log: StepLog
-) -> Mapping[str, Tally]:
+) -> list[Measured]:
     """The test split, read once: each distinct skill among initial, best and final."""
     distinct = {skill.hash: skill for skill in skills.values()}
     found = {}
@@ -505,17 +559,21 @@ async def _run_tests(
             requests = requests_for(skill, items)
             try:
                 found[key] = await engine.run(requests, stage="test", series="test")
-            except BudgetReached as reached:  # the verdict of the ship test stands without it
+            except BudgetReached as reached:
                 message = f"The test split was not read. {reached}"
                 log.emit(Warned(what="test", message=message))
-                return {}
+                return []
             raise_if_skipped(found[key])
-    tallies = {}
-    for name, skill in skills.items():
-        measured = Measured(name, skill, items, tuple(found[skill.hash]))
-        emit_score(log.emit, f"test_{name}", skill, measured.tally, "test", measured.by_type)
-        tallies[name] = measured.tally
-    return tallies
+    return [
+        Measured(name, skill, items, tuple(found[skill.hash])) for name, skill in skills.items()
+    ]
+
+
+def _emit_tests(measured: Sequence[Measured], log: StepLog) -> dict[str, Tally]:
+    """Emit the scores of skills on the test split, and return them by name."""
+    for one in measured:
+        emit_score(log.emit, f"test_{one.name}", one.skill, one.tally, "test", one.by_type)
+    return {one.name: one.tally for one in measured}
 
 
 def _finish_reason(
@@ -532,14 +590,14 @@ def _facts(
 ) -> Facts:
     """What the diagnosis may rest on."""
     stats = run.engine.stats
-    baseline = state.baseline_score
+    baseline = state.baseline_score or 0.0
     before, after = _scores_before_and_after(run.config.evaluation, state, ending)
-    measured = run.gate.noise() if state.baseline is not None else None
+    measured = run.gate.noise() if state.measured else None
     noise = measured or baseline * (1 - baseline) / 2
-    repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
+    pairs = ending.ship.pairs if ending.ship and ending.ship.pairs else len(run.task.selection)
     improved: ShipVerdict | None = "improved" if finish_reason == "improved" else None
     stopped = {check.name: check.message for check in state.checks if check.verdict == "stop"}
-    effects = run.gate.effects() if state.baseline is not None else ()
+    effects = run.gate.effects() if state.measured else ()
     return Facts(
         run=str(run.path.resolve()),
         ship=ending.ship.verdict if ending.ship else improved,
@@ -547,7 +605,7 @@ def _facts(
         coverage=1.0 if stats.coverage is None else stats.coverage,
         coverage_floor=run.config.evaluation.coverage_floor,
         selection_items=len(run.task.selection),
-        detectable=detectable_effect(len(run.task.selection), noise, repeats),
+        detectable=detectable_effect(pairs, noise),
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
@@ -565,7 +623,7 @@ def _facts(
         difference=ending.ship.difference if ending.ship else after - before,
         proposer=author_of(run.proposer),
         optimizer_failures=state.optimizer_failures,
-        measured=state.baseline is not None,
+        measured=state.measured,
         changed=ending.found.hash != run.initial.hash,
         verified=ending.ship is not None,
         blind_grader=stopped.get("blind", ""),
@@ -608,9 +666,9 @@ def summarise(
         edits_blocked=run.text_filter.refused,
         best_step=state.best_step,
         current_origin=state.origin,
-        best_origin=state.best_origin,
+        best_origin=_origin(run, state, ending.handed_back),
         epoch_stats=_epoch_stats(state.records),
-        ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.repeats)
+        ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.pairs)
         if ship
         else None,
         skill_tokens=SkillTokens(
@@ -627,6 +685,13 @@ def summarise(
     summary = _with_selection_scores(summary, run.config.evaluation, ending)
     summary = _with_test_scores(summary, run.config.evaluation, ending)
     return _with_usage(summary, finish_parts.journal.bill())
+
+
+def _origin(run: Components, state: TrainingState, skill: Skill) -> str:
+    """Where the skill that is handed back comes from."""
+    if skill.hash == run.initial.hash:
+        return "initial"
+    return state.best_origin if skill.hash == state.best.hash else "composed"
 
 
 def _with_selection_scores(

@@ -35,10 +35,8 @@ from skillfit.tasks.task import task_from_python
 from skillfit.training.plan import (
     Plan,
     SplitSizes,
-    earlier_plan,
     plan_rollouts,
     refuse_endless_plan,
-    shown_count,
 )
 from skillfit.training.user_parts import Abilities, GivenParts, RunParts, gate_settings
 
@@ -78,7 +76,7 @@ class Inputs:
     config: Config
     skill: Skill
     task: Task
-    available: SplitSizes  # the items before `rollout_plan` took a part of them
+    available: SplitSizes
     # The judge; the agent's, where the task asks it itself (Inspect)
     deferred: Mapping[Role, DeferredModel] = field(default_factory=dict)
     ship_task: Task | None = None  # the same items under the second grader
@@ -95,7 +93,7 @@ class Inputs:
     @property
     def abilities(self) -> Abilities:
         """What gate and proposer say about themselves."""
-        settings = gate_settings(self.config, self.task)
+        settings = gate_settings(self.config, self.task, self.rollout_plan)
         return self.parts.abilities(self.task.selection, settings)
 
     @property
@@ -117,18 +115,9 @@ class Inputs:
         )
 
     def refuse_useless_plan(self) -> None:
-        """Raise an error when the plan is too large to be built, or ends before an edit can join.
-        A recorded run is not checked: it is resumed as it was started.
+        """Raise an error when the plan is too large to be built. A recorded run is not checked: it is resumed as it was started.
         """
         refuse_endless_plan(self.config, len(self.task.train), self.rollout_plan)
-        lag = self.config.train.lag
-        if lag and lag >= (steps := self.plan().total_steps):
-            raise InputError(
-                f"train.lag: {shown_count(lag)} is too large for a run of "
-                f"{quantity(steps, 'step')}: no edit could join before the run ends.",
-                hint=f"Use at most {steps - 1}, or plan more steps: raise train.num_epochs or "
-                "budget.rollouts, or lower train.batch_size.",
-            )
 
     def plan(self) -> Plan:
         """Which items each step rolls out. It is built in memory: see `refuse_useless_plan`."""
@@ -213,7 +202,6 @@ def read_inputs(
     if training and config.budget.rollouts is not None:
         pools = parts.pools_edits(loaded.selection, gate_settings(config, loaded))
         rollout_plan = plan_rollouts(config, available, config.budget.rollouts, pools)
-        loaded = _with_selection(loaded, rollout_plan.selection)
     ship_task = _ship_task(config, loaded, judge, given=task is not None)
     if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
@@ -257,7 +245,7 @@ def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = 
 def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
     """The inputs with the plan of the run in `path`, if it was started with this `budget.rollouts`:
     a run keeps its plan, also where a later version would plan another one or refuse it. Else with
-    their own plan, which is refused when it is endless or ends before an edit can join.
+    their own plan, which is refused when it is endless.
     """
     rollouts = inputs.config.budget.rollouts
     if not (path / JOURNAL).is_file():
@@ -270,11 +258,7 @@ def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
     if started is None or started.config.settings.budget.rollouts != rollouts:
         inputs.refuse_useless_plan()
         return inputs
-    plan = started.rollout_plan or earlier_plan(inputs.config, inputs.available, rollouts)
-    task, ship_task = _with_selection(inputs.task, plan.selection), None
-    if inputs.ship_task is not None and inputs.ship_task.grader is not None:
-        ship_task = task.with_grader(inputs.ship_task.grader)
-    return replace(inputs, task=task, ship_task=ship_task, rollout_plan=plan)
+    return replace(inputs, rollout_plan=started.rollout_plan)
 
 
 def with_recorded_evidence(inputs: Inputs, path: Path) -> Inputs:
@@ -314,11 +298,6 @@ def _caps(config: Config) -> dict[Split, int]:
         "selection": config.evaluation.sel_env_num,
         "test": config.evaluation.test_env_num,
     }
-
-
-def _with_selection(task: Task, items: int) -> Task:
-    """The task with this many selection items."""
-    return task.with_splits(task.split_settings, {**task.caps, "selection": items})
 
 
 def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) -> Task | None:
@@ -479,12 +458,6 @@ def _refuse_what_cannot_act(
             "evaluation.gate: screening, with use_gate: true; this gate does not measure what a "
             "paragraph is worth.",
             hint="Leave it out, or use `skillfit ablate`.",
-        )
-    if config.train.lag and not pools_edits:
-        raise InputError(
-            "train.lag needs a gate that pools edits, such as evaluation.gate: screening; this "
-            "gate decides step by step.",
-            hint="Set train.lag: 0.",
         )
     if optimizer.skill_aware_consolidate_threshold and pools_edits:
         raise InputError(

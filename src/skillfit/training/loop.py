@@ -5,13 +5,13 @@
     3  aggregate      patches -> one patch
     4  select         patch -> at most an edit budget of proposals
     5  update         proposals -> a candidate skill; note_edits: skillfit's own edits
-    6  begin_judging  candidate -> running selection rollouts
-       judge          training rollouts (observations) -> verdict
+    6  begin_judging  edits of earlier steps -> running selection rollouts
+       judge          training rollouts (observations), candidate -> verdict
 
 `take_step` composes them. Each takes what it works with (engine, gate, proposer, optimizer, text
 filter), then the data, then the log of the step, in which it notes its seconds and emits events.
 What they find out is returned; the end of a step and of an epoch are in step_end.py and
-epoch_end.py.
+epoch_end.py. After the last step, `prune` measures the edits that are still pending.
 
 The loop is a deterministic function of config, seed and journaled values. It does not read files,
 call vendors or handle resuming: a run that is started again gets everything it already paid for
@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
 from skillfit.optimize.context import Context
@@ -53,11 +51,11 @@ from skillfit.run.events import (
     PersonDecided,
     Warned,
 )
-from skillfit.run.records import RefusedText, SkillCandidate, Suggestion, step_name
+from skillfit.run.records import RefusedText, SkillCandidate, SkipAction, Suggestion, step_name
 from skillfit.skill import NOTE_OP, Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 from skillfit.training.epoch_end import make_slow_update, write_meta_skill
-from skillfit.training.plan import PlannedStep, rollouts_per_judgement
+from skillfit.training.plan import PRUNE_ROUNDS, PlannedStep
 from skillfit.training.state import (
     Components,
     Emit,
@@ -80,89 +78,40 @@ from skillfit.training.user_parts import PartFailed
 Rollout = asyncio.Future[Outcome]
 
 
-@dataclass(frozen=True, slots=True)
-class StartedStep:
-    """A step whose training rollouts run, and its log."""
-
-    rollouts: StepRollouts
-    log: StepLog
-
-
-@dataclass(slots=True)
-class InFlight:
-    """Work that runs beside the present step."""
-
-    started: dict[int, StartedStep] = field(default_factory=dict)  # steps that began early
-    learning: dict[int, asyncio.Task[Learned]] = field(default_factory=dict)  # by step
-    judging: Judging | None = None
-
-    async def learned_from(self, step: int) -> Learned:
-        """What the optimizer made of the rollouts of a step; nothing for steps before the first."""
-        work = self.learning.pop(step, None)
-        return await work if work is not None else Learned()
-
-    async def settle(self) -> None:
-        """Wait for all of it, so that everything paid for is recorded. Its errors are dropped."""
-        running: list[asyncio.Future[Any]] = list(self.learning.values())
-        for step in self.started.values():
-            running += step.rollouts.all_running()
-        if self.judging and self.judging.judgement.running:
-            running.append(self.judging.judgement.running)
-        await settle(running)
-
-
 async def train(run: Components, state: TrainingState) -> AsyncIterator[TrainingState]:
-    """Yield the state after the baseline, after each step and after each epoch."""
-    in_flight = InFlight()
-    try:
-        log = StepLog(run.emit)
-        state = await measure_baseline(run.gate, run.initial, len(run.task.selection), state, log)
-        yield state
-        for epoch in run.plan.epochs:
-            state = state.next_epoch()
-            for planned in epoch.steps:
-                state = await take_step(run, planned, state, in_flight)
-                yield state
-            updated = await make_slow_update(run, epoch, state)
-            state = await write_meta_skill(run, epoch, updated.state, updated.comparison)
+    """Yield the state after the baseline, after each step, after each epoch and after pruning."""
+    state = await measure_baseline(
+        run.gate, run.initial, len(run.task.selection), state, StepLog(run.emit)
+    )
+    yield state
+    for epoch in run.plan.epochs:
+        state = state.next_epoch()
+        for planned in epoch.steps:
+            state = await take_step(run, planned, state)
             yield state
-    finally:
-        await in_flight.settle()
+        updated = await make_slow_update(run, epoch, state)
+        state = await write_meta_skill(run, epoch, updated.state, updated.comparison)
+        yield state
+    yield await prune(run, state)
 
 
 async def take_step(
-    run: Components, planned: PlannedStep, state: TrainingState, in_flight: InFlight
+    run: Components, planned: PlannedStep, state: TrainingState
 ) -> TrainingState:
-    """One step. With a lag of L the edits written from step t join in step t + L, and the
-    rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
-    step then start together with the selection rollouts of this one, instead of after the slowest.
-    """
-    gate, lag = run.gate, run.lag
+    """One step. Selection rollouts of edits that wait in a pool run while the optimizer reads."""
+    gate, log = run.gate, StepLog(run.emit, planned.place)
     state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
-    skill, total = state.skill, run.plan.total_steps
-    context = context_of(state, gate.effects(), planned, total, run.config.optimizer)
-
-    step = in_flight.started.pop(planned.step, None) or start_step(run, planned)  # 1
-    rollouts, log = step.rollouts, step.log
-    if planned.step + lag <= total:  # later edits could not be measured any more
-        work = learn(run, planned, skill, rollouts, context)  # 2, 3, 4
-        in_flight.learning[planned.step] = asyncio.create_task(work)
-    learned = await in_flight.learned_from(planned.step - lag)  # the edits that join now
-    if learned.log is not None:
-        log.add(learned.log)
-    updated = await build_candidate(run, planned, state, learned, context, log)  # 5
-    selection_rollouts = rollouts_per_judgement(len(run.task.selection), gate.pools_edits)
-    judging = begin_judging(  # 6
-        gate, planned.name, updated.candidate, selection_rollouts, log
-    )
-    in_flight.judging = judging
-    following = run.plan.after(planned)
-    if lag and following is not None:
-        in_flight.started[following.step] = start_step(run, following)
-    training = await observations(rollouts)
-    verdict = await judge(judging, training, log)
-    in_flight.judging = None
-
+    context = context_of(run, state, planned)
+    repeats = run.config.gradient.rollouts_per_item
+    rollouts = roll_out(run.engine, gate, planned, repeats, log)  # 1
+    judging = begin_judging(gate, planned.name, log)  # 6, its first rollouts
+    try:
+        learned = await learn(run, planned, state.skill, rollouts, context, log)  # 2, 3, 4
+        updated = await build_candidate(run, planned, state, learned, context, log)  # 5
+        training = await observations(rollouts)
+        verdict = await judge(judging, updated.candidate, training, log)  # 6
+    finally:
+        await judging.settle()
     result = StepResult(planned, await rollouts.outcomes(), learned, updated, verdict)
     carried = carry_winner(gate, state, verdict, planned.name, planned.step)
     if not gate.pools_edits:
@@ -177,14 +126,29 @@ async def take_step(
         )
         carried, result = noted.state, replace(result, notes=noted.notes)
     await run.persist_failures()
+    carried = carried.with_cases(await finished_cases(rollouts))
     return close_step(run.config, state, carried, result, log)
 
 
-def start_step(run: Components, planned: PlannedStep) -> StartedStep:
-    """Stage 1: the training rollouts of a step, started and not awaited."""
-    log = StepLog(run.emit, planned.place)
-    repeats = run.config.gradient.rollouts_per_item
-    return StartedStep(roll_out(run.engine, run.gate, planned, repeats, log), log)
+async def prune(run: Components, state: TrainingState) -> TrainingState:
+    """Measure the edits that are still pending, so that useless ones leave before the final skill
+    is composed.
+    """
+    log, gate = StepLog(run.emit), run.gate
+    with log.stage("prune"):
+        for number in range(1, PRUNE_ROUNDS + 1):
+            name, candidate = f"prune_{number}", None
+            judgement = gate.begin(name)
+            if state.waiting_edits:  # of the last slow update
+                step = len(state.records) + 1
+                candidate = Candidate(gate.incumbent, state.waiting_edits, step=step)
+                state = replace(state, waiting_edits=())
+            verdict = await judgement.decide(candidate, ())
+            if verdict is not None:
+                emit_verdict(log, name, candidate, verdict)
+            state = carry_winner(gate, state, verdict, name, len(state.records))
+    await run.persist_failures()
+    return state
 
 
 async def learn(
@@ -193,9 +157,10 @@ async def learn(
     skill: Skill,
     rollouts: StepRollouts,
     context: Context,
+    log: StepLog,
 ) -> Learned:
     """Stages 2 to 4: from trajectories to the edits that the step proposes."""
-    optimizer, log = run.optimizer, StepLog(run.emit, planned.place)
+    optimizer = run.optimizer
     with log.stage("reflect"):
         proposals = await reflect(run.proposer, skill, rollouts, context)  # 2
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
@@ -203,7 +168,7 @@ async def learn(
         optimizer, run.text_filter, skill, proposals.patches, context, log
     )  # 3
     selected = await select(optimizer, skill, merged.patch, context, log)  # 4
-    return Learned(proposals, merged.patch, selected, merged.refused, log)
+    return Learned(proposals, merged.patch, selected, merged.refused)
 
 
 async def build_candidate(
@@ -219,7 +184,7 @@ async def build_candidate(
     """
     pools = run.gate.pools_edits
     notes = note_edits(run.text_filter, learned.proposals.patches, planned.step) if pools else []
-    updated = await update(
+    return await update(
         run.optimizer,
         run.text_filter,
         state.skill,
@@ -229,9 +194,6 @@ async def build_candidate(
         log,
         pools_edits=pools,
     )
-    if updated.skipped and planned.step <= run.lag:  # no edits can have joined yet
-        return StepUpdate(None, "skip_lag")
-    return updated
 
 
 def roll_out(
@@ -285,24 +247,19 @@ async def observations(rollouts: StepRollouts) -> list[Observation]:
     return found
 
 
-def context_of(
-    state: TrainingState,
-    effects: Sequence[EditEffect],
-    planned: PlannedStep,
-    total_steps: int,
-    settings: OptimizerSection,
-) -> Context:
+def context_of(run: Components, state: TrainingState, planned: PlannedStep) -> Context:
     """What the optimizer gets in this step besides trajectories."""
-    pending = tuple(effect for effect in effects if effect.status == "pending")
+    settings, effects = run.config.optimizer, run.gate.effects()
     budget = None  # the optimizer chooses how many edits, or there is no limit
     if settings.lr_control_mode == "fixed":
         budget = edit_budget(
             settings.lr_scheduler,
             planned.step,
-            total_steps,
+            run.plan.total_steps,
             maximum=settings.learning_rate,
             minimum=min(settings.min_learning_rate, settings.learning_rate),
         )
+    pending = tuple(effect for effect in effects if effect.status == "pending")
     # A gate without a pool measures no single edit: there, the memory of the epoch is all.
     evidence = render_evidence(state.evidence) if effects or settings.memory else ""
     return Context(
@@ -311,10 +268,20 @@ def context_of(
         state.memory_text,
         state.meta_skill,
         pending,
+        history=state.cases,
         effects=tuple(effects),
+        working=_working_skill(run.gate.incumbent, pending),
         guidance=settings.guidance,
         evidence=evidence,
     )
+
+
+def _working_skill(incumbent: Skill, pending: Sequence[EditEffect]) -> Skill:
+    """The incumbent with all pending edits: what most rollouts run under."""
+    skill = incumbent
+    for effect in pending:
+        skill = apply_edits(skill, [effect.edit]).skill
+    return skill
 
 
 async def reflect(
@@ -464,7 +431,7 @@ async def update(
         log.emit(_candidate_event(log.step, Candidate(skill), change))
         return StepUpdate(None, "skip_no_change", change)
     with log.stage("update"):
-        if optimizer is None or optimizer.settings.skill_update_mode == "patch":
+        if optimizer is None or optimizer.settings.skill_update_mode == "patch" or not proposals:
             limit = text_filter.max_tokens
             change = apply_proposals(skill, proposals, own_edits, max_tokens=limit)
             updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
@@ -473,7 +440,7 @@ async def update(
             wanted = apply_edits(present, [*edits_of(proposals), *own_edits]).skill
         else:
             change = await rewrite_skill(optimizer, skill, proposals, context)
-            updated = _rewritten(change, log.step)
+            updated = _rewritten(skill, change, own_edits, log.step)
             present, wanted = skill, change.skill or skill
         # Edits that pass alone may leak side by side.
         refusal = text_filter.refusal_of_skill(wanted, present, log.step)
@@ -518,12 +485,17 @@ def _patched(
     return StepUpdate(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
 
 
-def _rewritten(change: SkillChange, step: int) -> StepUpdate:
-    if change.skill is None:
-        return StepUpdate(None, "skip_no_rewrite")
-    if not change.changed:
-        return StepUpdate(None, "skip_no_change")
-    return StepUpdate(Candidate(change.skill, step=step, label="rewrite"))
+def _rewritten(
+    skill: Skill, change: SkillChange, own_edits: Sequence[Edit], step: int
+) -> StepUpdate:
+    """The rewritten skill, with skillfit's own edits beside it; or those alone."""
+    own = tuple(own_edits)
+    if change.skill is not None and change.changed:
+        return StepUpdate(Candidate(change.skill, step=step, label="rewrite", own_edits=own))
+    if own:
+        return StepUpdate(Candidate(skill, own, step=step))
+    skipped: SkipAction = "skip_no_rewrite" if change.skill is None else "skip_no_change"
+    return StepUpdate(None, skipped)
 
 
 def _candidate_event(step: int, candidate: Candidate, change: SkillChange) -> CandidateBuilt:
@@ -542,35 +514,30 @@ class Judging:
     """A judgement that has begun."""
 
     name: str
-    candidate: Candidate | None
     judgement: Judgement
     stage: Stage
 
+    async def settle(self) -> None:
+        """Wait for its rollouts, which are paid for and must be recorded. Errors are dropped."""
+        if self.judgement.running is not None:
+            await settle([self.judgement.running])
 
-def begin_judging(
-    gate: Gate, name: str, candidate: Candidate | None, rollouts: int, log: StepLog
-) -> Judging | None:
-    """Start the selection rollouts of a step; None when there is nothing to decide.
 
-    `rollouts`: how many they will be, for progress displays.
-    """
-    pending = any(effect.status == "pending" for effect in gate.effects())
-    if candidate is None and not pending:
-        return None
-    stage = log.stage("gate", rollouts)
+def begin_judging(gate: Gate, name: str, log: StepLog) -> Judging:
+    """Start the selection rollouts of a step that need not wait for its candidate."""
+    stage = log.stage("gate")
     with log.within("gate"):
-        return Judging(name, candidate, gate.begin(name, candidate), stage)
+        return Judging(name, gate.begin(name), stage)
 
 
 async def judge(
-    judging: Judging | None, training: Sequence[Observation], log: StepLog
+    judging: Judging, candidate: Candidate | None, training: Sequence[Observation], log: StepLog
 ) -> Verdict | None:
     """Let the gate decide about a step; None when there is nothing to decide."""
-    if judging is None:
-        return None
     with judging.stage:
-        verdict = await judging.judgement.decide(training)
-    emit_verdict(log, judging.name, judging.candidate, verdict)
+        verdict = await judging.judgement.decide(candidate, training)
+    if verdict is not None:
+        emit_verdict(log, judging.name, candidate, verdict)
     return verdict
 
 

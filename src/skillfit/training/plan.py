@@ -4,11 +4,10 @@ A pure function of the items and the settings. A batch sampler decides it; `Shuf
 default. Its shuffles and batch seeds equal SkillOpt's, so `recipe: paper` uses the same items
 in the same order.
 
-With `budget.rollouts`, `plan_rollouts` decides about steps, batches and selection items. Fixed
-costs come first: the check, the baseline, the comparison at the end, the ship test and the test
-split. The rest goes to steps. Where the selection split is too large for the budget, fewer of its
-items are used, so that several steps are possible. estimate.py counts rollouts with the same
-functions.
+With `budget.rollouts`, `plan_rollouts` decides about steps and batches. The ship test gets about
+30 % of the rollouts. The rest goes to steps: a batch of training rollouts and as many selection
+rollouts, which measure the edits that earlier steps proposed. Two rounds of selection rollouts
+after the last step measure what joined last. estimate.py counts rollouts with the same functions.
 """
 
 from __future__ import annotations
@@ -102,11 +101,6 @@ class Plan:
     def batches(self) -> list[StepBatch]:
         return [batch for epoch in self.epochs for step in epoch.steps for batch in step.batches]
 
-    def after(self, step: PlannedStep) -> PlannedStep | None:
-        """The step that follows, in the next epoch too; None after the last."""
-        steps = [planned for epoch in self.epochs for planned in epoch.steps]
-        return next((planned for planned in steps if planned.step == step.step + 1), None)
-
     def first_steps(self, count: int) -> Plan:
         """The plan cut after `count` steps."""
         epochs = []
@@ -115,19 +109,6 @@ class Plan:
             if kept:
                 epochs.append(Epoch(epoch.number, kept, epoch.slow_order))
         return Plan(tuple(epochs))
-
-
-LONG_RUN = 30  # steps from which a lag costs no measurable gain (bench/gate, "lag")
-LONG_RUN_LAG = 2
-
-
-def planned_lag(setting: int | None, steps: int, pools_edits: bool) -> int:
-    """By how many steps edits join later than they were written. Without a setting it is decided
-    by the length of the run; a gate without a pool of edits needs them in their own step.
-    """
-    if setting is not None:
-        return setting
-    return LONG_RUN_LAG if pools_edits and steps >= LONG_RUN else 0
 
 
 class BatchSampler(Protocol):
@@ -255,13 +236,15 @@ def shown_count(number: int) -> str:
 
 PREFLIGHT_ITEMS = 10  # training items that the check tries
 PREFLIGHT_REPEATS = 2  # with the skill; and once without a part of it
-ENOUGH_STEPS = 6  # fewer steps are planned only when the budget has no room for more
-SMALLEST_SELECTION = 8
-MEASURED_PER_STEP = 40  # selection rollouts of a step, where the split is smaller than this
-MOST_PASSES = 4
-REWRITE_PASSES = 4  # a paired test: up to two for each of the two skills
-COMPOSE_PASSES = 2  # over the selection items: the composed skill and the incumbent
 BATCH = 20  # training rollouts of a step, where the settings ask for more
+SMALLEST_BATCH = 10  # the same where few rollouts are planned
+FEWEST = 4  # training rollouts of a step that can show something
+PRUNE_ROUNDS = 2  # rounds of selection rollouts that measure the pending edits after the last step
+REWRITE_PASSES = 4  # a paired test: up to two for each of the two skills
+SHIP_SHARE = 0.15  # of all rollouts: pairs of the ship test, which are two rollouts each
+ENOUGH_PAIRS = 45  # more only where there are more items
+FEW_PAIRS = 15  # where few rollouts are planned
+FEWEST_PAIRS = 6  # fewer cannot show an improvement
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,37 +257,29 @@ class SplitSizes:
     def of(cls, task: Task) -> SplitSizes:
         return cls(len(task.train), len(task.selection), len(task.test))
 
+    def compared(self, config: Config) -> int:
+        """The items of the ship test: those of the selection split, and of the test split."""
+        return self.selection + (self.test if config.evaluation.eval_test else 0)
 
-def selection_passes(selection: int) -> int:
-    """Passes over the selection items per step: several where there are few items."""
-    return max(1, min(MOST_PASSES, round(MEASURED_PER_STEP / max(1, selection))))
+
+def selection_rollouts(config: Config, sizes: SplitSizes) -> int:
+    """Selection rollouts of a step under pending edits: as many as training items."""
+    return _batch_size(config, sizes) * config.train.accumulation
 
 
-def rollouts_per_judgement(selection: int, pools_edits: bool, *, rewrites: bool = False) -> int:
-    """Selection rollouts of one judgement, at the most. A gate without a pool makes one pass over
-    the items.
+def gate_rollouts(config: Config, selection: int, per_step: int, pools_edits: bool) -> int:
+    """Selection rollouts of a step, at the most. `per_step`: of a gate with a pool. A gate without
+    one makes one pass over the items.
     """
-    if not pools_edits:
-        return selection
-    return selection * (REWRITE_PASSES if rewrites else selection_passes(selection))
-
-
-def gate_rollouts(config: Config, selection: int, pools_edits: bool) -> int:
-    """Selection rollouts of a step, at the most."""
     optimizer = config.optimizer
-    rewrites = optimizer.skill_update_mode != "patch"
-    judged = rollouts_per_judgement(selection, pools_edits, rewrites=rewrites)
+    if pools_edits:
+        return per_step + (selection * REWRITE_PASSES if _rewrites(config) else 0)
     adds_notes = optimizer.use_skill_aware_reflection and config.model.optimizer is not None
-    if adds_notes and not pools_edits:
-        judged += selection  # the notes enter the skill outside of the gate, which measures them
-    return judged
+    return selection * (2 if adds_notes else 1)  # the gate measures a skill with new notes too
 
 
-def compose_rollouts(selection: int, pools_edits: bool) -> int:
-    """Selection rollouts that compare the composed skill with the incumbent before the ship test,
-    at the most. A gate without a pool has measured its skills before.
-    """
-    return COMPOSE_PASSES * selection if pools_edits else 0
+def _rewrites(config: Config) -> bool:
+    return config.optimizer.skill_update_mode != "patch"
 
 
 def diagnosis_rollouts(config: Config) -> int:
@@ -313,12 +288,11 @@ def diagnosis_rollouts(config: Config) -> int:
     return config.gradient.deep_reflection_items if asks else 0
 
 
-def looked_back(epochs: int, pools_edits: bool) -> int:
+def looked_back(epochs: int) -> int:
     """How many epochs end with a slow update and a meta skill. The first does not, because there is
-    no epoch to compare it with. With a pool, the last does not either: no step is left to measure
-    the lesson.
+    no epoch to compare it with.
     """
-    return max(0, epochs - (2 if pools_edits else 1))
+    return max(0, epochs - 1)
 
 
 def look_back_rollouts(config: Config, sizes: SplitSizes, epochs: int, pools_edits: bool) -> int:
@@ -334,7 +308,44 @@ def look_back_rollouts(config: Config, sizes: SplitSizes, epochs: int, pools_edi
     compared = sizes.train if every else min(optimizer.slow_update_samples, sizes.train)
     pooled = pools_edits and optimizer.slow_update_gate_with_selection
     measured = sizes.selection if optimizer.use_slow_update and not pooled else 0
-    return looked_back(epochs, pools_edits) * (2 * compared + measured)
+    return looked_back(epochs) * (2 * compared + measured)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRollouts:
+    """What the check before a run rolls out besides the first training rollouts of the run."""
+
+    items: int
+    repeats: int  # of each item with the skill; the first repeat belongs to the first step
+    shortened: bool  # also with a part of the skill removed
+
+    @property
+    def extra(self) -> int:
+        return self.items * (self.repeats - 1 + self.shortened)
+
+
+def check_rollouts(config: Config, train_items: int) -> CheckRollouts:
+    """A small budget is left to the run: then the check reads the first training rollouts only."""
+    budget, items = config.budget.rollouts, min(PREFLIGHT_ITEMS, train_items)
+    many = budget is None or budget >= 600
+    return CheckRollouts(items, PREFLIGHT_REPEATS if many else 1, many or budget >= 200)
+
+
+def ship_pairs(config: Config, sizes: SplitSizes, rollouts: float) -> int:
+    """Pairs of rollouts of the ship test, at the most, in a run of so many rollouts in all."""
+    items = sizes.compared(config)
+    few = min(FEW_PAIRS, rollouts // 4)
+    wanted = max(few, min(round(SHIP_SHARE * rollouts), max(ENOUGH_PAIRS, items)))
+    return int(min(wanted, MOST_REPEATS * items))
+
+
+def planned_pairs(config: Config, sizes: SplitSizes, plan: Plan) -> int:
+    """Pairs of the ship test, at the most, in a run without `budget.rollouts`: as if its steps were
+    what a number of rollouts bought.
+    """
+    training = sum(len(batch.items) for batch in plan.batches) * config.gradient.rollouts_per_item
+    measured = plan.total_steps * selection_rollouts(config, sizes)
+    return ship_pairs(config, sizes, (training + measured) / (1 - 2 * SHIP_SHARE))
 
 
 def plan_rollouts(
@@ -344,113 +355,68 @@ def plan_rollouts(
 
     `pools_edits`: the gate's property of that name.
     """
-    per_step = _batch_size(config, sizes) * config.train.accumulation
-    return _planned(config, sizes, rollouts, pools_edits, ceil(sizes.train / per_step))
+    pairs = ship_pairs(config, sizes, rollouts) if config.evaluation.ship_test else 0
+    largest = _batch_size(config, sizes)
+    smallest = min(largest, FEWEST)
+    size = min(largest, max(SMALLEST_BATCH, rollouts // 10))
+    while True:
+        plan = _longest_plan(config, sizes, rollouts, size, pairs, pools_edits)
+        if plan is not None and (pairs >= FEWEST_PAIRS or not config.evaluation.ship_test):
+            return plan
+        if size == smallest:
+            break
+        size -= 1
+    least = FEWEST_PAIRS if config.evaluation.ship_test else 0
+    fewest = _total(config, sizes, smallest, 1, least, pools_edits)
+    raise InputError(
+        f"budget.rollouts: {rollouts} is too small for one step and the ship test.",
+        hint=f"This task needs at least {max(fewest, 4 * least)}.",
+    )
 
 
-def earlier_plan(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPlan:
-    """The plan of versions that did not record it. They planned every run for patches, a gate with
-    a pool, an optimizer and no accumulation.
-    """
-    settings = {"skill_update_mode": "patch", "slow_update_gate_with_selection": True}
-    model = config.model.model_copy(update={"optimizer": ModelSpec(id="any/model")})
-    optimizer = config.optimizer.model_copy(update=settings)
-    then = config.model_copy(update={"model": model, "optimizer": optimizer})
-    steps_per_epoch = ceil(sizes.train / _batch_size(config, sizes))
-    return _planned(then, sizes, rollouts, True, steps_per_epoch)
-
-
-def _planned(
-    config: Config, sizes: SplitSizes, rollouts: int, pools_edits: bool, steps_per_epoch: int
-) -> RolloutPlan:
-    found: RolloutPlan | None = None
-    for selection in _selection_sizes(sizes.selection):
-        used = replace(sizes, selection=selection)
-        for repeats in range(MOST_REPEATS, 0, -1):
-            plan = _plan(config, used, rollouts, repeats, pools_edits, steps_per_epoch)
-            if plan is None:
-                continue
-            if plan.steps >= ENOUGH_STEPS:
-                return plan
-            if found is None or plan.steps > found.steps:
-                found = plan
-    if found is None:
-        fewest = replace(sizes, selection=min(SMALLEST_SELECTION, sizes.selection))
-        least = _fixed(config, fewest, 1, pools_edits) + _step(config, fewest, pools_edits)
-        raise InputError(
-            f"budget.rollouts: {rollouts} is too small for one step and the ship test.",
-            hint=f"This task needs at least {least}.",
-        )
-    return found
-
-
-def ship_repeats(planned: int, finalists: int, compared: bool) -> int:
-    """Rollouts per item and skill in the ship test. The plan sets two passes aside to compare the
-    composed skill with the incumbent. When no edit was promoted there is nothing to compare, and
-    the ship test gets these rollouts.
-    """
-    spare = 0 if compared else COMPOSE_PASSES // (1 + finalists)
-    return min(MOST_REPEATS, planned + spare)
-
-
-def _selection_sizes(items: int) -> list[int]:
-    """The whole split first, then smaller parts of it."""
-    sizes = []
-    size = items
-    while size > SMALLEST_SELECTION:
-        sizes.append(size)
-        size = max(SMALLEST_SELECTION, size * 3 // 4)
-    return [*sizes, min(size, items)]
-
-
-def _plan(
-    config: Config,
-    sizes: SplitSizes,
-    rollouts: int,
-    repeats: int,
-    pools_edits: bool,
-    steps_per_epoch: int,
+def _longest_plan(
+    config: Config, sizes: SplitSizes, rollouts: int, size: int, pairs: int, pools_edits: bool
 ) -> RolloutPlan | None:
-    """The longest plan with all of these selection items and this many repeats in the ship test."""
-    fixed = _fixed(config, sizes, repeats, pools_edits)
-    step = _step(config, sizes, pools_edits)
-    size = _batch_size(config, sizes)
+    """The plan with the most steps of this size; None when there is no room for one."""
 
     def total(steps: int) -> int:
-        epochs = -(-steps // steps_per_epoch)
-        return fixed + steps * step + look_back_rollouts(config, sizes, epochs, pools_edits)
+        return _total(config, sizes, size, steps, pairs, pools_edits)
 
-    steps, most = 0, max(0, (rollouts - fixed) // step)
+    steps, most = 0, rollouts
     while steps < most:
         middle = (steps + most + 1) // 2
         if total(middle) <= rollouts:
             steps = middle
         else:
             most = middle - 1
-    return RolloutPlan(steps, size, sizes.selection, repeats, total(steps)) if steps else None
+    per_step = size * config.train.accumulation
+    return RolloutPlan(steps, size, per_step, pairs, total(steps)) if steps else None
+
+
+def _total(
+    config: Config, sizes: SplitSizes, size: int, steps: int, pairs: int, pools_edits: bool
+) -> int:
+    """Rollouts of a run with this many steps of this many training items."""
+    batches = size * config.train.accumulation
+    training = batches * config.gradient.rollouts_per_item + diagnosis_rollouts(config)
+    judged = gate_rollouts(config, sizes.selection, batches, pools_edits)
+    epochs = ceil(steps * batches / max(1, sizes.train))
+    checked = check_rollouts(config, sizes.train).extra if config.evaluation.preflight else 0
+    if pools_edits:  # the first step has nothing to measure yet; the last edits are measured later
+        measured = (steps - 1) * judged + PRUNE_ROUNDS * batches
+    else:
+        measured = (steps + 1) * judged  # the initial skill first
+    if not config.evaluation.ship_test and config.evaluation.eval_test:
+        measured += 3 * sizes.test
+    return (
+        checked
+        + steps * training
+        + measured
+        + look_back_rollouts(config, sizes, epochs, pools_edits)
+        + (1 + config.evaluation.finalists) * pairs
+    )
 
 
 def _batch_size(config: Config, sizes: SplitSizes) -> int:
     """Small batches: more steps are worth more than more trajectories per step."""
     return min(config.train.batch_size, BATCH, sizes.train)
-
-
-def _fixed(config: Config, sizes: SplitSizes, repeats: int, pools_edits: bool) -> int:
-    """Rollouts besides the steps."""
-    evaluation = config.evaluation
-    preflight = min(PREFLIGHT_ITEMS, sizes.train) * (PREFLIGHT_REPEATS + 1)
-    ship = (1 + evaluation.finalists) * repeats * sizes.selection
-    return (
-        (preflight if evaluation.preflight else 0)
-        + sizes.selection  # the baseline
-        + compose_rollouts(sizes.selection, pools_edits)
-        + (ship if evaluation.ship_test else 0)
-        + (2 * sizes.test if evaluation.eval_test else 0)
-    )
-
-
-def _step(config: Config, sizes: SplitSizes, pools_edits: bool) -> int:
-    batches = _batch_size(config, sizes) * config.train.accumulation
-    training = batches * config.gradient.rollouts_per_item
-    judged = gate_rollouts(config, sizes.selection, pools_edits)
-    return training + diagnosis_rollouts(config) + judged

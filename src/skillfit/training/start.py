@@ -129,19 +129,19 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
     """
     run, finish_parts = ready.components, ready.finish_parts
     state = TrainingState.begin(run.initial, evidence)
-    ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
+    pairs: int | None = None  # None: nothing is kept for the ship test yet
     try:
         state = replace(state, checks=await _preflight(ready, force))
         try:
             async for current in train(run, state):
                 state = current
-                ship_repeats = reserve_ship_test(run, finish_parts, len(state.records))
+                pairs = reserve_ship_test(run, finish_parts, len(state.records))
         except BudgetReached as reached:
-            if not state.records or ship_repeats is None:
+            if not state.records or pairs is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            ended = await finish(run, finish_parts, state, ship_repeats, cut_short=reached)
+            ended = await finish(run, finish_parts, state, pairs, cut_short=reached)
         else:
-            ended = await finish(run, finish_parts, state, ship_repeats)
+            ended = await finish(run, finish_parts, state, pairs)
         if run.config.optimizer.memory:
             write_evidence(Path(run.config.optimizer.memory), state.evidence)
         return ended

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from skillfit.config.schema import Config
 from skillfit.gate import Candidate, Gate, GateSettings, TextFilter
 from skillfit.models.protocol import Model, Reply, Request, Usage
-from skillfit.optimize.context import render_memory
+from skillfit.optimize.context import ItemAttempts, render_memory
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.proposer import Proposals, Proposer
 from skillfit.optimize.stages import SelectedProposals, SkillChange
@@ -74,7 +74,6 @@ class Components:
     task: Task
     initial: Skill
     plan: Plan
-    lag: int  # by how many steps edits join later than they were written
     engine: RolloutEngine
     gate: Gate
     gate_settings: GateSettings
@@ -110,8 +109,9 @@ class TrainingState:
     skill: Skill  # the incumbent: what the next step starts from
     epoch_start: Skill  # the incumbent when this epoch began
     best: Skill  # by the gate's metric
-    baseline: Tally | None = None  # of the initial skill on the selection items; None: not yet
-    baseline_score: float = 0.0  # the same under the gate's metric
+    # Of the initial skill on the selection items; None for a gate that learns its score from steps
+    baseline: Tally | None = None
+    baseline_score: float | None = None  # under the gate's metric; None: not measured yet
     score: float = 0.0  # of the incumbent under the gate's metric
     origin: str = "initial"  # which step or update the incumbent comes from
     best_origin: str = "initial"
@@ -121,6 +121,7 @@ class TrainingState:
     memory: tuple[StepMemory, ...] = ()  # steps of this epoch
     evidence: EvidenceMemory = field(default_factory=EvidenceMemory)  # of the run and earlier ones
     refused: tuple[RefusedText, ...] = ()  # by the leak check, over the run
+    cases: tuple[ItemAttempts, ...] = ()  # training rollouts of all steps
     waiting_edits: tuple[Edit, ...] = ()  # written between steps; join the pool with the next one
     records: tuple[StepRecord, ...] = ()
     proposed: int = 0  # proposals left after merging and the leak check, over the run
@@ -150,16 +151,27 @@ class TrainingState:
         """With another incumbent. `origin`: the step or update that it comes from."""
         return replace(self, skill=skill, origin=origin, score=score)
 
+    def with_cases(self, cases: Sequence[ItemAttempts]) -> TrainingState:
+        """With the training rollouts of one more step."""
+        return replace(self, cases=(*self.cases, *cases))
+
     def tracking_best(self, gate: Gate, step: int) -> TrainingState:
         """With the gate's best skill; its origin changes when it is the new incumbent."""
         new = gate.best.hash == self.skill.hash and self.best_origin != self.origin
+        first = gate.best_score if self.baseline_score is None else self.baseline_score
         return replace(
             self,
+            baseline_score=first,
             best=gate.best,
             best_origin=self.origin if new else self.best_origin,
             best_step=step if new else self.best_step,
             best_score=gate.best_score,
         )
+
+    @property
+    def measured(self) -> bool:
+        """Whether the score of the initial skill is known."""
+        return self.baseline_score is not None
 
     @property
     def memory_text(self) -> str:
@@ -184,7 +196,6 @@ class Learned:
     patch: Patch | None = None  # None: nothing was proposed
     selected: SelectedProposals | None = None
     refused: tuple[RefusedText, ...] = ()  # by the leak check, before and after merging
-    log: StepLog | None = None  # None: no edits join in this step, as in the first of a lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +220,6 @@ class UsageByStage:
     def add_outcomes(self, stage: str, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             self.add(stage, outcome.usage)
-
-    def merge(self, other: UsageByStage) -> None:
-        for stage, usage in other._stages.items():
-            self.add(stage, usage)
 
     def counts(self) -> dict[str, TokenCounts]:
         return {
@@ -250,11 +257,6 @@ class StepLog:
             yield
         finally:
             _current.reset(token)
-
-    def add(self, other: StepLog) -> None:
-        """Add what another log counted, for work that was done beside the step."""
-        self.seconds |= other.seconds
-        self.usage.merge(other.usage)
 
 
 class Stage:

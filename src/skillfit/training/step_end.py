@@ -34,9 +34,13 @@ from skillfit.training.state import Emit, Learned, StepLog, StepUpdate, Training
 async def measure_baseline(
     gate: Gate, initial: Skill, items: int, state: TrainingState, log: StepLog
 ) -> TrainingState:
-    """Measure the initial skill on the selection items. `items`: how many they are."""
+    """Start the gate with the initial skill, which it may measure on the selection items. `items`:
+    how many they are.
+    """
     with log.stage("baseline", items):
         tally = await gate.baseline(initial)
+    if tally is None:
+        return state
     emit_score(log.emit, "baseline", initial, tally)
     score = gate.best_score
     return replace(state, baseline=tally, score=score, baseline_score=score, best_score=score)
@@ -86,7 +90,11 @@ class StepResult:
 def carry_winner(
     gate: Gate, state: TrainingState, verdict: Verdict | None, origin: str, step: int
 ) -> TrainingState:
-    """The state with the winner of the verdict as the incumbent."""
+    """The state with the winner of the verdict as the incumbent. Where the initial skill was not
+    measured at the start, the first verdict tells its score.
+    """
+    if verdict is not None and state.baseline_score is None:
+        state = replace(state, baseline_score=verdict.incumbent_score)
     if verdict is not None and verdict.winner.hash != state.skill.hash:
         state = state.continuing_with(verdict.winner, origin, verdict.score.mean)
     elif verdict is not None:
@@ -271,7 +279,7 @@ def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
         n_total=len(scored),
         n_fail=sum(not outcome.succeeded for outcome in scored),
         failure_patterns=failure_patterns(outcomes, learned.proposals.patches),
-        score_before=before.score if verdict else None,
+        score_before=verdict.incumbent_score if verdict else None,
         score_after=verdict.candidate_score if verdict else None,
         rejected_edits=tuple(proposal.record() for proposal in proposals),
         decided=_decided(before, verdict),

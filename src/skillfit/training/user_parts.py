@@ -50,10 +50,11 @@ from skillfit.optimize.proposer import (
 )
 from skillfit.rollout import Executor, Outcome
 from skillfit.run.directory import PartKind, ReplacedParts
+from skillfit.run.records import RolloutPlan
 from skillfit.skill import Edit
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
-from skillfit.training.plan import BatchSampler, Plan, selection_passes
+from skillfit.training.plan import BatchSampler, Plan, SplitSizes, selection_rollouts
 from skillfit.training.state import current_step
 
 GATES = {
@@ -74,6 +75,9 @@ EXECUTORS = {
     "local": "skillfit.rollout.engine:LocalExecutor",
     "ray": "skillfit.plugins.ray_executor:RayExecutor",
 }
+# Share of rollouts that carry an edit without evidence. A capable optimizer sees more in failures of
+# the skill with all its lines; of others half of the lines may be wrong.
+NEW_SHARE = {"corpus": 0.85, "agent": 0.85}
 FIX = "Fix its code; --debug shows the traceback."
 _FIX_RESULT = "Fix its code (docs/extending.md)."
 _PACKAGE = Path(skillfit.__file__).parent
@@ -133,8 +137,8 @@ class RunParts:
                 hint="Define decide(self, new, old), which returns a Ruling (docs/extending.md).",
             )
 
-        def wrong_winner(verdict: Verdict, *_: Any) -> str:
-            is_incumbent = verdict.winner.hash == gate.incumbent.hash
+        def wrong_winner(verdict: Verdict | None, *_: Any) -> str:
+            is_incumbent = verdict is None or verdict.winner.hash == gate.incumbent.hash
             return "" if is_incumbent else "a winner that is not the gate's incumbent"
 
         checks: dict[str, ResultCheck] = {"assign": _wrong_count, "decide": wrong_winner}
@@ -228,6 +232,8 @@ class RunParts:
 
     def _find_gate(self) -> tuple[Any, str]:
         name = self.config.evaluation.gate
+        if name == "screening" and not self.config.evaluation.use_gate:
+            name = "strict"  # nothing is decided about edits, so whole skills are measured
         return self._find("gate", self.given.gate, name, GATES, "evaluation.gate")
 
     def _find_proposer(self) -> tuple[Any, str]:
@@ -248,10 +254,13 @@ class RunParts:
         return found, Path(name).name if is_reference(name) else name
 
 
-def gate_settings(config: Config, task: Task) -> GateSettings:
-    """The config, and what a gate is told of the task."""
-    passes = selection_passes(len(task.selection))
-    return GateSettings(config, weights_of(task.items), passes=passes)
+def gate_settings(config: Config, task: Task, plan: RolloutPlan | None = None) -> GateSettings:
+    """The config, and what a gate is told of the task and the plan."""
+    rollouts = plan.selection if plan else selection_rollouts(config, SplitSizes.of(task))
+    share = NEW_SHARE.get(config.optimizer.proposer, 0.5)
+    return GateSettings(
+        config, weights_of(task.items), selection_rollouts=rollouts, new_share=share
+    )
 
 
 async def _no_rollouts(
