@@ -163,8 +163,6 @@ def _report_replaced(config: Path, inputs: Inputs, rollouts: int) -> None:
     now = {"train.num_epochs": "", "budget.rollouts": f" (now {rollouts})"}
     if plan.batch_size < min(inputs.config.train.batch_size, available.train):
         now["train.batch_size"] = f" (now {plan.batch_size})"
-    if plan.selection < available.selection:
-        now["evaluation.sel_env_num"] = f" (now {plan.selection})"
     replaced = [
         f"{key}: {value}{now[key]}"
         for key, value in walk(read_source(config).data)
@@ -516,21 +514,21 @@ class PlannedCost:
 
 
 def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
-    from skillfit.gate.ship import MOST_REPEATS
     from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
 
     inputs.refuse_useless_plan()
     config, task, skill = inputs.config, inputs.task, inputs.skill
     plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
-    repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    planned = estimate_plan(config, task, skill, plan, cost, repeats, abilities)
+    pairs = inputs.rollout_plan.pairs if inputs.rollout_plan else None
+    planned = estimate_plan(config, task, skill, plan, cost, pairs, abilities)
+    baseline = cost.score if cost else None
     return PlannedCost(
         plan=plan,
         total=planned.within(budget),
         reached=planned.reached(budget),
         too_small=small_caps(config, task, skill, plan, cost, abilities),
-        options=budget_options(config, inputs.available, abilities.pools_edits)
+        options=budget_options(config, inputs.available, abilities.pools_edits, baseline)
         if budget.rollouts is None
         else [],
     )
@@ -603,7 +601,6 @@ def _estimate_text(planned: PlannedCost, inputs: Inputs) -> RenderableType:
         *_cap_notes(inputs.config.budget.rollouts, planned.reached),
         *map(str, planned.too_small),
         _cost_basis(planned.total),
-        *_lag_notes(inputs, planned.plan),
     ]
     shown: list[RenderableType] = [_cost_table(planned.total), "\n".join(notes)]
     if planned.options:
@@ -624,7 +621,8 @@ def _measured_cost(run: Path, inputs: Inputs) -> RolloutCost | None:
     if not (run / JOURNAL).is_file():
         return None
     with open_details(run) as details:
-        cost, paces = RolloutCost.of(list(details.rollouts())), details.paces()
+        cost = RolloutCost.of(list(details.rollouts()), details.initial_hash)
+        paces = details.paces()
     if cost is None or not paces or local_slots(inputs.config.model.agent) is None:
         return cost
     # A rollout's own seconds include its wait for one of the few slots, so the pace of all counts.
@@ -651,21 +649,6 @@ def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]
     return lines
 
 
-def _lag_notes(inputs: Inputs, plan: Plan) -> list[str]:
-    from skillfit.training.plan import planned_lag
-
-    if not inputs.abilities.pools_edits:
-        return []
-    lag = planned_lag(inputs.config.train.lag, plan.total_steps, pools_edits=True)
-    if lag:
-        steps = f"{lag} steps" if lag > 1 else "one step"
-        return [f"train.lag: edits join {steps} later, so that rollouts do not wait for them."]
-    return [
-        "train.lag: 1 lets rollouts continue while the optimizer writes: faster, with less gain "
-        "per rollout (docs/loop.md)."
-    ]
-
-
 def _cost_basis(estimate: RunEstimate) -> str:
     if estimate.measured:
         return f"The cost of a rollout is the mean of {estimate.measured} measured ones."
@@ -678,17 +661,10 @@ def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
         if one.plan is None:
             rows.append((f"{one.rollouts:,}", "too few for one step", "", ""))
             continue
-        plan = one.plan
-        steps = f"{plan.steps} steps of {plan.batch_size} rollouts"
-        rows.append(
-            (
-                f"{one.rollouts:,}",
-                steps,
-                quantity(plan.selection, "selection item"),
-                f"shows gains of {one.detectable:.2f}",
-            )
-        )
-    return rich_table(("--rollouts", "buys", "", ""), rows)
+        steps = f"{quantity(one.plan.steps, 'step')} of {one.plan.batch_size}"
+        chance = f"{one.chance:.0%}" if one.chance < 0.95 else "over 95%"
+        rows.append((f"{one.rollouts:,}", steps, f"{one.gain:+.2f}", chance))
+    return rich_table(("--rollouts", "buys", "expected gain", "chance that it is shown"), rows)
 
 
 def _cost_table(estimate: RunEstimate) -> RenderableType:

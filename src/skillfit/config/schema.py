@@ -79,7 +79,7 @@ class ModelSection(Section):
 class TrainSection(Section):
     num_epochs: int = Field(default=4, ge=1)
     """Passes over the training items."""
-    batch_size: int = Field(default=40, ge=1)
+    batch_size: int = Field(default=20, ge=1)
     """Items rolled out in one batch; one step uses `accumulation` batches."""
     accumulation: int = Field(default=1, ge=1)
     """Batches rolled out and reflected on before one update."""
@@ -87,18 +87,17 @@ class TrainSection(Section):
     """Training items to use; 0 = all."""
     seed: int = 42
     """Decides shuffles, batches and the seeds sent to models."""
-    sampler: str = "shuffled"
-    """Which items each step uses: shuffled, balanced (every batch has a similar mix of types), a
+    sampler: str = "balanced"
+    """Which items each step uses: balanced (every batch has a similar mix of types), shuffled, a
     sampler's name from another package, or file.py:name."""
-    lag: int | None = Field(default=None, ge=0)
-    """Steps between a reflection and its edits joining the pool (screening). With 1 or more the
-    next rollouts do not wait for the optimizer, which saves time, and in short runs costs some
-    gain per rollout. Default: 2 in runs of 30 steps or more, 0 in shorter ones."""
 
 
 class GradientSection(Section):
     minibatch_size: int = Field(default=8, ge=1)
     """Trajectories that the optimizer reads in one call."""
+    merge: bool = False
+    """Let the optimizer merge the patches of a step into one. Without it, only edits with the same
+    text become one. Rewrite modes always merge."""
     merge_batch_size: int = Field(default=8, ge=2)
     """Patches merged in one call; more patches are merged level by level."""
     analyst_workers: int = Field(default=16, ge=1)
@@ -120,8 +119,9 @@ class GradientSection(Section):
 
 
 class OptimizerSection(Section):
-    learning_rate: int = Field(default=16, ge=0)
-    """The edit budget: how many edits may enter in one step."""
+    learning_rate: int | None = Field(default=None, ge=0)
+    """The edit budget: how many edits may enter in one step. The optimizer ranks them where it
+    proposes more. Empty: no limit."""
     min_learning_rate: int = Field(default=2, ge=0)
     """Where `linear` and `cosine` end."""
     lr_scheduler: Scheduler = "constant"
@@ -132,11 +132,12 @@ class OptimizerSection(Section):
     """patch: edits are applied; the others let the optimizer write the skill anew, from suggestions
     or from each group.
     """
-    proposer: str = "reflect"
-    """Where edits come from: reflect (analysts read a few trajectories each), corpus (one call
-    reads all rollouts so far and writes many single edits), examples (solved training items as
-    worked examples), or both (reflect and examples). Also a proposer's name from another package,
-    or file.py:name.
+    proposer: str = "auto"
+    """Where edits come from: corpus (one call reads all rollouts so far and writes many single
+    edits), reflect (analysts read a few trajectories each), examples (solved training items as
+    worked examples), or both (reflect and examples). auto: corpus, or reflect where the optimizer
+    is a local or practice model or the skill is rewritten. Also a proposer's name from another
+    package, or file.py:name.
     """
     guidance: str = ""
     """Your wishes for the skill, as text or as the name of a .md or .txt file. Every proposer reads
@@ -152,7 +153,7 @@ class OptimizerSection(Section):
     """Remove paragraphs of the initial skill: each is left out of about 10 % of the rollouts, and
     cut once that is unlikely to cost score. Needs evaluation.gate: screening.
     """
-    use_slow_update: bool = True
+    use_slow_update: bool = False
     """At each epoch's end, draw a lesson from the same items under the previous and the current
     skill.
     """
@@ -162,7 +163,7 @@ class OptimizerSection(Section):
     """Put the lesson through the gate; false: add it without a decision, and measure it."""
     longitudinal_pair_policy: PairPolicy = "mixed"
     """Which pairs are shown: all, those whose result changed, or those where it did not."""
-    use_meta_skill: bool = True
+    use_meta_skill: bool = False
     """Keep advice for the optimizer itself from epoch to epoch."""
     use_skill_aware_reflection: bool = False
     """Tell rules that are missing from rules that were not followed; the latter become notes in an
@@ -373,6 +374,10 @@ class BudgetSection(Section):
     """Over all resumes of the run."""
 
 
+# Providers whose models are small or follow rules: they do better with few trajectories at a time.
+SMALL_OPTIMIZERS = frozenset({"local", "ollama", "practice"})
+
+
 class Config(Section):
     recipe: Literal["default", "paper", "lite"] = "default"
     """A named set of settings that fills in what you do not set."""
@@ -397,6 +402,15 @@ class Config(Section):
     """
 
     @property
+    def proposer(self) -> str:
+        """`optimizer.proposer`, or what suits the optimizer's model."""
+        spec, settings = self.model.optimizer, self.optimizer
+        if settings.proposer != "auto":
+            return settings.proposer
+        small = spec is None or spec.id.partition("/")[0] in SMALL_OPTIMIZERS
+        return "reflect" if small or settings.skill_update_mode != "patch" else "corpus"
+
+    @property
     def agent_kind(self) -> str:
         """`env.agent`, or what the agent's model implies."""
         spec = self.model.agent
@@ -412,9 +426,14 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, bool | int | str]]] = {
     "default": {},
     # SkillOpt's defaults and decisions, for reproduction.
     "paper": {
+        "train": {"batch_size": 40, "sampler": "shuffled"},
+        "gradient": {"merge": True},
         "optimizer": {
+            "proposer": "reflect",
             "learning_rate": 4,
             "lr_scheduler": "cosine",
+            "use_slow_update": True,
+            "use_meta_skill": True,
             "slow_update_gate_with_selection": False,
         },
         "evaluation": {
@@ -429,19 +448,10 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, bool | int | str]]] = {
     # measuring.
     "lite": {
         "train": {"num_epochs": 2, "batch_size": 8},
-        "gradient": {"minibatch_size": 4, "merge_batch_size": 4, "rollouts_per_item": 2},
-        "optimizer": {
-            "use_slow_update": False,
-            "use_meta_skill": False,
-            "lr_scheduler": "constant",
-        },
+        "gradient": {"minibatch_size": 4, "rollouts_per_item": 2},
         "env": {"split_ratio": "5:5:0"},
     },
 }
-
-
-# Settings that were added with a default that does something else than versions without them.
-_EARLIER_BEHAVIOUR = {"train": {"lag": 0}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,15 +476,10 @@ def describe_keys() -> Iterator[Key]:
 
 
 def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:
-    """A recorded config, completed so that the run behaves as in the version that recorded it: a
-    setting that did not exist then gets the value that means the earlier behaviour, where its
-    default means another one. A sandbox for an agent without programs is left out: earlier versions
-    ignored it, and this one refuses it.
+    """A recorded config without a sandbox for an agent without programs: earlier versions ignored
+    it, and this one refuses it.
     """
     whole = dict(recorded)
-    for section, values in _EARLIER_BEHAVIOUR.items():
-        if isinstance(whole.get(section), Mapping):
-            whole[section] = {**values, **whole[section]}
     env = whole.get("env")
     if isinstance(env, Mapping) and not _runs_programs(env, whole.get("model")):
         whole["env"] = {name: value for name, value in env.items() if name != "sandbox"}

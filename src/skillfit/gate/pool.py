@@ -86,9 +86,7 @@ class Decisions:
 class Pool:
     """Edits in the order in which they joined, on top of a base skill."""
 
-    def __init__(
-        self, base: Skill, max_tokens: int | None = None, new_share: float = 0.5
-    ) -> None:
+    def __init__(self, base: Skill, max_tokens: int | None = None, new_share: float = 0.5) -> None:
         self.base = base
         self._max_tokens = max_tokens
         self._new_share = new_share  # of the rollouts, for edits without evidence

@@ -53,7 +53,6 @@ from skillfit.run.records import (
     AWAITS_APPROVAL,
     EFFECT,
     SOLVED,
-    Decision,
     EditEffect,
     Evidence,
     ScoreEstimate,

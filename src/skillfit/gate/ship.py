@@ -12,10 +12,12 @@ several finalists each gets an equal share of the level.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from random import Random
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +74,15 @@ def looks(pairs: int) -> list[int]:
     return [round(pairs * (number + 1) / count) for number in range(count)]
 
 
+def chance_to_show(pairs: int, before: float, after: float) -> float:
+    """The probability that a test of this many pairs shows the difference of two scores. Normal
+    approximation, for scores of 0 and 1.
+    """
+    spread = before * (1 - before) + after * (1 - after)
+    needed = max(0.0, after - before) * math.sqrt(pairs / max(spread, 1e-9))
+    return NormalDist().cdf(needed - NormalDist().inv_cdf(1 - ALPHA)) if pairs else 0.0
+
+
 async def ship_test(
     measure: Measure,
     items: Sequence[Item],
@@ -91,9 +102,7 @@ async def ship_test(
     compared = entrants(initial, finalists)
     if not compared or not items or not pairs:
         reason = "no candidate was accepted" if not compared else "nothing to compare them on"
-        return ShipResult(
-            "no improvement", reason, initial, 0.0, (0.0, 0.0), 1.0, 0, Evidence()
-        )
+        return ShipResult("no improvement", reason, initial, 0.0, (0.0, 0.0), 1.0, 0, Evidence())
     comparison = _Comparison(measure, initial, compared, settings, pairs)
     order, done = list(islice(cycle(items), pairs)), 0
     for until in looks(pairs):
@@ -244,9 +253,7 @@ class SequentialTest:
         return self._signs[item]
 
 
-def _decide(
-    result: ShipResult, settings: GateSettings, fit_only: bool, better: bool
-) -> ShipResult:
+def _decide(result: ShipResult, settings: GateSettings, fit_only: bool, better: bool) -> ShipResult:
     if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
             result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"

@@ -56,6 +56,11 @@ class Optimizer:
     settings: OptimizerSection = field(default_factory=OptimizerSection)
     max_reply_tokens: int = REPLY_TOKENS  # of a reply that carries no whole skill
 
+    @property
+    def merges(self) -> bool:
+        """Whether the patches of a step are merged by the model."""
+        return self.gradient.merge or self.settings.skill_update_mode != "patch"
+
     def reply_tokens(self, wanted: int | None = None) -> int:
         """Tokens a reply may have: at most half of the model's context window."""
         return min(wanted or self.max_reply_tokens, self.model.context_window // 2)

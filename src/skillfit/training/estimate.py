@@ -12,8 +12,7 @@ from math import ceil
 
 from skillfit.config.schema import BudgetSection, Config
 from skillfit.errors import InputError
-from skillfit.gate.samples import detectable_effect, repeats_for
-from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS, WANTED_EFFECT
+from skillfit.gate.ship import chance_to_show
 from skillfit.models import Prices, Role, Usage, context_window_of
 from skillfit.models.registry import local_slots
 from skillfit.optimize.optimizer import REPLY_TOKENS
@@ -23,16 +22,18 @@ from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
 from skillfit.training.plan import (
-    PREFLIGHT_ITEMS,
-    PREFLIGHT_REPEATS,
+    FEWEST_PAIRS,
+    PRUNE_ROUNDS,
     Plan,
     SplitSizes,
-    compose_rollouts,
+    check_rollouts,
     diagnosis_rollouts,
     gate_rollouts,
     look_back_rollouts,
     looked_back,
     plan_rollouts,
+    planned_pairs,
+    selection_rollouts,
 )
 from skillfit.training.user_parts import DEFAULT_ABILITIES, Abilities
 
@@ -87,10 +88,13 @@ class RolloutCost:
     rollouts: int
     usage: Usage  # per rollout; calls and tokens are rounded up
     seconds: float
+    score: float | None = None  # mean hard score of the initial skill
 
     @classmethod
-    def of(cls, finished: Sequence[RolloutFinished]) -> RolloutCost | None:
-        """From finished rollouts; None when none of them was scored."""
+    def of(cls, finished: Sequence[RolloutFinished], initial: str = "") -> RolloutCost | None:
+        """From finished rollouts; None when none of them was scored. `initial`: hash of the initial
+        skill.
+        """
         scored = [event for event in finished if event.status == "scored"]
         if not scored:
             return None
@@ -101,7 +105,9 @@ class RolloutCost:
             input=ceil(sum(event.tokens for event in scored) / count),
             usd=sum(event.usd or 0.0 for event in scored) / count if known else None,
         )
-        return cls(count, usage, sum(event.seconds for event in scored) / count)
+        scores = [event.hard or 0.0 for event in scored if event.skill_hash == initial]
+        score = sum(scores) / len(scores) if scores else None
+        return cls(count, usage, sum(event.seconds for event in scored) / count, score)
 
     @classmethod
     def mean(cls, rollouts: int, used: Usage) -> RolloutCost | None:
@@ -186,14 +192,14 @@ def estimate(
     skill: Skill,
     plan: Plan,
     cost: RolloutCost | None = None,
-    ship_repeats: int = MOST_REPEATS,
+    pairs: int | None = None,
     abilities: Abilities = DEFAULT_ABILITIES,
 ) -> RunEstimate:
-    """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `ship_repeats`: how
-    often the ship test may repeat an item, where `budget.rollouts` limits it. `abilities`: of the
-    gate and the proposer.
+    """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `pairs`: how many
+    the ship test may have, where `budget.rollouts` limits it. `abilities`: of the gate and the
+    proposer.
     """
-    rollouts = _rollouts(config, task, plan, ship_repeats, abilities)
+    rollouts = _rollouts(config, task, plan, pairs, abilities)
     together = sum(rollouts.values(), _NOTHING).at_most(config.budget.rollouts)
     item_tokens = _item_tokens(task)
     per_rollout = _one_rollout(config, skill, item_tokens, cost)
@@ -270,8 +276,8 @@ def small_caps(
 ) -> list[SmallCap]:
     """The caps that end the run before it can show anything."""
     short = plan.first_steps(1)
-    whole = estimate(config, task, skill, short, cost, 1, abilities).total
-    stages = ("preflight", "baseline", *_STEP, "ship")
+    whole = estimate(config, task, skill, short, cost, FEWEST_PAIRS, abilities).total
+    stages = ("preflight", "baseline", *_STEP, "prune", "ship")
     rollouts = _total(_rollout_rows(stages, config, task, skill, short, cost, abilities))
     optimizer = _total(_optimizer_rows(config, task, skill, short, abilities))
     least = _total([rollouts, optimizer])
@@ -340,12 +346,10 @@ def _rollout_rows(
     cost: RolloutCost | None,
     abilities: Abilities,
 ) -> list[EstimateRow]:
-    """The rollouts of some stages. Ship test: what is held back for one rollout per item."""
-    planned = _rollouts(config, task, plan, 1, abilities)
-    counts = {stage: count.typical for stage, count in planned.items()}
-    if counts["ship"]:
-        counts["ship"] += compose_rollouts(len(task.selection), abilities.pools_edits)
-        counts["ship"] *= SHIP_SAFETY
+    """The rollouts of some stages. Ship test: what is held back for a short one."""
+    planned = _rollouts(config, task, plan, FEWEST_PAIRS, abilities)
+    counts = {stage: count.high for stage, count in planned.items()}
+    counts["ship"] *= SHIP_SAFETY
     rollouts = Range.exactly(sum(counts[stage] for stage in stages))
     item_tokens = _item_tokens(task)
     rows = [_one_rollout(config, skill, item_tokens, cost).times(rollouts, "total")]
@@ -479,32 +483,34 @@ def _row(
 
 
 def _rollouts(
-    config: Config, task: Task, plan: Plan, ship_repeats: int, abilities: Abilities
+    config: Config, task: Task, plan: Plan, pairs: int | None, abilities: Abilities
 ) -> dict[str, Range]:
     """Rollouts per stage."""
     evaluation, gradient = config.evaluation, config.gradient
-    selection, test = len(task.selection), len(task.test)
-    steps, epochs = plan.total_steps, len(plan.epochs)
+    sizes, pools = SplitSizes.of(task), abilities.pools_edits
+    steps, epochs, test = plan.total_steps, len(plan.epochs), sizes.test
     items = sum(len(batch.items) for batch in plan.batches)
-    pools = abilities.pools_edits
-    gate = steps * gate_rollouts(config, selection, pools)
+    per_step = items // max(1, steps) if config.budget.rollouts else None
+    measured = per_step or selection_rollouts(config, sizes)
+    # The first step has nothing to measure yet.
+    gate = gate_rollouts(config, sizes.selection, measured, pools) * (steps - pools)
     half = pools and config.optimizer.skill_update_mode != "patch"  # a clear first pass ends a test
-    slow = look_back_rollouts(config, SplitSizes.of(task), epochs, pools)
-    tried = len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1)
-    arms = 1 + evaluation.finalists
-    usual = repeats_for(selection, ASSUMED_NOISE, WANTED_EFFECT, ship_repeats)
-    ship = Range(0, arms * usual * selection, arms * ship_repeats * selection)
-    deep, compose = steps * diagnosis_rollouts(config), compose_rollouts(selection, pools)
+    slow = look_back_rollouts(config, sizes, epochs, pools)
+    most = planned_pairs(config, sizes, plan) if pairs is None else pairs
+    ship = (1 + evaluation.finalists) * most
+    deep, prune = steps * diagnosis_rollouts(config), PRUNE_ROUNDS * measured if pools else 0
+    reads_test = evaluation.eval_test and not evaluation.ship_test
+    extra = check_rollouts(config, sizes.train).extra
     return {
-        "preflight": Range.exactly(tried) if evaluation.preflight else _NOTHING,
-        "baseline": Range.exactly(selection),
+        "preflight": Range.exactly(extra) if evaluation.preflight else _NOTHING,
+        "baseline": Range.exactly(0 if pools else sizes.selection),
         "rollout": Range.exactly(items * gradient.rollouts_per_item),
         "diagnosis": Range(0, deep, deep),
         "gate": Range(0, gate / 2 if half else gate, gate),
         "slow_update": Range(0, slow, slow),
-        "compose": Range(0, compose, compose),
-        "ship": ship if evaluation.ship_test else _NOTHING,
-        "test": Range(test, 2 * test, 3 * test) if evaluation.eval_test else _NOTHING,
+        "prune": Range(0, prune, prune),
+        "ship": Range(0, 0.6 * ship, ship) if evaluation.ship_test else _NOTHING,
+        "test": Range(test, 2 * test, 3 * test) if reads_test else _NOTHING,
     }
 
 
@@ -526,7 +532,7 @@ def _optimizer_calls(config: Config, plan: Plan, abilities: Abilities) -> dict[s
     selects = steps * (2 if optimizer.lr_control_mode == "autonomous" else 1)
     rewrites = steps if optimizer.skill_update_mode == "rewrite_from_suggestions" else 0
     notes = steps if optimizer.skill_aware_consolidate_threshold else 0
-    later = looked_back(len(plan.epochs), abilities.pools_edits)
+    later = looked_back(len(plan.epochs))
     least = 0 if gradient.failure_only or not asked else len(sizes)
     return {
         "reflect": Range(least, 0.8 * reflect, reflect),
@@ -545,23 +551,37 @@ class BudgetOption:
 
     rollouts: int
     plan: RolloutPlan | None  # None: too few for one step
-    detectable: float  # smallest gain that the ship test could show
+    gain: float = 0.0  # expected
+    chance: float = 0.0  # that the ship test shows that gain
+
+
+# Share of the points that were missing which a run gained, by rollouts: the mean of the tasks and
+# optimizers of bench/real.
+_GAINED = {50: 0.10, 100: 0.30, 150: 0.42, 300: 0.52, 600: 0.58, 1_200: 0.63}
+ASSUMED_BASELINE = 0.3  # score of the initial skill where `skillfit check` did not measure it
 
 
 def budget_options(
     config: Config,
     sizes: SplitSizes,
     pools_edits: bool = True,
-    numbers: Sequence[int] = (300, 600, 1_200),
+    baseline: float | None = None,
+    numbers: Sequence[int] = tuple(_GAINED),
 ) -> list[BudgetOption]:
-    """The plans that `budget.rollouts` would give for some numbers. `pools_edits`: of the gate."""
+    """The plans that `budget.rollouts` would give for some numbers, and what they can be expected
+    to show. `pools_edits`: of the gate. `baseline`: the score of the initial skill.
+    """
+    before = ASSUMED_BASELINE if baseline is None else baseline
     options = []
     for number in numbers:
+        budget = config.budget.model_copy(update={"rollouts": number})
         try:
-            plan = plan_rollouts(config, sizes, number, pools_edits)
+            bought = config.model_copy(update={"budget": budget})
+            plan = plan_rollouts(bought, sizes, number, pools_edits)
         except InputError:
-            options.append(BudgetOption(number, None, 1.0))
+            options.append(BudgetOption(number, None))
             continue
-        effect = detectable_effect(plan.selection, ASSUMED_NOISE, plan.ship_repeats)
-        options.append(BudgetOption(number, plan, effect))
+        gain = _GAINED.get(number, 0.5) * (1 - before)
+        chance = chance_to_show(plan.pairs, before, before + gain)
+        options.append(BudgetOption(number, plan, gain, chance))
     return options

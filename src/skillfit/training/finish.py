@@ -535,8 +535,8 @@ def _scores_before_and_after(
 ) -> tuple[float, float]:
     """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
-        before = state.baseline_score or 0.0
-        return before, state.score if state.measured else before
+        baseline = state.baseline_score or 0.0
+        return baseline, state.score if state.measured else baseline
     before, after = ending.scores.initial, ending.scores.found
     return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
 
@@ -607,7 +607,7 @@ def _facts(
         selection_items=len(run.task.selection),
         detectable=detectable_effect(pairs, noise),
         steps=len(state.records),
-        edits_wanted=run.config.optimizer.learning_rate > 0,
+        edits_wanted=run.config.optimizer.learning_rate != 0,
         proposed=state.proposed,
         selected=sum(record.n_edits_ranked or 0 for record in state.records),
         unread_rates=sum(

@@ -20,7 +20,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.optimize.memory import evidence_hash, read_evidence
-from skillfit.plain_text import quantity, shorten
+from skillfit.plain_text import shorten
 from skillfit.run.directory import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
 from skillfit.run.records import EvidenceMemory, ItemRecord, RolloutPlan
 from skillfit.run.store import JOURNAL
@@ -115,8 +115,7 @@ class Inputs:
         )
 
     def refuse_useless_plan(self) -> None:
-        """Raise an error when the plan is too large to be built. A recorded run is not checked: it is resumed as it was started.
-        """
+        """Raise an error when the plan is too large to be built. A recorded run keeps its plan."""
         refuse_endless_plan(self.config, len(self.task.train), self.rollout_plan)
 
     def plan(self) -> Plan:
@@ -440,7 +439,7 @@ def _refuse_what_cannot_act(
     decides_edits = pools_edits and evaluation.use_gate
     if parts.needs_patch_mode and optimizer.skill_update_mode != "patch":
         raise InputError(
-            f"optimizer.proposer: {optimizer.proposer} proposes edits, and "
+            f"optimizer.proposer: {config.proposer} proposes edits, and "
             f"optimizer.skill_update_mode: {optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )

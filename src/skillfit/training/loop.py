@@ -28,7 +28,14 @@ from skillfit.errors import InputError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
 from skillfit.optimize.context import Context
 from skillfit.optimize.memory import render_evidence
-from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal, edits_of
+from skillfit.optimize.optimizer import (
+    Optimizer,
+    Patch,
+    Payload,
+    Proposal,
+    edits_of,
+    without_duplicates,
+)
 from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
 from skillfit.optimize.stages import (
     SelectedProposals,
@@ -55,7 +62,7 @@ from skillfit.run.records import RefusedText, SkillCandidate, SkipAction, Sugges
 from skillfit.skill import NOTE_OP, Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 from skillfit.training.epoch_end import make_slow_update, write_meta_skill
-from skillfit.training.plan import PRUNE_ROUNDS, PlannedStep
+from skillfit.training.plan import PRUNE_ROUNDS, PlannedStep, training_series
 from skillfit.training.state import (
     Components,
     Emit,
@@ -95,9 +102,7 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
     yield await prune(run, state)
 
 
-async def take_step(
-    run: Components, planned: PlannedStep, state: TrainingState
-) -> TrainingState:
+async def take_step(run: Components, planned: PlannedStep, state: TrainingState) -> TrainingState:
     """One step. Selection rollouts of edits that wait in a pool run while the optimizer reads."""
     gate, log = run.gate, StepLog(run.emit, planned.place)
     state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
@@ -206,7 +211,7 @@ def roll_out(
     for number, batch in enumerate(planned.batches):
         arms = gate.assign(f"{planned.name}/{number}", batch.items, repeats)
         asked = _requests(arms, batch.items, repeats)
-        series = f"train/{planned.name}/{number}"
+        series = training_series(planned.name, number)
         started = engine.start(asked, stage="rollout", step=planned.step, series=series)
         requests.append(tuple(asked))
         running.append(tuple(started))
@@ -251,7 +256,7 @@ def context_of(run: Components, state: TrainingState, planned: PlannedStep) -> C
     """What the optimizer gets in this step besides trajectories."""
     settings, effects = run.config.optimizer, run.gate.effects()
     budget = None  # the optimizer chooses how many edits, or there is no limit
-    if settings.lr_control_mode == "fixed":
+    if settings.lr_control_mode == "fixed" and settings.learning_rate is not None:
         budget = edit_budget(
             settings.lr_scheduler,
             planned.step,
@@ -351,7 +356,7 @@ async def aggregate(
     to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
     sources = [patch for patch in cleaned if not patch.merge]
     with log.stage("aggregate"):
-        if optimizer is None:
+        if optimizer is None or not optimizer.merges:
             sources = [*to_merge, *sources]
         elif to_merge:
             merged = await merge_patches(
@@ -359,7 +364,7 @@ async def aggregate(
             )
             # A merge may change the wording, so its result is checked again.
             sources.insert(0, _without_leaks(text_filter, merged, log.step, refused))
-    proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
+    proposals = without_duplicates(proposal for patch in sources for proposal in patch.proposals)
     if not proposals:
         return Aggregated(None, tuple(refused))
     patch = replace(sources[0], proposals=proposals)

@@ -15,14 +15,13 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
 
 from skillfit.config.schema import Config, TrainSection
 from skillfit.errors import InputError
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.models import ModelSpec
 from skillfit.run.records import RolloutPlan, epoch_name, step_name
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
@@ -311,6 +310,11 @@ def look_back_rollouts(config: Config, sizes: SplitSizes, epochs: int, pools_edi
     return looked_back(epochs) * (2 * compared + measured)
 
 
+def training_series(step: str, batch: int) -> str:
+    """The series of the training rollouts of a step's batch."""
+    return f"train/{step}/{batch}"
+
+
 @dataclass(frozen=True, slots=True)
 class CheckRollouts:
     """What the check before a run rolls out besides the first training rollouts of the run."""
@@ -320,6 +324,10 @@ class CheckRollouts:
     shortened: bool  # also with a part of the skill removed
 
     @property
+    def total(self) -> int:
+        return self.items * (self.repeats + self.shortened)
+
+    @property
     def extra(self) -> int:
         return self.items * (self.repeats - 1 + self.shortened)
 
@@ -327,8 +335,9 @@ class CheckRollouts:
 def check_rollouts(config: Config, train_items: int) -> CheckRollouts:
     """A small budget is left to the run: then the check reads the first training rollouts only."""
     budget, items = config.budget.rollouts, min(PREFLIGHT_ITEMS, train_items)
-    many = budget is None or budget >= 600
-    return CheckRollouts(items, PREFLIGHT_REPEATS if many else 1, many or budget >= 200)
+    if budget is None or budget >= 600:
+        return CheckRollouts(items, PREFLIGHT_REPEATS, shortened=True)
+    return CheckRollouts(items, 1, shortened=budget >= 200)
 
 
 def ship_pairs(config: Config, sizes: SplitSizes, rollouts: float) -> int:

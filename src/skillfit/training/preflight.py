@@ -23,13 +23,12 @@ from skillfit.gate.diagnosis import (
     skill_use_check,
 )
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
-from skillfit.gate.ship import MOST_REPEATS
 from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.models.failures import policy_of
 from skillfit.models.protocol import Message, Model, ModelError, Request, Role
 from skillfit.models.registry import find_provider
 from skillfit.plain_text import quantity
-from skillfit.rollout import Outcome, RolloutEngine, gather, requests_for
+from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
@@ -46,7 +45,7 @@ from skillfit.tasks.item import Attempt, Item, count_unreviewed
 from skillfit.tasks.task import GradingTimedOut, Task, grading_limit, prove_gold
 from skillfit.training.assemble import Assembled
 from skillfit.training.estimate import RolloutCost, estimate, small_caps
-from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
+from skillfit.training.plan import CheckRollouts, check_rollouts, training_series
 from skillfit.training.state import Components, StepLog
 from skillfit.training.user_parts import Abilities
 
@@ -72,15 +71,15 @@ class PreflightReport:
 async def run_preflight(ready: Assembled) -> PreflightReport:
     """Roll out some training items. Raises what `probe` raises."""
     run = ready.components
-    tried = min(PREFLIGHT_ITEMS, len(run.task.train)) * (PREFLIGHT_REPEATS + 1)
-    with StepLog(run.emit).stage("preflight", tried):
+    tried = check_rollouts(run.config, len(run.task.train))
+    with StepLog(run.emit).stage("preflight", tried.total):
         found = [
             *_marker_checks(run.initial),
             *_draft_checks(run.task.items),
             await _key_check(ready),
             *_isolation_checks(run.config),
             *await _gold_checks(run.task, ready.finish_parts.ship_task, run.config),
-            *await _rollout_checks(run.engine, run.task, run.initial, run.gate_settings),
+            *await _rollout_checks(run, tried),
             *_budget_checks(run, ready.finish_parts.rollout_plan),
         ]
     report = PreflightReport(overall(found), tuple(found))
@@ -213,23 +212,28 @@ async def _gold_check_of(task: Task, name: CheckName, grader: str, timeout: floa
     return gold_check(scores, name, grader)
 
 
-async def _rollout_checks(
-    engine: RolloutEngine, task: Task, skill: Skill, settings: GateSettings
-) -> list[CheckResult]:
+async def _rollout_checks(run: Components, tried: CheckRollouts) -> list[CheckResult]:
     """Rollouts of some training items with the skill and without a part of it: noise, headroom,
-    and whether the grader notices the difference.
+    and whether the grader notices the difference. The first rollout of each item with the skill is
+    also one of the first step.
     """
-    items = task.train[:PREFLIGHT_ITEMS]
+    engine, task, skill, settings = run.engine, run.task, run.initial, run.gate_settings
+    first_step = run.plan.epochs[0].steps[0]
+    items = first_step.batches[0].items[: tried.items]
     without, missing = _shortened_skill(skill)
-    asked = [(skill, range(PREFLIGHT_REPEATS)), (without, range(1))]
+    asked = [(skill, range(tried.repeats)), (without, range(int(tried.shortened)))]
     full, weakened = await gather(
-        engine.run(requests_for(tried, items, repeats), stage="preflight", series="preflight")
-        for tried, repeats in asked
+        engine.run(
+            requests_for(shown, items, repeats),
+            stage="preflight",
+            series=training_series(first_step.name, 0),
+        )
+        for shown, repeats in asked
     )
     raise_if_skipped([*full, *weakened])
     known = _samples_of(settings, full)
     variants = {"empty answer": await _empty_answers(task, items, settings.config)}
-    if without.hash != skill.hash:
+    if weakened and without.hash != skill.hash:
         variants[missing] = weakened
     worse: dict[str, Samples] = {}
     lost: dict[str, list[float]] = {}
@@ -322,10 +326,10 @@ def _cost_of_plan(
     run: Components, bought: RolloutPlan | None, cost: RolloutCost | None
 ) -> CheckResult:
     """What the whole plan will take."""
-    repeats = bought.ship_repeats if bought else MOST_REPEATS
+    pairs = bought.pairs if bought else None
     abilities = Abilities.of(run.gate, run.proposer)
     planned = estimate(
-        run.config, run.task, run.initial, run.plan, cost, repeats, abilities=abilities
+        run.config, run.task, run.initial, run.plan, cost, pairs, abilities=abilities
     )
     whole = planned.total
     if whole.usd is None:

@@ -75,8 +75,8 @@ EXECUTORS = {
     "local": "skillfit.rollout.engine:LocalExecutor",
     "ray": "skillfit.plugins.ray_executor:RayExecutor",
 }
-# Share of rollouts that carry an edit without evidence. A capable optimizer sees more in failures of
-# the skill with all its lines; of others half of the lines may be wrong.
+# Share of rollouts that carry an edit without evidence. A capable optimizer learns more from
+# failures of the skill with all its lines; of what others write, half may be wrong.
 NEW_SHARE = {"corpus": 0.85, "agent": 0.85}
 FIX = "Fix its code; --debug shows the traceback."
 _FIX_RESULT = "Fix its code (docs/extending.md)."
@@ -220,7 +220,7 @@ class RunParts:
         config, given = self.config, self.given
         return ReplacedParts(
             gate=describe_part(given.gate, config.evaluation.gate, self._base),
-            proposer=describe_part(given.proposer, config.optimizer.proposer, self._base),
+            proposer=describe_part(given.proposer, config.proposer, self._base),
             sampler=describe_part(given.sampler, config.train.sampler, self._base),
             agent=agent,
             ship_grader=ship_grader,
@@ -237,7 +237,7 @@ class RunParts:
         return self._find("gate", self.given.gate, name, GATES, "evaluation.gate")
 
     def _find_proposer(self) -> tuple[Any, str]:
-        name = self.config.optimizer.proposer
+        name = self.config.proposer
         return self._find("proposer", self.given.proposer, name, PROPOSERS, "optimizer.proposer")
 
     def _find_executor(self) -> tuple[Any, str]:
@@ -257,7 +257,7 @@ class RunParts:
 def gate_settings(config: Config, task: Task, plan: RolloutPlan | None = None) -> GateSettings:
     """The config, and what a gate is told of the task and the plan."""
     rollouts = plan.selection if plan else selection_rollouts(config, SplitSizes.of(task))
-    share = NEW_SHARE.get(config.optimizer.proposer, 0.5)
+    share = NEW_SHARE.get(config.proposer, 0.5)
     return GateSettings(
         config, weights_of(task.items), selection_rollouts=rollouts, new_share=share
     )
