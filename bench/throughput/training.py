@@ -19,7 +19,6 @@ from pathlib import Path
 
 from bench.throughput import training_world
 from bench.throughput.training_world import SKILL, true_score
-from skillfit.training.plan import planned_lag
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -40,7 +39,6 @@ class Regime:
     epochs: int
     agent: float  # mean latencies
     optimizer: float
-    lags: tuple[int, ...]
     bound: float
 
     @property
@@ -64,7 +62,6 @@ REGIMES = (
         "A step's rollouts take about as long as its chain of optimizer calls",
         *(40, 40, 4),
         *(1.0, 1.6),
-        (0, 1, 2, 3),
         1.3,
     ),
     Regime(
@@ -72,7 +69,6 @@ REGIMES = (
         "Small steps with a slow optimizer",
         *(20, 20, 2),
         *(0.6, 3.0),
-        (0, 1, 2, 3),
         2.5,
     ),
 )
@@ -161,10 +157,7 @@ def timed(bench: Bench, regime: Regime, seeds: Sequence[int]) -> str:
         "evaluation.sel_env_num": regime.selection,
     }
     jobs: dict[str, tuple[object, ...]] = {}  # what is measured -> arguments of its run
-    for lag in regime.lags:
-        by_default = lag == planned_lag(None, regime.steps, pools_edits=True)
-        label = f"skillfit, lag {lag}" + (" (default)" if by_default else "")
-        jobs[label] = (json.dumps(settings | {"train.lag": lag}),)
+    jobs["skillfit"] = (json.dumps(settings),)
     for name in bench.peers:
         jobs[name] = (regime.rollouts, regime.batch, regime.selection)
     # Runs wait nearly all the time, so they run side by side.
@@ -192,7 +185,7 @@ def _time_table(regime: Regime, runs: dict[str, list[Run]]) -> str:
         f"{regime.steps} steps. Mean latency {regime.agent:g} s (agent) and {regime.optimizer:g} s "
         f"(optimizer). The rollouts of a step take {regime.step_seconds:.1f} s on a perfect "
         "schedule; in skillfit "
-        f"without a lag, only the optimizer works for {chain:.1f} s per step. "
+        f"the optimizer works for {chain:.1f} s per step. "
         f"Goal: at most {regime.bound:g} times the ideal schedule.",
         "",
         "| system | rollouts | optimizer calls | wall s | ideal s | wall / ideal | range |",
@@ -222,8 +215,6 @@ def scored(bench: Bench, seeds: Sequence[int], workers: int) -> str:
         for count, settings in planned.items():
             jobs.append(("skillfit", count, seed, (json.dumps(settings | _NO_SHIP),)))
             jobs.append(("skillfit, ship test", count, seed, (json.dumps(settings),)))
-            lagged = settings | _NO_SHIP | {"train.lag": 2}
-            jobs.append(("skillfit, lag 2", count, seed, (json.dumps(lagged),)))
         jobs += [(name, "all", seed, (max(COUNTS), 40, 40)) for name in bench.peers]
 
     def score(job: tuple[str, str, int, tuple[object, ...]]) -> Run:
