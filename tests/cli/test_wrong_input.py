@@ -446,3 +446,15 @@ def test_a_run_directory_that_the_skill_leaves_out_is_accepted_and_resumed(
     hidden = config.parent / "triage-tickets" / ".runs" / "a"
     small = (*SMALL, "budget.calls=12", "--run", hidden)
     assert [shell("train", config, *small).code for _ in range(2)] == [5, 5]
+
+
+@pytest.mark.parametrize("command", ["check", "train", "eval"])
+def test_the_template_of_init_is_refused_before_anything_is_spent(
+    command: str, shell: Shell
+) -> None:
+    models = ("--agent", "practice/agent", "--optimizer", "practice/optimizer")
+    shell("init", "new", *models, "--grader", "{rubric: Describe here what a good answer is.}")
+    refused = shell(command, "new/skillfit.yaml", "budget.usd=null")
+    one_sentence(refused, "Still the template's text: the tasks (example-1, example-2, example-3)")
+    assert "and the rubric in env.grader" in refused.err
+    assert not Path("runs").exists()

@@ -215,7 +215,7 @@ async def test_a_file_without_any_input_is_refused_with_its_columns(tmp_path: Pa
     with pytest.raises(InputError, match=r"t\.jsonl:1: no input\. Columns here: foo, bar"):
         await recognise(tmp_path / "t.jsonl")
     (tmp_path / "t.jsonl").write_text("[1]\n")
-    with pytest.raises(InputError, match=r"t\.jsonl:1: expected an object, found list"):
+    with pytest.raises(InputError, match=r"t\.jsonl: a JSON array, but"):
         await recognise(tmp_path / "t.jsonl")
     (tmp_path / "t.json").write_text(jsonl([{"input": "a"}, {"input": "b"}]))
     with pytest.raises(InputError, match=r"name the file \.jsonl"):
@@ -233,7 +233,7 @@ async def test_the_only_remaining_column_is_used_as_the_answers_and_reported(
     assert "'queue'" in found.problems[0]
     unclear = await recognised(tmp_path, jsonl([row | {"desk": "3"} for row in rows]))
     assert "answers" not in unclear.fields
-    assert "env.fields.answers: 'queue', 'desk'" in unclear.problems[0]
+    assert "--field answers=COLUMN): 'queue', 'desk'." in unclear.problems[0]
 
 
 async def test_a_spreadsheet_is_refused_with_a_hint(tmp_path: Path) -> None:
@@ -267,3 +267,26 @@ async def test_the_input_is_not_guessed_when_two_columns_qualify(tmp_path: Path)
     with pytest.raises(InputError, match="no input") as refused:
         await recognise(tmp_path / "t.jsonl")
     assert "--field input=" in refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["reference", "rationale"])
+async def test_short_references_are_answers_and_no_long_texts(tmp_path: Path, name: str) -> None:
+    labels = ["billing/P2", "tech/P1", "shipping/P3"]
+    rows = [{"input": f"What about ticket {at}?", name: labels[at % 3]} for at in range(12)]
+    found = await recognised(tmp_path, jsonl(rows))
+    assert found.grader.setting == {"exact": {"ignore_case": True}} and not found.grader.needs_judge
+    assert found.examples[0].expected == ("billing/P2",)
+
+
+async def test_an_object_as_input_is_shown_as_json(tmp_path: Path) -> None:
+    rows = [{"input": {"text": f"Grüße {at}", "ok": True}, "answer": "a"} for at in range(4)]
+    found = await recognised(tmp_path, jsonl(rows))
+    assert found.examples[0].messages[0].content == '{"text": "Grüße 0", "ok": true}'
+
+
+async def test_remarks_about_columns_name_the_option_that_changes_them(tmp_path: Path) -> None:
+    rows = [{"Case text": f"How do I do {at} things?", "one": "x", "two": "y"} for at in range(9)]
+    (tmp_path / "tasks.jsonl").write_text(jsonl(rows))
+    found = await recognise(tmp_path / "tasks.jsonl")
+    assert any("--field input=COLUMN" in problem for problem in found.problems)
+    assert any("--field answers=COLUMN" in problem for problem in found.problems)

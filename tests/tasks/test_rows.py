@@ -13,8 +13,9 @@ import pytest
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.tasks import Item, Task, load_task
+from skillfit.tasks.graders import build_grader, check_items
 from skillfit.tasks.item import RowAt
-from skillfit.tasks.rows import items_of, read_rows
+from skillfit.tasks.rows import Row, items_of, read_rows
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -474,3 +475,46 @@ def test_long_cells_of_csv_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"input,answer\n{'word ' * 40_000},a\n")
     (item,) = load(tmp_path / "t.csv")
     assert len(item.input) == 200_000
+
+
+ROWS = [{"ticket": "Grüße, wo ist das Paket?", "label": "shipping"}, {"ticket": "b", "label": "c"}]
+TABLE = 'ticket{0}label\n"Grüße, wo ist das Paket?"{0}shipping\nb{0}c\n'
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_csv_files_of_spreadsheets_are_read(tmp_path: Path, delimiter: str, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes(TABLE.format(delimiter).encode(encoding))
+    assert [row.values for row in read_rows(tmp_path / "a.csv")] == ROWS
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_line_and_cause(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(TABLE.format(";").encode("cp1252"))
+    (tmp_path / "a.jsonl").write_bytes('{"input": "ü"}\n'.encode("utf-16"))
+    with pytest.raises(InputError, match=r"a\.csv:2: not UTF-8 text \(byte 0xfc\)") as caught:
+        list(read_rows(tmp_path / "a.csv"))
+    assert "Windows-1252" in caught.value.hint and "CSV UTF-8" in caught.value.hint
+    with pytest.raises(InputError, match="not UTF-8 text") as caught:
+        list(read_rows(tmp_path / "a.jsonl"))
+    assert "It is UTF-16" in caught.value.hint
+
+
+def test_a_json_array_in_a_jsonl_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('[\n {"input": "a"}\n]\n')
+    with pytest.raises(InputError, match="a JSON array, but") as caught:
+        list(read_rows(tmp_path / "a.jsonl"))
+    assert "Name the file .json." in caught.value.hint
+
+
+def test_names_that_may_be_typos_are_named(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"inptu": "a"}\n')
+    with pytest.raises(InputError, match="no such file") as caught:
+        list(read_rows(tmp_path / "task.jsonl"))
+    assert "Did you mean 'tasks.jsonl'?" in caught.value.hint
+    with pytest.raises(InputError, match="no input") as caught:
+        items_of(read_rows(tmp_path / "tasks.jsonl"), {})
+    assert "Is 'inptu' meant as 'input'?" in caught.value.hint
+    items = items_of([Row({"input": "a", "anwser": "b"}, "here")], {})
+    with pytest.raises(InputError, match="has no answer") as caught:
+        check_items(build_grader("exact"), items)
+    assert "Is 'anwser' meant as 'answer'?" in caught.value.hint

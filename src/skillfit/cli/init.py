@@ -25,7 +25,7 @@ from skillfit.cli.output import (
     shell_line,
     show,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, did_you_mean
 from skillfit.plain_text import quantity, shorten, visible
 
 if TYPE_CHECKING:
@@ -51,24 +51,6 @@ description: Say in a sentence or two what this skill does and when to use it.
 
 Say how the work is done.
 """
-_TASKS_TEMPLATE = [
-    {
-        "id": "example-1",
-        "input": "Replace this with a task the skill must be good at.",
-        "answer": "and this with the right answer",
-    },
-    {
-        "id": "example-2",
-        "input": "One object per line. Twenty are a start, sixty give clear results.",
-        "answer": "exactly this",
-    },
-    {
-        "id": "example-3",
-        "input": "A type is optional: results are shown per type.",
-        "answer": "42",
-        "type": "numbers",
-    },
-]
 
 
 def init_command(
@@ -100,6 +82,7 @@ def init_command(
     """
     from skillfit.skill import Skill
     from skillfit.tasks.recognise import needs_judge
+    from skillfit.tasks.template import TASKS
 
     asking = sys.stdin.isatty() and not as_json
     agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
@@ -119,7 +102,7 @@ def init_command(
         Skill.load(skill)  # refuses a path that is no skill
     env: RecognisedEnv = {"skill": relative_path(skill, folder)}
     if tasks is None or found is None:
-        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS_TEMPLATE)
+        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in TASKS)
         chosen = given_setting(grader) if grader else "exact"
         env |= {"tasks": "./tasks.jsonl", "grader": chosen}
         judged = needs_judge(chosen, folder)
@@ -186,7 +169,10 @@ def _recognise_tasks(
     from skillfit.tasks.recognise import recognise
 
     if not tasks.exists():
-        raise InputError(f"{tasks} does not exist.", hint="Give your tasks file with --tasks.")
+        beside = tasks.parent.iterdir() if tasks.parent.is_dir() else ()
+        near = did_you_mean(tasks.name, [one.name for one in beside])
+        hint = near or "Give your tasks file with --tasks."
+        raise InputError(f"{tasks} does not exist.", hint=hint)
     chosen = given_setting(grader) if grader else None
     return asyncio.run(recognise(tasks, fields=fields, grader=chosen, base=folder))
 

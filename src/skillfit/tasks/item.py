@@ -7,6 +7,7 @@ columns of a user's rows the fields are read from.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
 import json
@@ -123,7 +124,7 @@ class Item:
         """
         content = self.content()
         if "input" in content:
-            return _complete(content, str(content["input"]))
+            return _complete(content, _input_text(content["input"]))
         turns = content.get("messages", ())
         texts = [str(turn.get("content", "")) for turn in turns if turn.get("role") == "user"]
         return _complete(content, "\n\n".join(texts))
@@ -234,6 +235,13 @@ def _complete(content: Mapping[str, Any], text: str) -> str:
 
 def _workspace_name(path: Path) -> str:
     return path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
+
+
+def _input_text(value: Any) -> str:
+    """An object or a list as JSON, which agents and people read better than Python's form."""
+    if isinstance(value, (Mapping, list)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
 
 
 def _as_text(answer: Any) -> str:
@@ -436,6 +444,15 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "reference": ("reference",),
     "weight": ("weight",),
 }
+
+
+def similar_column(columns: Iterable[Any], field: str) -> str:
+    """A hint for a column whose name may be a typo of a usual one; empty if there is none."""
+    for column in map(str, columns):
+        near = difflib.get_close_matches(column.lower(), COLUMNS[field], n=1)
+        if near and column not in COLUMNS[field]:
+            return f"Is {column!r} meant as {near[0]!r}? "
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from skillfit.tasks.item import (
 )
 from skillfit.tasks.rows import Row, eval_rows, evals_file, folder_rows, items_of, read_rows
 from skillfit.tasks.splits import SPLIT_NAMES
+from skillfit.tasks.template import RUBRIC
 
 # Names that people give to a field, most likely first, besides those in COLUMNS. Compared in lower
 # case, with every run of other characters than letters and digits as one underscore.
@@ -130,6 +131,11 @@ async def recognise(
     mapped |= guessed
     remarks = _remarks(table, mapped, guessed)
     items = items_of(rows, mapped)
+    if kind != "evals.json" and _short_references(items):
+        # What is short is an answer, whatever its column is called.
+        mapped["answers"] = _column_of("reference", table[0], mapped)
+        mapped.pop("reference", None)
+        items = items_of(rows, mapped)
     proposal = await propose_grader(items) if grader is None else await _chosen(grader, items, base)
     if proposal.compares_reference and not all(item.reference for item in items):
         mapped["reference"] = _column_of("answers", table[0], mapped)
@@ -273,14 +279,16 @@ def _remarks(rows: Table, fields: Mapping[str, str], guessed: Mapping[str, str])
     """What was guessed, and which columns may be the answers if none is read as such."""
     what = {"id": "The ids are", "input": "The task texts are", "answers": "The answers are"}
     remarks = [
-        f"{what[name]} taken from the column {column!r}: change env.fields.{name} if not so."
+        f"{what[name]} taken from the column {column!r}. If not so, change env.fields.{name} "
+        f"(for skillfit init: --field {name}=COLUMN)."
         for name, column in guessed.items()
     ]
     left = _left_over(rows, fields)
     if left and not _has_answers(rows, fields):
         named = ", ".join(map(repr, left))
         remarks.append(
-            f"No column is read as the answers. Name one in env.fields.answers: {named}."
+            f"No column is read as the answers. Name one in env.fields.answers (for skillfit init: "
+            f"--field answers=COLUMN): {named}."
         )
     return remarks
 
@@ -297,6 +305,14 @@ def _all_answers(values: Sequence[Any]) -> bool:
 
 def _short_names(values: Sequence[Any]) -> bool:
     return _all_different(values) and not any(" " in str(value) for value in values)
+
+
+def _short_references(items: Sequence[Item]) -> bool:
+    """Whether the items have no answers, and references that are as short as answers."""
+    references = [item.loaded().reference for item in items if not item.has_answers]
+    return len(references) == len(items) and all(
+        0 < len(reference.split()) <= _SHORT_ANSWER for reference in references
+    )
 
 
 def _is_answer(value: Any) -> bool:
@@ -491,7 +507,7 @@ def _judged(items: Sequence[Item]) -> GraderProposal:
             {"rubric": SAME_FACTS}, why, needs_judge=True, compares_reference=True
         )
     return GraderProposal(
-        {"rubric": "Describe here what a good answer is."},
+        {"rubric": RUBRIC},
         "some items have no answer to compare with",
         needs_judge=True,
     )

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from skillfit.config.yaml_source import read_yaml
-from skillfit.errors import InputError
+from skillfit.errors import InputError, did_you_mean
 from skillfit.models.json_text import JsonObject
 from skillfit.tasks.item import (
     Item,
@@ -26,6 +26,7 @@ from skillfit.tasks.item import (
     canonical,
     checked_fields,
     listed_answers,
+    similar_column,
     stable_hash,
     without_placement,
 )
@@ -57,9 +58,10 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
     """
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "no such file"
-        raise InputError(
-            f"{path}: {problem}.", hint="env.tasks is relative to the config's folder."
-        )
+        folder = path.parent
+        beside = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+        hint = f"{did_you_mean(path.name, beside)} env.tasks is relative to the config's folder."
+        raise InputError(f"{path}: {problem}.", hint=hint.lstrip())
     readers = {
         ".json": _read_json,
         ".csv": _read_csv,
@@ -172,7 +174,8 @@ def items_of(
         name, column = next(iter(missing.items()))
         raise InputError(
             f"env.fields.{name}: no row has a column {column!r}.",
-            hint=f"Columns: {', '.join(map(str, columns))}.",
+            hint=f"Columns: {', '.join(map(str, columns))}. (For skillfit init: --field "
+            f"{name}=COLUMN.)",
         )
     return items
 
@@ -219,7 +222,8 @@ def _check_content(content: Mapping[str, Any], row: Row, mapped: str | None) -> 
             )
         raise InputError(
             f"{row.where}: no input. Columns here: {columns}.",
-            hint="Name one `input`, `prompt`, `question` or `messages`, or map it: "
+            hint=similar_column(row.values, "input")
+            + "Name one `input`, `prompt`, `question` or `messages`, or map it: "
             "env.fields: {input: YOUR_COLUMN} (for skillfit init: --field input=YOUR_COLUMN).",
         )
     text = content.get("input")
@@ -352,6 +356,11 @@ def _read_jsonl(path: Path) -> Iterator[_Read]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if number == 1 and text.lstrip().startswith(b"["):
+                raise InputError(
+                    f"{path}: a JSON array, but a {path.suffix} file has one object per line.",
+                    hint="Name the file .json.",
+                )
             if text.strip():
                 at, where = None, f"{name}:{number}"
                 if len(line) > LONG_ROW:
@@ -421,7 +430,8 @@ def _parse_slowly(text: bytes, where: str) -> Any:
         )
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{where}: not UTF-8 text ({error.reason} at byte {error.start})."
+            f"{where}: not UTF-8 text ({error.reason} at byte {error.start}).",
+            hint=_encoding_hint(text),
         ) from error
     except RecursionError as error:
         raise InputError(f"{where}: nested too deeply.") from error
@@ -437,20 +447,62 @@ def _parse_slowly(text: bytes, where: str) -> Any:
         ) from error
 
 
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # the first bytes of such a file, as Excel writes it
+
+
+def _encoding_hint(data: bytes) -> str:
+    if data.startswith(_UTF_16):
+        return "It is UTF-16. Save it as UTF-8."
+    return "It may be Windows-1252, as Excel saves it. Save it as UTF-8 (Excel: CSV UTF-8)."
+
+
+def _delimiter(path: Path, header: str) -> str:
+    """A comma, unless only another character splits the header: Excel writes semicolons in many
+    countries.
+    """
+    if path.suffix == ".tsv":
+        return "\t"
+    cells = {one: len(next(csv.reader([header], delimiter=one), ())) for one in (",", ";", "\t")}
+    return "," if cells[","] > 1 else max(cells, key=lambda one: cells[one])
+
+
+def _not_utf8(path: Path) -> InputError:
+    """The first line of a file that cannot be decoded."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                found = f"byte 0x{line[error.start]:02x}"
+                return InputError(
+                    f"{path}:{number}: not UTF-8 text ({found}).", hint=_encoding_hint(line)
+                )
+    return InputError(f"{path}: not UTF-8 text.")
+
+
 def _read_csv(path: Path) -> Iterator[_Read]:
     csv.field_size_limit(sys.maxsize)  # the default refuses cells of more than 128 KiB
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        delimiter = "\t" if path.suffix == ".tsv" else ","
+    with path.open("rb") as file:
+        encoding = "utf-16" if file.read(2) in _UTF_16 else "utf-8-sig"
+    with path.open(newline="", encoding=encoding) as file:
+        try:
+            delimiter = _delimiter(path, file.readline())
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path) from error
+        file.seek(0)
         reader = csv.DictReader(file, strict=True, delimiter=delimiter)
         try:
             for values in reader:
                 if None in values or None in values.values():
                     raise InputError(
-                        f"{path}:{reader.line_num}: the number of cells differs from the header's."
+                        f"{path}:{reader.line_num}: the number of cells differs from the header's.",
+                        hint=f"Put cells that contain {delimiter!r} in quotes.",
                     )
                 cells = {name: _cell(text) for name, text in values.items()}
                 yield f"{path}:{reader.line_num}", cells, None
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path) from error
+        except csv.Error as error:
             raise InputError(f"{path}:{reader.line_num + 1}: not valid CSV: {error}.") from error
 
 

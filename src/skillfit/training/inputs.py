@@ -32,6 +32,7 @@ from skillfit.tasks.graders import build_grader, check_items
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
 from skillfit.tasks.rows import evals_file
 from skillfit.tasks.task import task_from_python
+from skillfit.tasks.template import template_parts
 from skillfit.training.plan import (
     Plan,
     SplitSizes,
@@ -113,6 +114,15 @@ class Inputs:
             corpus=self.corpus_hash,
             memory=evidence_hash(self.evidence),
         )
+
+    def refuse_template(self) -> None:
+        """Raise an error when tasks or rubric are what `skillfit init` wrote as an example."""
+        parts = template_parts(self.config.env.grader, self.task.items)
+        if parts:
+            raise InputError(
+                f"Still the template's text: {' and '.join(parts)}.",
+                hint="Put your own in its place; see docs/quickstart.md.",
+            )
 
     def refuse_useless_plan(self) -> None:
         """Raise an error when the plan is too large to be built. A recorded run keeps its plan."""

@@ -159,6 +159,7 @@ async def evaluate_skills(
     times hands each call its one `spending`.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path, force_new=force_new)
+    inputs.refuse_template()
     if not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"repeats is {repeats!r}, but each item needs at least one rollout.")
     items = items_of_split(inputs.task, split)

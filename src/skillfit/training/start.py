@@ -77,6 +77,7 @@ async def start(
     starts a new one; `force` trains even if the preflight says stop.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path, force_new=force_new)
+    inputs.refuse_template()
     if force_new:
         inputs.refuse_useless_plan()
     else:
@@ -112,6 +113,7 @@ async def check_run(
     that a run started there later does not pay for them again.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path)
+    inputs.refuse_template()
     inputs = with_recorded_evidence(with_checked_plan(inputs, path), path)
     with RunDirectory.open(path, inputs.identity(), keep_end=True) as directory:
         async with assemble(inputs, directory, listeners, control) as ready:

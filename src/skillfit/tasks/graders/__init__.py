@@ -39,7 +39,7 @@ from skillfit.tasks.graders.external import (
     Rubric,
     as_grader,
 )
-from skillfit.tasks.item import Grader, GraderLike, Item
+from skillfit.tasks.item import Grader, GraderLike, Item, similar_column
 
 _COMPARE = (Exact, Normalized, Contains, Regex, Choice, Numeric, F1, Anls, JsonFields)
 _ASK = (Rubric, Pairwise, Checklist)
@@ -107,8 +107,9 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
             if why := part.problem(item):
                 raise InputError(
                     f"item {item.id}: {why}.",
-                    hint="Change the item, map its column with env.fields, or choose another "
-                    "env.grader.",
+                    hint=similar_column(item.content(), "answers")
+                    + "Change the item, map its column with env.fields (for skillfit init: --field "
+                    "answers=COLUMN), or choose another env.grader.",
                 )
 
 
