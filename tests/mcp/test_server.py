@@ -222,6 +222,28 @@ async def test_what_yaml_makes_of_an_override_is_checked(tmp_path: Path) -> None
     assert not (inside / "ran").exists() and not (inside / "run").exists()
 
 
+async def test_an_answer_to_a_prompt_is_no_config(tmp_path: Path) -> None:
+    config, run = project(tmp_path, "handoff"), tmp_path / "run"
+    program = {
+        "model": {"agent": "practice/agent", "optimizer": "practice/optimizer"},
+        "env": {"tasks": f"command: touch {tmp_path}/ran"},
+    }
+    async with client(tmp_path) as agent:
+        await call(agent, "start", config=str(config), run=str(run), confirm=True)
+        status, _ = await follow_to_the_end(agent, run)
+        assert status["state"] == "waiting"
+        prompt = (await call(agent, "prompts", run=str(run)))["prompts"][0]["id"]
+        text = json.dumps(program)
+        await refused(agent, "answer", run=str(run), id=prompt, text=text, confirm=True)
+        written = next(path for path in run.glob("handoff/*.answer.json") if prompt in path.name)
+        assert json.loads(written.read_text()) == program
+        given = {"config": str(written), "run": str(tmp_path / "other"), "confirm": True}
+        for tool in ("check", "start"):
+            assert "is a file of a run" in await refused(agent, tool, **given)
+        assert "is a file of a run" in await refused(agent, "estimate", config=str(written))
+    assert not (tmp_path / "ran").exists()
+
+
 async def test_ordinary_overrides_are_allowed(tmp_path: Path) -> None:
     config = project(tmp_path, "practice/optimizer")
     overrides = ["train.num_epochs=2", "env.skill=triage", "model.optimizer=practice/optimizer"]

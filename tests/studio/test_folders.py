@@ -72,7 +72,15 @@ QUOTINGS: dict[str, Callable[[str], str]] = {
 }
 TEXT_KEYS = [key.key for key in describe_keys() if "str" in key.type or "mapping" in key.type]
 CODE = ("command: touch X", "evil.py:grade", "./sub/evil.py:Make", "os.path:join")
-OUTSIDE = ("../outside", "/etc/passwd", "~nobody-of-this-name", "link/x")
+OUTSIDE = (
+    "../outside",
+    "/etc/passwd",
+    "~nobody-of-this-name",
+    "link/x",
+    " /etc/motd.txt",
+    "../outside.md\n",
+    "file:///etc/passwd",
+)
 
 
 @pytest.mark.parametrize("quoting", QUOTINGS)

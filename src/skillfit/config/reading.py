@@ -270,14 +270,14 @@ def _read_guidance(data: JsonObject, settings: PlacedSettings) -> None:
     """Put the text of the file that `optimizer.guidance` names in its place."""
     optimizer = data.get("optimizer")
     given = optimizer.get("guidance") if isinstance(optimizer, dict) else None
-    if not isinstance(given, str) or not _TEXT_FILE.fullmatch(given.strip()):
+    if not isinstance(given, str) or not _TEXT_FILE.fullmatch(given):
         return
     place = settings.place("optimizer.guidance")
-    path = Path(_absolute_path(given.strip(), place))
+    path = Path(_absolute_path(given, place))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        if any(character.isspace() for character in given.strip()):
+        if any(character.isspace() for character in given):
             return  # a sentence that ends with the name of a file
         raise InputError(
             f"{place.without_value}: optimizer.guidance names the file {path}, which cannot be "

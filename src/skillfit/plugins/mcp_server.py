@@ -423,6 +423,11 @@ class Tools:
         path = self.folders.resolve(config)
         if not path.is_file():
             raise InputError(f"There is no config {config!r}.")
+        if any((folder / JOURNAL).exists() for folder in path.parents):
+            raise InputError(
+                f"{config!r} is a file of a run, and answers to prompts are written there.",
+                hint="Give the config file from which the run was started.",
+            )
         return [str(path), *checked_overrides(self.folders, overrides or ())]
 
     async def _command(self, arguments: list[str]) -> JsonObject:

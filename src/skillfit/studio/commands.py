@@ -331,6 +331,7 @@ def _possible_paths(key: str, text: str) -> Iterator[str]:
     if not text or key in _PROSE:
         return
     yield text
+    yield text.strip().removeprefix("file://")
     if key == "env.tasks":  # name:path?option=path
         yield from filter(None, re.split(r"[:?=&]", unquote(text)))
     if key.startswith("model.") and text.startswith(_FILE_MODELS):
