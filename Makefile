@@ -61,8 +61,11 @@ system:  ## Debian packages that some tests use: a browser for the pages, bubble
 	command -v chromium >/dev/null && command -v bwrap >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium bubblewrap >/dev/null; }
 
+# Without @latest, npm takes an old version of a program whose newest names a later Node than is here.
+# The programs are binaries, and run all the same.
 cli-agents:  ## the real coding-agent programs from npm, for tests/agents/test_real_clis.py
-	npm install --prefix .bench/cli-agents --no-fund --no-audit @anthropic-ai/claude-code @openai/codex opencode-ai @github/copilot @google/gemini-cli
+	npm install --prefix .bench/cli-agents --no-fund --no-audit \
+		$(addsuffix @latest,@anthropic-ai/claude-code @openai/codex opencode-ai @github/copilot @google/gemini-cli)
 	cd .bench/cli-agents/node_modules/@anthropic-ai/claude-code && node install.cjs  # npm may hold back install scripts
 	cd .bench/cli-agents/node_modules/opencode-ai && node postinstall.mjs
 

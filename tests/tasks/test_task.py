@@ -49,6 +49,16 @@ async def test_run_and_grade_may_both_be_functions() -> None:
     assert (attempt.answer, score.feedback) == ("seed 9", "seed 9")
 
 
+@pytest.mark.parametrize("value", [{"answer": "yes"}, None, 42])
+async def test_a_run_function_that_returns_no_answer_is_a_failed_rollout(value: object) -> None:
+    def answer(skill: str, item: dict[str, Any]) -> object:
+        return value
+
+    with pytest.raises(TaskFailure, match=f"answer returned {type(value).__name__} on item 0") as e:
+        await run(Task(ROWS, run=answer, grade="exact"))
+    assert e.value.kind == "agent" and "evaluate=" in e.value.hint
+
+
 async def test_a_function_with_keyword_arguments_gets_skill_and_item() -> None:
     def evaluate(skill: str, item: dict[str, Any], **more: Any) -> float:
         return 1.0

@@ -148,7 +148,14 @@ class FunctionEvaluator(Evaluator):
         )
         if self.grader is None:
             return _evaluated(value, source=name)
-        attempt = value if isinstance(value, Attempt) else Attempt(str(value))
+        if not isinstance(value, str | Attempt):
+            raise TaskFailure(
+                "agent",
+                f"{name} returned {type(value).__name__} on item {item.id}.",
+                hint="Return the answer as a str or an Attempt; for a function that returns a "
+                "score, use Task(items, evaluate=…).",
+            )
+        attempt = value if isinstance(value, Attempt) else Attempt(value)
         return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
     def describe(self) -> PartDescription:
