@@ -27,8 +27,10 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     assert "promoted s0" in output.err and "dropped" in output.err
     assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
     story = read_story(tmp_path / "here" / "run")
-    pending = {edit.text for edit in story.edits if edit.in_best and edit.status == "pending"}
-    assert f", {len(pending)} pending that are likely to help" in output.out and pending
+    kept = [edit for edit in story.edits if edit.in_best]
+    left = len(story.edits) - len(kept)
+    assert f"edits: {len(kept)} in the skill, {left} not in the skill" in output.out
+    assert story.hunks and all(edit.edit.content in story.found_skill for edit in kept)
     decisions = {gate.decision for gate in story.gates if not gate.promoted}
     assert decisions == {"no change"}, "an edit that stays pending is not rejected"
     again = shell("demo", "--dir", "here", "--json")

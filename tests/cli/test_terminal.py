@@ -228,7 +228,7 @@ def test_plain_lines_are_readable_sentences() -> None:
         difference=0.0,
         interval=(0.0, 0.0),
         p_value=1.0,
-        repeats=0,
+        pairs=0,
         skill_hash="s0",
     )
     assert event_lines(nothing) == ["ship test: no improvement: no candidate was accepted"]

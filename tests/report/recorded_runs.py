@@ -258,19 +258,27 @@ class WrittenRun:
                 difference=difference,
                 interval=interval,
                 p_value=0.02,
-                repeats=1,
+                pairs=8,
                 skill_hash="new",
                 evidence=Evidence(),
             )
         )
 
-    def finish(self, finish_reason: str, best: str, found: str = "", **fields: Any) -> None:
+    def finish(
+        self,
+        finish_reason: str,
+        best: str,
+        found: str = "",
+        edits: list[str] | None = None,
+        **fields: Any,
+    ) -> None:
         self.emit(
             RunFinished(
                 finish_reason=finish_reason,
                 diagnosis="Why.",
                 best_skill=best,
                 unproven_skill=found,
+                edits=edits,
                 summary=run_summary(**(SUMMARY | fields), finish_reason=finish_reason),
             )
         )
@@ -654,7 +662,7 @@ def _finish(bulk: _Bulk, draw: random.Random, ids: Sequence[str], finish: str, s
             difference=0.3 if better else 0.02,
             interval=(0.18, 0.41) if better else (-0.06, 0.1),
             p_value=0.001,
-            repeats=2,
+            pairs=2 * len(ids),
             skill_hash="shipped",
             evidence=Evidence(),
         )

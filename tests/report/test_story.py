@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from skillfit.api import Run
+from skillfit.cli.output import ResultSummary
 from skillfit.config.schema import EvaluationSection
 from skillfit.errors import InputError
 from skillfit.models import Usage
 from skillfit.report import RunFollower, open_details, read_story
 from skillfit.report.charts import score_chart
-from skillfit.report.html_report import skill_lines, worth_of
+from skillfit.report.html_report import markdown_report, skill_lines, worth_of
 from skillfit.report.run_details import _item_result, count_changes, worst_first
 from skillfit.report.run_text import (
     comparisons,
@@ -27,7 +28,7 @@ from skillfit.report.run_text import (
     resume_line,
 )
 from skillfit.report.story import EditSummary, RunStory
-from skillfit.report.story_builder import StoryBuilder, _is_in_skill
+from skillfit.report.story_builder import StoryBuilder, _has_text_of
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RecordedIdentity, RunDirectory
@@ -201,6 +202,50 @@ async def test_a_tile_states_whether_its_score_is_a_result(
     unproven = verdict == "inconclusive"
     assert ("Unproven skill" in tiles) == unproven
     assert tiles["Edits"].value == ("1 in the unproven skill" if unproven else "1 in the skill")
+
+
+def pooled(run: WrittenRun, *contents: str) -> None:
+    """A step that measured these edits as the pool s0001e01, s0001e02, ... All stay pending."""
+    effects = [
+        EditEffect(
+            id=f"s0001e{number:02d}",
+            step=1,
+            edit=Edit("append", content=content),
+            status="pending",
+            mean=0.1,
+            low=0.0,
+            high=0.2,
+            probability=0.9,
+            rollouts=20,
+        )
+        for number, content in enumerate(contents, 1)
+    ]
+    run.emit(
+        GateDecided(
+            name="step_0001",
+            step=1,
+            decision="reject",
+            reason="no edit was promoted",
+            evidence=Evidence(),
+            effects=effects,
+        )
+    )
+
+
+def test_the_edits_in_the_skill_are_counted_by_the_recorded_ids(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    pooled(run, "- Rule N4", "- Rule N47", "- Rule N5", "- Rule N5")
+    assert read_story(run.path).edit_counts == "0 promoted, 4 pending, 0 dropped"
+    found = f"{INITIAL}- Rule N47\n- Rule N5\n"
+    run.finish("improved", found, edits=["s0001e02", "s0001e03"])
+    run.close()
+    story = read_story(run.path)
+    assert [edit.in_best for edit in story.edits] == [False, True, True, False]
+    assert story.edit_counts == "2 in the skill, 2 not in the skill"
+    assert {fact.name: fact.value for fact in facts(story)}["Edits"] == "2 in the skill"
+    text = markdown_report(story)
+    assert "- Edits: 2 in the skill, 2 not in the skill" in text and "pending" not in text
+    assert "edits: 2 in the skill, 2 not in the skill" in ResultSummary.of_story(story).as_text("")
 
 
 async def test_graded_scores_are_reported_as_higher_and_lower(
@@ -624,5 +669,5 @@ def test_a_worked_example_is_described_and_found_in_the_skill() -> None:
     edit = EditSummary(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
     assert edit.text == "worked example: 2 + 3 = ? → 5"
     skill = with_examples(Skill.from_text("Add.\n"), [example]).text
-    assert _is_in_skill(skill, edit)
-    assert not _is_in_skill("Add.\n", edit)
+    assert _has_text_of(skill, edit)
+    assert not _has_text_of("Add.\n", edit)

@@ -237,7 +237,7 @@ class ResultSummary:
     ship: ShipScores = ShipScores()
     unproven: bool = False
     cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
-    composed: str = ""  # what the skill is composed of, if not of promoted edits alone
+    edits: str = ""  # how many are in the skill that was found, and how many are not
     skill_tokens: SkillTokens | None = None
     rollouts: RolloutUse = RolloutUse()
     usage: UsedAmounts = UsedAmounts()
@@ -245,7 +245,6 @@ class ResultSummary:
 
     @classmethod
     def of_story(cls, story: RunStory) -> ResultSummary:
-        from skillfit.report.run_text import composition
         from skillfit.run.view import ShipGain, SummaryScores
 
         run, summary = Path(story.path), story.summary
@@ -262,7 +261,7 @@ class ResultSummary:
             ship=ShipScores.of(ShipGain.of(summary.ship) if summary.ship else None),
             unproven=summary.unproven,
             cut=tuple(summary.cut),
-            composed=composition(story),
+            edits=story.edit_counts,
             skill_tokens=summary.skill_tokens,
             rollouts=RolloutUse(summary.rollouts.planned, summary.config.settings.budget.rollouts),
             usage=UsedAmounts(used.calls, used.tokens, used.usd),
@@ -330,8 +329,8 @@ class ResultSummary:
             gain, gap = self.ship.difference, self.ship.gap
             trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"
             lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
-        if self.composed:
-            lines.append(self.composed)
+        if self.edits:
+            lines.append(f"edits: {self.edits}")
         lines += [*self._unused_rollouts(), self._cost()]
         if self.unproven:
             from skillfit.run.store import UNPROVEN_SKILL

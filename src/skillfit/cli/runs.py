@@ -154,7 +154,13 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
             for gate in story.gates
         ],
         edits=[
-            EditJson(id=edit.id, status=edit.status, effect=edit.mean, text=edit.text)
+            EditJson(
+                id=edit.id,
+                status=edit.status,
+                in_skill=edit.in_best,
+                effect=edit.mean,
+                text=edit.text,
+            )
             for edit in story.edits
         ],
         rejections=[
@@ -210,6 +216,7 @@ class VerdictJson(TypedDict):
 class EditJson(TypedDict):
     id: str
     status: EditStatus
+    in_skill: bool | None  # None: the run has not ended
     effect: float | None
     text: str
 
@@ -259,7 +266,7 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
         edits = [
             (
                 edit.id,
-                edit.status,
+                edit.standing,
                 "" if edit.mean is None else score_change(edit.mean),
                 one_line(visible(edit.text), 90),
             )

@@ -23,12 +23,12 @@ from rich.text import Text
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import display_name, duration, mean_score, quantity, visible, with_interval
 from skillfit.report.run_text import HEARTBEAT, UNPRICED, ProgressLines, cap_uses, time_left
-from skillfit.report.story import EDIT_ORDER, EditSummary, GateSummary, RunStory
+from skillfit.report.story import IN_SKILL, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import RolloutFinished, Stored, Warned
 from skillfit.run.records import StageName
 
-STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
+STYLES = {"promoted": "green", IN_SKILL: "green", "dropped": "red"}
 _ROLLOUT_STAGES: tuple[StageName, ...] = (
     "preflight",
     "baseline",
@@ -63,7 +63,7 @@ def render_screen(
         parts.append(Text("\n".join(lines), style="cyan"))
         room -= len(lines)
     if story.edits:
-        parts.append(_edits(story.edits, max(2, min(8, room - 3))))
+        parts.append(_edits(story, max(2, min(8, room - 3))))
     elif story.gates:
         parts.append(_gates(story.gates[-max(2, min(5, room - 3)) :]))
     parts += _notices(notices, width - 4)
@@ -151,20 +151,20 @@ def _stages(story: RunStory) -> Table:
     return table
 
 
-def _edits(edits: Sequence[EditSummary], most: int) -> Table:
-    """The pool: promoted edits first, then pending ones by their effect."""
-    ranked = sorted(edits, key=lambda edit: (edit.rank, -(edit.mean or 0.0)))
-    counts = ", ".join(
-        f"{sum(edit.status == status for edit in edits)} {status}" for status in EDIT_ORDER
+def _edits(story: RunStory, most: int) -> Table:
+    """The pool: edits in the skill first, then pending ones by their effect."""
+    ranked = sorted(
+        story.edits, key=lambda edit: (not edit.in_best, edit.rank, -(edit.mean or 0.0))
     )
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=True)
     table.add_column("effect on score (80 %)", no_wrap=True, width=22)
-    table.add_column(f"edits: {counts}", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column(f"edits: {story.edit_counts}", no_wrap=True, overflow="ellipsis", ratio=1)
     for edit in ranked[:most]:
         effect = "not measured yet"
         if edit.mean is not None:
             effect = with_interval(edit.mean, edit.low, edit.high)
-        table.add_row(Text(effect, STYLES[edit.status]), visible(" ".join(edit.text.split())))
+        style = STYLES.get(edit.standing, "")
+        table.add_row(Text(effect, style), visible(" ".join(edit.text.split())))
     return table
 
 

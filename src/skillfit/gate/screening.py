@@ -543,8 +543,11 @@ class ScreeningGate(BaseGate):
         return [arm.skill for arm in self._finalists.values()]
 
     def composition(self, skill: Skill) -> tuple[str, ...]:
-        arm = self._finalists.get(skill.hash)
-        return arm.edits if arm is not None else ()
+        if self._pool is None:
+            return ()
+        incumbent = self._pool.incumbent
+        arm = self._finalists.get(skill.hash, incumbent)
+        return arm.edits if arm.skill.hash == skill.hash else ()
 
 
 def _effect_text(entry: PoolEdit) -> str:

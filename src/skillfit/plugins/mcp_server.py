@@ -164,7 +164,7 @@ class ShownEdit:
     rollouts: int
     reason: str
     items: tuple[str, ...]
-    in_best: bool
+    in_best: bool | None
     awaits_approval: bool
 
     @classmethod

@@ -18,7 +18,7 @@ from math import ceil, floor
 from markupsafe import Markup
 
 from skillfit.plain_text import last_part, percent, points, quantity, shorten, visible
-from skillfit.report.story import EditSummary, EffectPoint, Point, RunStory
+from skillfit.report.story import IN_SKILL, EditSummary, EffectPoint, Point, RunStory
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
@@ -283,7 +283,7 @@ class ForestRow:
     mean: float | None
     low: float = 0.0
     high: float = 0.0
-    status: str = ""  # pending, promoted, dropped; for other tables any short word
+    status: str = ""  # the standing of an edit; for other tables any short word
     note: str = ""
     href: str = ""
     id: str = ""
@@ -296,14 +296,12 @@ def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
         notes.append(f"{edit.status} after step {edit.decided_in_step}")
     if edit.note:
         notes.append(edit.note)
-    if edit.in_best and edit.status == "pending":
-        notes.append("in the skill")
     return ForestRow(
         label=edit.text,
         mean=edit.mean,
         low=edit.low,
         high=edit.high,
-        status=edit.status,
+        status=edit.standing,
         note="; ".join(notes),
         href=href,
         id=edit.id,
@@ -362,7 +360,13 @@ def _forest_row(row: ForestRow, span: float, longest: int) -> Markup:
 
 
 def _badge(status: str) -> Markup:
-    kinds = {"promoted": "good", "keep": "good", "dropped": "bad", "cut": "bad"}
+    kinds = {
+        "promoted": "good",
+        IN_SKILL: "good",
+        "keep": "good",
+        "dropped": "bad",
+        "cut": "bad",
+    }
     if not status:
         return Markup("")
     return Markup('<span class="badge {}">{}</span>').format(kinds.get(status, ""), status)

@@ -419,9 +419,9 @@ def _split(text: str) -> Sequence[str]:
 
 
 def _origins(edits: Iterable[EditSummary]) -> dict[str, EditSummary]:
-    """Line -> the edit that wrote it. Of several edits with the same line the promoted one."""
+    """Line -> the edit that wrote it. Of several edits with the same line the one in the skill."""
     origins: dict[str, EditSummary] = {}
-    for edit in sorted(edits, key=lambda edit: edit.rank):
+    for edit in sorted(edits, key=lambda edit: (not edit.in_best, edit.rank)):
         initial_text = edit.step == 0 and edit.edit.op == "delete"
         for line in (edit.edit.target if initial_text else edit.edit.content).splitlines():
             if line.strip():

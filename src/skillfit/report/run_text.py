@@ -29,7 +29,7 @@ from skillfit.plain_text import (
     score_change,
     with_interval,
 )
-from skillfit.report.story import EditSummary, RunStory, blocked_text, practice_models
+from skillfit.report.story import RunStory, blocked_text, practice_models
 from skillfit.run.control import RAISABLE
 from skillfit.run.events import (
     AblationFinished,
@@ -226,32 +226,13 @@ def facts(story: RunStory) -> list[Fact]:
             found.append(Fact(row.name, row.before, quantity(row.items, "item")))
     tried = len(story.edits)
     if tried:
-        kept = len(_edits_in_skill(story))
-        promoted = len(story.edits_with("promoted"))
         skill = "unproven skill" if story.unproven_skill else "skill"
-        note = f"{tried} tried, {promoted} promoted"
-        found.append(Fact("Edits", f"{kept} in the {skill}", note))
+        found.append(Fact("Edits", f"{len(story.kept_edits)} in the {skill}", f"{tried} tried"))
     found.append(_size(story))
     used = f"{quantity(story.total.calls, 'call')}, {quantity(story.total.tokens, 'token')}"
     found.append(Fact("Cost", dollars(story.total.usd) or UNPRICED, used))
     found.append(Fact("Time", duration(story.seconds), quantity(story.rollouts, "rollout")))
     return found
-
-
-def _edits_in_skill(story: RunStory) -> list[EditSummary]:
-    """The edits whose text is in the skill that was found, each text once."""
-    return list({edit.text: edit for edit in story.edits if edit.in_best}.values())
-
-
-def composition(story: RunStory) -> str:
-    """What the skill that was found is composed of, if not of promoted edits alone."""
-    found = _edits_in_skill(story)
-    pending = sum(edit.status == "pending" for edit in found)
-    if not pending:
-        return ""
-    skill = "unproven skill" if story.unproven_skill else "skill"
-    promoted = len(found) - pending
-    return f"edits in the {skill}: {promoted} promoted, {pending} pending that are likely to help"
 
 
 def _size(story: RunStory) -> Fact:

@@ -5,6 +5,7 @@ events. What there may be very much of (steps, items, rollouts) is left to `run_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,6 +36,7 @@ from skillfit.skill.edits import example_of
 from skillfit.skill.units import Granularity
 
 EDIT_ORDER: tuple[EditStatus, ...] = ("promoted", "pending", "dropped")  # in lists of edits
+IN_SKILL, NOT_IN_SKILL = "in the skill", "not in the skill"  # instead, when the run has ended
 APPLIED = "applied"  # the folder of a run in which `skillfit apply` keeps what was there before
 PointSplit = Literal["selection", "ship", "test"]
 
@@ -146,7 +148,7 @@ class EditSummary:
     reason: str = ""
     items: tuple[str, ...] = ()  # training items it was written from
     history: tuple[EffectPoint, ...] = ()
-    in_best: bool = False  # its text is in the skill that was found
+    in_best: bool | None = None  # in the skill that was found; None until the run has ended
     awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
 
     @property
@@ -162,6 +164,13 @@ class EditSummary:
     @property
     def measured(self) -> bool:
         return self.mean is not None
+
+    @property
+    def standing(self) -> str:
+        """Its status; after the end of the run, whether the skill that was found has it."""
+        if self.in_best is None:
+            return self.status
+        return IN_SKILL if self.in_best else NOT_IN_SKILL
 
     @property
     def rank(self) -> int:
@@ -506,8 +515,23 @@ class RunStory:
     def edit(self, edit_id: str) -> EditSummary | None:
         return next((edit for edit in self.edits if edit.id == edit_id), None)
 
-    def edits_with(self, *statuses: str) -> tuple[EditSummary, ...]:
-        return tuple(edit for edit in self.edits if edit.status in statuses)
+    @property
+    def kept_edits(self) -> tuple[EditSummary, ...]:
+        """The edits in the skill that was found; until the run has ended, the promoted ones."""
+        return tuple(edit for edit in self.edits if edit.standing in (IN_SKILL, "promoted"))
+
+    @property
+    def edit_counts(self) -> str:
+        """How many edits have each standing: "2 promoted, 3 pending, 0 dropped", or after the end
+        "4 in the skill, 1 not in the skill". Empty without edits.
+        """
+        if not self.edits:
+            return ""
+        ended = any(edit.in_best is not None for edit in self.edits)
+        counts = Counter(edit.standing for edit in self.edits)
+        names = (IN_SKILL, NOT_IN_SKILL) if ended else EDIT_ORDER
+        text = ", ".join(f"{counts[name]} {name}" for name in names)
+        return text.replace("the skill", "the unproven skill") if self.unproven_skill else text
 
     def selection_scores(self) -> SelectionScores | None:
         """Scores on the selection split: what the end of the run says, or the best point of the

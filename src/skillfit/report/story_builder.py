@@ -459,7 +459,7 @@ class StoryBuilder:
             measured=self._measured,
             checks=self._checks,
             gates=tuple(self._gates.values()),
-            edits=self._edits.listed(found),
+            edits=self._edits.listed(found, finished),
             rejections=tuple(one for found in self._rejections.values() for one in found),
             types=self.scores.types(),
             stages=self._listed_stages(),
@@ -735,27 +735,38 @@ class EditHistory:
             awaits_approval=False,
         )
 
-    def listed(self, skill: str) -> tuple[EditSummary, ...]:
-        """Every edit with its history, and whether its text is in `skill`."""
+    def listed(self, found: str, finished: RunFinished | None) -> tuple[EditSummary, ...]:
+        """Every edit with its history and, when the run has ended, whether the skill that was found
+        has it.
+        """
         return tuple(
             replace(
                 edit,
                 history=tuple(self._history.get(name, ())),
-                in_best=_is_in_skill(skill, edit),
+                in_best=None if finished is None else self._is_kept(edit, found, finished.edits),
             )
             for name, edit in self._edits.items()
         )
 
+    def _is_kept(self, edit: EditSummary, found: str, recorded: list[str] | None) -> bool:
+        """By the recorded composition. A gate without a pool has none: there it is the accepted
+        edits, without those that a later step replaced.
+        """
+        if self._screening and recorded is not None:
+            return edit.id in recorded
+        return edit.status == "promoted" and (self._screening or _has_text_of(found, edit))
 
-def _is_in_skill(skill: str, edit: EditSummary) -> bool:
-    """Whether the text that the edit adds is there; for a deletion, whether its target is gone."""
+
+def _has_text_of(skill: str, edit: EditSummary) -> bool:
+    """Whether the lines that an edit adds are there; for a deletion, whether its lines are gone."""
     example = example_of(edit.edit)
     if example is not None:
         shown = examples(Skill.from_text(skill))
         return any(one.item_id == example.item_id for one in shown)
+    lines = {line.strip() for line in skill.splitlines()}
     if edit.edit.content:
-        return edit.edit.content.strip("\n") in skill
-    return edit.status != "dropped" and edit.edit.target.strip("\n") not in skill
+        return all(line.strip() in lines for line in edit.edit.content.splitlines())
+    return not any(line.strip() in lines for line in edit.edit.target.splitlines() if line.strip())
 
 
 @dataclass(slots=True)

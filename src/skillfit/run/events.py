@@ -441,7 +441,6 @@ class ShipTested(Event):
     skill_hash: str
     evidence: Evidence
     gap: float | None = None  # with a second grader: see ShipSummary
-    edits: list[str] = field(default_factory=list)  # ids of the pool's edits in the skill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,6 +500,8 @@ class RunFinished(Event):
     best_skill: str
     summary: RunSummary
     unproven_skill: str = ""  # what was found where it is not handed back
+    # Ids of the pool's edits that the skill which was found consists of; None: not recorded.
+    edits: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ from skillfit.report.run_text import (
     time_left,
 )
 from skillfit.report.story import (
+    NOT_IN_SKILL,
     EditSummary,
     GateSummary,
     PersonDecision,
@@ -137,8 +138,9 @@ def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
     """After a refused budget, `cap` and `amount` of the query are what was typed."""
     name, query = str(request.path_params["name"]), request.query_params
     typed = {key: query[key] for key in ("cap", "amount") if key in query}
-    pool = [edit for edit in by_effect(story.edits) if edit.status != "dropped"]
-    dropped = [edit for edit in by_effect(story.edits) if edit.status == "dropped"]
+    left_out = ("dropped", NOT_IN_SKILL)
+    pool = [edit for edit in by_effect(story.edits) if edit.standing not in left_out]
+    dropped = [edit for edit in by_effect(story.edits) if edit.standing in left_out]
     return RunPage(
         name=name,
         story=story,

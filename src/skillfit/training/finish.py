@@ -291,6 +291,7 @@ def conclude(
     diagnosis: str,
 ) -> RunFinished:
     """Emit that the run ended, and why. Also for runs that end early."""
+    edits = list(run.gate.composition(ending.found))
     handed_back, found = map(without_placeholder, (ending.handed_back, ending.found))
     ending = replace(ending, handed_back=handed_back, found=found)
     event = RunFinished(
@@ -299,6 +300,7 @@ def conclude(
         best_skill=handed_back.text,
         summary=summarise(run, finish_parts, state, ending, finish_reason, diagnosis),
         unproven_skill=found.text if ending.unproven(run.initial) else "",
+        edits=edits,
     )
     run.emit(event)
     return event
@@ -361,7 +363,6 @@ async def _run_ship_test(
             skill_hash=result.skill.hash,
             evidence=result.evidence,
             gap=result.gap,
-            edits=list(gate.composition(result.skill)),
         )
     )
     return result
