@@ -74,7 +74,7 @@ def ship_tested(**fields: Any) -> ShipTested:
         "difference": 0.2,
         "interval": (0.1, 0.3),
         "p_value": 0.01,
-        "repeats": 2,
+        "pairs": 2,
         "skill_hash": "h",
         "evidence": Evidence(),
     }
