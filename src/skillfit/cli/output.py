@@ -233,6 +233,7 @@ class ResultSummary:
     best_step: int | None = None
     metric: str | None = None
     selection: SplitScores = SplitScores()
+    fresh: SplitScores = SplitScores()  # on the rollouts of the ship test, test items included
     test: SplitScores = SplitScores()
     ship: ShipScores = ShipScores()
     unproven: bool = False
@@ -251,12 +252,14 @@ class ResultSummary:
         if summary is None:
             return cls("unfinished", run)
         scores, used = SummaryScores.of(summary), story.total
+        fresh = (story.point("ship_initial"), story.point("ship_best"))
         return cls(
             summary.finish_reason,
             run,
             best_step=summary.best_step,
             metric=summary.metric,
             selection=SplitScores(scores.selection.baseline, scores.selection.best),
+            fresh=SplitScores(*(point.score if point else None for point in fresh)),
             test=SplitScores(scores.test.baseline, scores.test.best, scores.test_final),
             ship=ShipScores.of(ShipGain.of(summary.ship) if summary.ship else None),
             unproven=summary.unproven,
@@ -312,15 +315,17 @@ class ResultSummary:
         """The result for people: verdict, scores, cost, next commands."""
         lines = [f"{display_name(self.finish_reason)}: {diagnosis}"]
         score = "score" if self.metric in (None, "hard") else f"{self.metric} score"
-        fresh = " on fresh rollouts" if self.ship.interval else ""
         # The selection scores are of the skill that was found, and `test.best` of the one that is
         # handed back. Both lines show the same skill.
         compared = "unproven skill" if self.unproven else "best skill"
         test_score = self.test.final if self.unproven else self.test.best
-        shown = {
-            f"selection {score}{fresh}": (self.selection.baseline, self.selection.best),
-            f"test {score}": (self.test.baseline, test_score),
-        }
+        on_test = f"test {score}"
+        if self.fresh.best is None:
+            shown = {f"selection {score}": (self.selection.baseline, self.selection.best)}
+        else:
+            shown = {f"{score} on fresh rollouts": (self.fresh.baseline, self.fresh.best)}
+            on_test = "on the test items of these"
+        shown[on_test] = (self.test.baseline, test_score)
         for name, (before, after) in shown.items():
             if before is not None and after is not None:
                 scores = f"initial skill {mean_score(before)} → {compared} {mean_score(after)}"

@@ -7,6 +7,7 @@ the ship test, the leak check, the checks before a run, and the diagnosis after 
 from skillfit.gate.base import (
     BaseGate,
     Candidate,
+    Composition,
     Gate,
     Judgement,
     Observation,
@@ -26,6 +27,7 @@ __all__ = [
     "Arm",
     "BaseGate",
     "Candidate",
+    "Composition",
     "EditEffect",
     "Facts",
     "Gate",

@@ -103,6 +103,14 @@ class Verdict:
         return self.decision == "accept"
 
 
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What a skill is made of; empty for gates without a pool."""
+
+    edits: tuple[str, ...] = ()  # ids of the pool's edits
+    score: ScoreEstimate | None = None  # what the pool's estimates say about it
+
+
 class Judgement(Protocol):
     """The judgement of one step. Its selection rollouts may run while training rollouts do."""
 
@@ -155,8 +163,8 @@ class Gate(Protocol):
         """The skills worth the ship test, most promising first; never the initial skill."""
         ...
 
-    def composition(self, skill: Skill) -> tuple[str, ...]:
-        """The ids of the pool's edits that a composed skill consists of."""
+    def composition(self, skill: Skill) -> Composition:
+        """What a skill that `compose` returned, or the incumbent, consists of."""
         ...
 
     @property
@@ -369,8 +377,8 @@ class BaseGate:
         ranked = {skill.hash: skill for skill in [self.best, *reversed(self._incumbents.values())]}
         return [skill for key, skill in ranked.items() if key != self.initial.hash]
 
-    def composition(self, skill: Skill) -> tuple[str, ...]:
-        return ()
+    def composition(self, skill: Skill) -> Composition:
+        return Composition()
 
     def effects(self) -> tuple[EditEffect, ...]:
         return ()

@@ -22,6 +22,7 @@ from skillfit.errors import InputError
 from skillfit.gate.base import (
     BaseGate,
     Candidate,
+    Composition,
     Observation,
     Ruling,
     Verdict,
@@ -542,12 +543,13 @@ class ScreeningGate(BaseGate):
         self._finalists = {key: arm for key, arm in arms.items() if key != self.initial.hash}
         return [arm.skill for arm in self._finalists.values()]
 
-    def composition(self, skill: Skill) -> tuple[str, ...]:
+    def composition(self, skill: Skill) -> Composition:
         if self._pool is None:
-            return ()
-        incumbent = self._pool.incumbent
-        arm = self._finalists.get(skill.hash, incumbent)
-        return arm.edits if arm.skill.hash == skill.hash else ()
+            return Composition()
+        arm = self._finalists.get(skill.hash, self._pool.incumbent)
+        if arm.skill.hash != skill.hash:
+            return Composition()
+        return Composition(arm.edits, self._score_of(arm) if self._posterior is not None else None)
 
 
 def _effect_text(entry: PoolEdit) -> str:

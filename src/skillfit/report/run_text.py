@@ -48,7 +48,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import DECIDED, LEAK_CHECK, Decision
+from skillfit.run.records import COMPOSED, DECIDED, LEAK_CHECK, Decision
 from skillfit.run.store import CONFIG_FILE, HANDOFF
 
 HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
@@ -79,9 +79,10 @@ _MEASURED_SKILLS = {
     "baseline": "initial skill",
     "test_baseline": "initial skill",
     "test_best": "skill handed back",
-    "test_final": "last skill",
+    "test_final": "skill that was found",
 }
 UNPRICED = "no price known"
+TEST_ITEMS = "Test items of these"  # of the fresh rollouts
 HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
 
 
@@ -257,20 +258,20 @@ class ScoreComparison:
 
 
 def comparisons(story: RunStory) -> list[ScoreComparison]:
-    """On fresh rollouts and on the test split, or on the selection split where the run ended before
-    those.
+    """On fresh rollouts and on the test items of these, or on the selection split where the run
+    ended before those.
     """
     found = []
     for name, first, last in (
         ("Fresh rollouts", "ship_initial", "ship_best"),
-        ("Test split", "test_baseline", _found_on_test(story)),
+        (TEST_ITEMS if story.ship else "Test split", "test_baseline", _found_on_test(story)),
     ):
         before, after = story.point(first), story.point(last)
         if before and after:
             found.append(_comparison(name, after.items, before.score, after.score))
-    first_point, scores = story.point("baseline"), story.selection_scores()
-    if not found and first_point and scores:
-        return [_comparison("Selection split", first_point.items, scores.initial, scores.best)]
+    scores, items = story.selection_scores(), story.data.splits.get("selection", 0)
+    if not found and scores:
+        return [_comparison("Selection split", items, scores.initial, scores.best)]
     return found
 
 
@@ -388,6 +389,7 @@ class ProgressLines:
         self._begun = self._last_line = time.monotonic()
         self._replayed = 0
         self._resumed = False
+        self._tested: set[str] = set()  # hashes of skills
 
     def __call__(self, stored: Stored) -> None:
         if stored.at < self._since and not isinstance(stored.event, RunStarted):
@@ -400,6 +402,10 @@ class ProgressLines:
             else:
                 self.say(f"Resuming where the run stopped ({known}).")
             self._resumed = True
+        if isinstance(stored.event, EvaluationFinished) and stored.event.split == "test":
+            if stored.event.skill_hash in self._tested:
+                return  # the skill that was found is the one that is handed back
+            self._tested.add(stored.event.skill_hash)
         for line in event_lines(stored.event):
             self.say(line)
 
@@ -447,7 +453,7 @@ def event_lines(event: Event) -> list[str]:
             if check.verdict != "go"
         ]
     if isinstance(event, EvaluationFinished):
-        during_steps = event.name != "baseline" and event.split != "test"
+        during_steps = event.name not in ("baseline", COMPOSED) and event.split != "test"
         return [] if during_steps else [_evaluated(event)]
     if isinstance(event, GateDecided):
         return [_decided(event)]
@@ -482,9 +488,12 @@ def _started(event: RunStarted) -> str:
 
 
 def _evaluated(event: EvaluationFinished) -> str:
-    name, skill = event.name.replace("_", " "), _MEASURED_SKILLS.get(event.name, "skill")
+    name = "test split" if event.split == "test" else event.name.replace("_", " ")
+    skill = _MEASURED_SKILLS.get(event.name, "skill")
     if not event.has_score:
         return f"{name}: {skill} has no score: no {event.split} item was scored"
+    if event.name == COMPOSED:
+        return f"final skill: selection score about {mean_score(event.hard)}"
     score = mean_score(event.hard)
     if abs(event.soft - event.hard) > 1e-9:
         score += f" (soft {mean_score(event.soft)})"
@@ -514,7 +523,7 @@ def _shipped(event: ShipTested) -> str:
     if not event.pairs:
         return f"ship test: {event.verdict}: {event.reason}"
     low, high = event.interval
-    gain = f"selection score {score_change(event.difference)} on fresh rollouts"
+    gain = f"score {score_change(event.difference)} on fresh rollouts"
     line = f"ship test: {event.verdict}, {gain} (90 % interval {change_interval(low, high)})"
     if event.gap is not None:
         line += f"; {score_change(event.difference + event.gap)} under the training grader"

@@ -45,7 +45,7 @@ PointSplit = Literal["selection", "ship", "test"]
 class Point:
     """A skill's mean score on some items, with its 90 % interval."""
 
-    # baseline, step_0003, slow_update_epoch_02, final, ship_initial, ship_best, test_baseline, …
+    # baseline, step_0003, slow_update_epoch_02, composed, final, ship_initial, test_baseline, …
     name: str
     split: PointSplit
     score: float
@@ -541,10 +541,12 @@ class RunStory:
         if ended is not None and ended.baseline_selection_score is not None:
             initial, best = ended.baseline_selection_score, ended.best_selection_score
             return SelectionScores(initial, initial if best is None else best)
-        first = self.point("baseline")
-        if first is None:
-            return None
         kept = [point for point in self.points if point.split == "selection" and point.kept]
+        if not kept:
+            return None
+        first, last = kept[0], kept[-1]
+        if last.estimated:  # later estimates rest on more rollouts
+            return SelectionScores((first if self.changed else last).score, last.score)
         highest = max(point.score for point in kept) if self.changed else first.score
         return SelectionScores(first.score, highest)
 

@@ -70,6 +70,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.journal import ROLLOUTS, Bill
 from skillfit.run.records import (
+    COMPOSED,
     DECIDED,
     CheckResult,
     EditEffect,
@@ -559,6 +560,8 @@ class ScoreBook:
             self._typed[event.name] = event
         if event.split not in get_args(MeasuredSplit):  # a split of another version
             return
+        if event.split == "selection":
+            self._points.pop(COMPOSED, None)  # of an end after which the run was resumed
         # With a pool of edits the score is that of the skill the loop continues with, whatever was
         # decided about single edits.
         rejected = gate is not None and not gate.accepted and gate.pending is None

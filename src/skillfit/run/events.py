@@ -297,7 +297,7 @@ class EvaluationFinished(Event):
     """The score of a skill on a split: the points of the score curve."""
 
     identity = ("name",)
-    # baseline, step_0003, slow_update_epoch_02, final, test_baseline, test_best, test_final, …
+    # baseline, step_0003, slow_update_epoch_02, composed, final, test_baseline, test_best, …
     name: str
     split: Recorded[MeasuredSplit]
     skill_hash: str

@@ -708,6 +708,9 @@ def skill_file(step: int, suffix: str = "") -> str:
     return f"skills/skill_v{step:04d}{suffix}.md"
 
 
+COMPOSED = "composed"  # what events call the skill that the end of a run composes
+
+
 def step_name(step: int) -> str:
     """What events and folders call a step."""
     return f"step_{step:04d}"

@@ -32,6 +32,7 @@ from skillfit.run.events import RunFinished, ShipTested, Warned
 from skillfit.run.journal import Bill
 from skillfit.run.records import (
     ACCEPTED,
+    COMPOSED,
     SKIPPED,
     CheckName,
     EpochStats,
@@ -60,7 +61,7 @@ from skillfit.training.state import (
     StepLog,
     TrainingState,
 )
-from skillfit.training.step_end import emit_score
+from skillfit.training.step_end import emit_estimate, emit_score
 from skillfit.training.user_parts import Abilities
 
 SHIP_RESERVE = 0.35  # of every cap, at the most, while there is a choice
@@ -291,7 +292,7 @@ def conclude(
     diagnosis: str,
 ) -> RunFinished:
     """Emit that the run ended, and why. Also for runs that end early."""
-    edits = list(run.gate.composition(ending.found))
+    edits = list(run.gate.composition(ending.found).edits)
     handed_back, found = map(without_placeholder, (ending.handed_back, ending.found))
     ending = replace(ending, handed_back=handed_back, found=found)
     event = RunFinished(
@@ -324,7 +325,11 @@ async def _compose(
         last = await _measure_last(gate, engine, items, state.skill, log)
         state = state.tracking_best(gate, state.best_step or len(state.records))
     with log.stage("compose"):
-        return Finalists(state, await gate.compose(), last)
+        skills = await gate.compose()
+    score = gate.composition(skills[0]).score if skills else None
+    if score is not None and skills[0].hash != state.skill.hash:
+        emit_estimate(log.emit, COMPOSED, skills[0], score)
+    return Finalists(state, skills, last)
 
 
 async def _run_ship_test(

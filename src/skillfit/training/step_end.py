@@ -20,6 +20,7 @@ from skillfit.run.records import (
     ApplySummary,
     BatchRecord,
     MeasuredSplit,
+    ScoreEstimate,
     StepAction,
     StepMemory,
     StepRecord,
@@ -233,6 +234,22 @@ def emit_score(
     )
 
 
+def emit_estimate(emit: Emit, name: str, skill: Skill, score: ScoreEstimate) -> None:
+    """Emit what is expected of a skill on the selection split."""
+    emit(
+        EvaluationFinished(
+            name=name,
+            split="selection",
+            skill_hash=skill.hash,
+            hard=score.mean,
+            soft=score.mean,
+            scored=0,
+            planned=0,
+            estimate=score,
+        )
+    )
+
+
 def emit_verdict(log: StepLog, name: str, candidate: Candidate | None, verdict: Verdict) -> None:
     """Emit what a gate decided, with its evidence."""
     log.emit(
@@ -247,23 +264,13 @@ def emit_verdict(log: StepLog, name: str, candidate: Candidate | None, verdict: 
             effects=list(verdict.effects),
         )
     )
-    log.emit(_score_event(name, candidate, verdict))
-
-
-def _score_event(name: str, candidate: Candidate | None, verdict: Verdict) -> EvaluationFinished:
-    """The point of the score curve: the candidate's own rollouts, or an estimate of the winner."""
+    # The point of the score curve: the candidate's own rollouts, or an estimate of the winner.
     tally = verdict.candidate_tally
-    shown = candidate.skill if candidate is not None and tally is not None else verdict.winner
-    return EvaluationFinished(
-        name=name,
-        split="selection",
-        skill_hash=shown.hash,
-        hard=tally.hard if tally else verdict.score.mean,
-        soft=tally.soft if tally else verdict.score.mean,
-        scored=tally.scored if tally else 0,
-        planned=tally.planned if tally else 0,
-        estimate=None if tally else verdict.score,
-    )
+    if tally is None:
+        emit_estimate(log.emit, name, verdict.winner, verdict.score)
+    else:
+        shown = candidate.skill if candidate is not None else verdict.winner
+        emit_score(log.emit, name, shown, tally)
 
 
 def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
