@@ -31,6 +31,14 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     left = len(story.edits) - len(kept)
     assert f"edits: {len(kept)} in the skill, {left} not in the skill" in output.out
     assert story.hunks and all(edit.edit.content in story.found_skill for edit in kept)
+    composed, fresh = story.point("composed"), story.point("ship_best")
+    assert composed is not None and fresh is not None
+    *_, last_step, last = [one for one in story.points if one.split == "selection"]
+    assert composed == last and composed.estimated and composed.score > last_step.score
+    assert "final skill: selection score about" in output.err
+    assert f"score on fresh rollouts: initial skill {story.point('ship_initial').score:.3f}" in (  # type: ignore[union-attr]
+        output.out
+    )
     decisions = {gate.decision for gate in story.gates if not gate.promoted}
     assert decisions == {"no change"}, "an edit that stays pending is not rejected"
     again = shell("demo", "--dir", "here", "--json")

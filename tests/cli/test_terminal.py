@@ -107,6 +107,13 @@ def screen(*events: Event, width: int = 80, height: int = 24, notice: str = "") 
     return console.file.getvalue()
 
 
+def test_the_screen_has_the_estimated_score_of_a_gate_that_measures_no_baseline() -> None:
+    estimated = replace(
+        BASELINE, name="step_0001", estimate=ScoreEstimate(0.4, 0.3, 0.5, estimated=True)
+    )
+    assert "score 0.400" in screen(STARTED, estimated)
+
+
 def test_the_screen_shows_models_step_progress_and_spend() -> None:
     stage = StageStarted(epoch=1, step=1, stage="rollout", total=40)
     drawn = screen(STARTED, BASELINE, stage, *(rollout(n) for n in range(10)))
@@ -233,8 +240,7 @@ def test_plain_lines_are_readable_sentences() -> None:
     )
     assert event_lines(nothing) == ["ship test: no improvement: no candidate was accepted"]
     assert event_lines(ship_tested()) == [
-        "ship test: improved, selection score +0.200 on fresh rollouts "
-        "(90 % interval +0.10 … +0.30)"
+        "ship test: improved, score +0.200 on fresh rollouts (90 % interval +0.10 … +0.30)"
     ]
 
 
@@ -242,9 +248,9 @@ def test_plain_lines_are_readable_sentences() -> None:
     ("name", "split", "printed"),
     [
         ("baseline", "selection", "baseline: initial skill scores 0.500 on 4 selection items"),
-        ("test_baseline", "test", "test baseline: initial skill scores 0.500 on 4 test items"),
-        ("test_best", "test", "test best: skill handed back scores 0.500 on 4 test items"),
-        ("test_final", "test", "test final: last skill scores 0.500 on 4 test items"),
+        ("test_baseline", "test", "test split: initial skill scores 0.500 on 4 test items"),
+        ("test_best", "test", "test split: skill handed back scores 0.500 on 4 test items"),
+        ("test_final", "test", "test split: last skill scores 0.500 on 4 test items"),
     ],
 )
 def test_a_score_names_its_skill_and_its_split(name: str, split: str, printed: str) -> None:

@@ -103,7 +103,9 @@ def test_a_measurement_in_which_every_rollout_failed_has_no_score(tmp_path: Path
     run.emit(replace(failed, name="step_0001", split="selection"))
     run.close()
     assert read_story(tmp_path).points == () and read_listed(tmp_path).card.points == ()
-    assert event_lines(failed) == ["baseline: initial skill has no score: no test item was scored"]
+    assert event_lines(failed) == [
+        "test split: initial skill has no score: no test item was scored"
+    ]
     assert not list(tmp_path.glob("test_eval*/summary.json"))
 
 

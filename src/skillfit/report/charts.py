@@ -32,7 +32,7 @@ _LEAST_SPAN = 0.05  # points of the score that half of its axis covers at least
 PANELS = {
     "selection": "selection split, during training",
     "ship": "fresh rollouts",
-    "test": "test items",
+    "test": "test split",
 }
 
 

@@ -79,7 +79,7 @@ _MEASURED_SKILLS = {
     "baseline": "initial skill",
     "test_baseline": "initial skill",
     "test_best": "skill handed back",
-    "test_final": "skill that was found",
+    "test_final": "last skill",
 }
 UNPRICED = "no price known"
 TEST_ITEMS = "Test items of these"  # of the fresh rollouts
