@@ -61,6 +61,7 @@ class CorpusProposer:
 
     needs_optimizer = True
     needs_patch_mode = True
+    writes_notes = False
     author: Author = "model"
 
     def __init__(self, parts: ProposerParts) -> None:

@@ -93,7 +93,8 @@ class Proposer(Protocol):
     """Writes patches from the training rollouts of a step.
 
     A class may also have `needs_optimizer` (see `optimizer_use`), `needs_patch_mode = True` (it
-    adds text that only `skill_update_mode: patch` applies) and `author`.
+    adds text that only `skill_update_mode: patch` applies), `writes_notes = False` (its patches
+    have no appendix notes) and `author`.
     """
 
     async def propose(
@@ -394,8 +395,6 @@ def _call(
 def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
     """Whether the analyst is asked for appendix notes."""
     settings = optimizer.settings
-    if settings.skill_update_mode == "full_rewrite_minibatch":
-        return False
     from_this_side = group.side == "failure" or settings.skill_aware_appendix_source == "both"
     return settings.use_skill_aware_reflection and from_this_side
 
@@ -515,6 +514,7 @@ class ExampleProposer:
 
     needs_optimizer = False
     needs_patch_mode = True
+    writes_notes = False
     author: Author = "examples"
 
     def __init__(self, parts: ProposerParts) -> None:

@@ -16,6 +16,8 @@ from skillfit.rollout import Outcome, RolloutEngine, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
 from skillfit.run.records import (
+    EpochSkip,
+    MetaSkillAction,
     MetaSkillRecord,
     SlowUpdateAction,
     SlowUpdateRecord,
@@ -52,14 +54,15 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
     """Write a lesson from the epoch."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
         return SlowUpdated(state)
-    gate, settings, last = run.gate, run.config.optimizer, epoch is run.plan.epochs[-1]
+    settings, last = run.config.optimizer, epoch is run.plan.epochs[-1]
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
-    if epoch.number == 1 and not gate.pools_edits:
-        if not last:
-            state = await _placeholder(gate, run.config.evaluation, epoch, state, log)
+    if epoch.number == 1 and not run.gate.pools_edits and not last:
+        state = await _placeholder(run.gate, run.config.evaluation, epoch, state, log)
         return SlowUpdated(state)
-    if gate.pools_edits and (epoch.number == 1 or state.skill.hash == state.epoch_start.hash):
-        return SlowUpdated(state)  # the same skill twice teaches nothing
+    if skipped := _skipped(run.gate, epoch, state):
+        record = SlowUpdateRecord(action=skipped, standings=state.standings)
+        _emit(run.emit, epoch, state, state.skill, record)
+        return SlowUpdated(state)
     with log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state)
         lesson = await write_lesson(
@@ -96,13 +99,13 @@ async def write_meta_skill(
     """The optimizer's advice to itself, used from the next epoch on."""
     if not run.config.optimizer.use_meta_skill or run.optimizer is None:
         return state
-    if epoch.number == 1:
-        record = MetaSkillRecord(action="skip_first_epoch")
-        run.emit(MetaSkillFinished(epoch=1, result=record))
+    skipped: MetaSkillAction | None = _skipped(run.gate, epoch, state)
+    if run.gate.pools_edits and not skipped and epoch is run.plan.epochs[-1]:
+        skipped = "skip_last_epoch"
+    if skipped:
+        record = MetaSkillRecord(action=skipped)
+        run.emit(MetaSkillFinished(epoch=epoch.number, result=record))
         return state
-    unchanged = state.skill.hash == state.epoch_start.hash
-    if run.gate.pools_edits and (unchanged or epoch is run.plan.epochs[-1]):
-        return state  # nothing to learn from, or no epoch left that could use it
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     own = None
     with log.stage("meta_skill"):
@@ -133,6 +136,17 @@ async def write_meta_skill(
         )
     )
     return replace(state, meta_skill=advice.text or state.meta_skill)
+
+
+def _skipped(gate: Gate, epoch: Epoch, state: TrainingState) -> EpochSkip | None:
+    """Why the end of an epoch has nothing to compare; None when it has. With a gate that pools
+    edits, the same skill twice teaches nothing. Others compare in any case, as SkillOpt does.
+    """
+    if epoch.number == 1:
+        return "skip_first_epoch"
+    if gate.pools_edits and state.skill.hash == state.epoch_start.hash:
+        return "skip_same_skill"
+    return None
 
 
 async def _placeholder(
@@ -207,8 +221,11 @@ async def _bring_in(
     without a pool judges, or without a verdict.
     """
     gate, name = run.gate, slow_update_name(epoch.number)
+    if not text:
+        return LessonResult(state, "no_content")
     if candidate.hash == state.skill.hash:
-        return LessonResult(state, "no_content" if not text else "unchanged")
+        same = with_slow_update(state.skill, text).hash == state.skill.hash
+        return LessonResult(state, "unchanged" if same else "refused")
     if not run.config.optimizer.slow_update_gate_with_selection:
         state = await adopt(gate, run.config.evaluation, state, candidate, name, log)
         return LessonResult(state, "force_accept", gate.tally(candidate))

@@ -659,6 +659,7 @@ def summarise(
 ) -> RunSummary:
     """summary.json of a run that ends now."""
     actions, ship, stats = count_actions(state.records), ending.ship, run.engine.stats
+    best_step, best_origin = _source_of(ending.handed_back, run.initial, state)
     summary = RunSummary(
         version=f"skillfit-{__version__}",
         finish_reason=finish_reason,
@@ -670,9 +671,9 @@ def summarise(
         total_rejects=actions.rejects,
         total_skips=actions.skips,
         edits_blocked=run.text_filter.refused,
-        best_step=state.best_step,
+        best_step=best_step,
         current_origin=state.origin,
-        best_origin=_origin(run, state, ending.handed_back),
+        best_origin=best_origin,
         epoch_stats=_epoch_stats(state.records),
         ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.pairs)
         if ship
@@ -693,11 +694,15 @@ def summarise(
     return _with_usage(summary, finish_parts.journal.bill())
 
 
-def _origin(run: Components, state: TrainingState, skill: Skill) -> str:
-    """Where the skill that is handed back comes from."""
-    if skill.hash == run.initial.hash:
-        return "initial"
-    return state.best_origin if skill.hash == state.best.hash else "composed"
+def _source_of(skill: Skill, initial: Skill, state: TrainingState) -> tuple[int | None, str]:
+    """The step and the origin of the skill that is handed back. One that was composed from edits of
+    several steps has no step of its own.
+    """
+    if skill.hash == without_placeholder(initial).hash:
+        return 0, "initial"
+    if skill.hash == without_placeholder(state.best).hash:
+        return state.best_step, state.best_origin
+    return None, "composed"
 
 
 def _with_selection_scores(

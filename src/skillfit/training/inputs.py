@@ -453,6 +453,12 @@ def _refuse_what_cannot_act(
             f"optimizer.skill_update_mode: {optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
+    if optimizer.use_skill_aware_reflection and not parts.writes_notes:
+        raise InputError(
+            f"optimizer.use_skill_aware_reflection: optimizer.proposer: {config.proposer} writes "
+            "no notes.",
+            hint="Set optimizer.proposer: reflect or both.",
+        )
     if evaluation.must_pass and not evaluation.use_gate:
         raise InputError("evaluation.must_pass needs evaluation.use_gate: true.")
     if evaluation.must_pass and not checks_must_pass:

@@ -436,23 +436,47 @@ async def update(
         log.emit(_candidate_event(log.step, Candidate(skill), change))
         return StepUpdate(None, "skip_no_change", change)
     with log.stage("update"):
-        if optimizer is None or optimizer.settings.skill_update_mode == "patch" or not proposals:
-            limit = text_filter.max_tokens
-            change = apply_proposals(skill, proposals, own_edits, max_tokens=limit)
-            updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
-            pending = [effect.edit for effect in context.pending]
-            present = apply_edits(skill, pending).skill
-            wanted = apply_edits(present, [*edits_of(proposals), *own_edits]).skill
-        else:
-            change = await rewrite_skill(optimizer, skill, proposals, context)
-            updated = _rewritten(skill, change, own_edits, log.step)
-            present, wanted = skill, change.skill or skill
-        # Edits that pass alone may leak side by side.
-        refusal = text_filter.refusal_of_skill(wanted, present, log.step)
-        if updated.candidate is not None and refusal is not None:
-            updated = StepUpdate(None, "skip_leak", refused=(refusal,))
-    if updated.candidate is not None or updated.skipped == "skip_no_change":
-        log.emit(_candidate_event(log.step, updated.candidate or Candidate(skill), change))
+        updated = await _filtered_update(
+            optimizer, text_filter, skill, proposals, own_edits, context, log, pools_edits
+        )
+        if updated.skipped == "skip_leak" and proposals and own_edits:
+            # What leaked is the step's proposal: skillfit's own edits go on without it.
+            alone = await _filtered_update(
+                optimizer, text_filter, skill, (), own_edits, context, log, pools_edits
+            )
+            updated = replace(alone, refused=(*updated.refused, *alone.refused))
+    if updated.change is not None and updated.skipped in (None, "skip_no_change"):
+        shown = updated.candidate or Candidate(skill)
+        log.emit(_candidate_event(log.step, shown, updated.change))
+    return updated
+
+
+async def _filtered_update(
+    optimizer: Optimizer | None,
+    text_filter: TextFilter,
+    skill: Skill,
+    proposals: Sequence[Proposal],
+    own_edits: Sequence[Edit],
+    context: Context,
+    log: StepLog,
+    pools_edits: bool,
+) -> StepUpdate:
+    """The candidate made of proposals and own edits, unless the leak check refuses it."""
+    if optimizer is None or optimizer.settings.skill_update_mode == "patch" or not proposals:
+        limit = text_filter.max_tokens
+        change = apply_proposals(skill, proposals, own_edits, max_tokens=limit)
+        updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
+        pending = [effect.edit for effect in context.pending]
+        present = apply_edits(skill, pending).skill
+        wanted = apply_edits(present, [*edits_of(proposals), *own_edits]).skill
+    else:
+        change = await rewrite_skill(optimizer, skill, proposals, context)
+        updated = _rewritten(skill, change, own_edits, log.step)
+        present, wanted = skill, change.skill or skill
+    # Edits that pass alone may leak side by side.
+    refusal = text_filter.refusal_of_skill(wanted, present, log.step)
+    if updated.candidate is not None and refusal is not None:
+        updated = StepUpdate(None, "skip_leak", refused=(refusal,))
     return replace(updated, change=change)
 
 

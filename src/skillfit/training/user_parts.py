@@ -175,6 +175,11 @@ class RunParts:
         """Whether the proposer's edits have no effect when the optimizer rewrites the skill."""
         return bool(getattr(self._find_proposer()[0], "needs_patch_mode", False))
 
+    @property
+    def writes_notes(self) -> bool:
+        """Whether the proposer may write appendix notes."""
+        return bool(getattr(self._find_proposer()[0], "writes_notes", True))
+
     def build_sampler(self) -> BatchSampler:
         found, source = self._find(
             "sampler", self.given.sampler, self.config.train.sampler, SAMPLERS, "train.sampler"
