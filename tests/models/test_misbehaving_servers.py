@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from starlette.responses import HTMLResponse, JSONResponse
@@ -107,6 +110,47 @@ async def test_an_error_sent_with_status_200_is_still_an_error():
     with ChatServer(lambda call: JSONResponse(answer)) as server, pytest.raises(AuthFailed):
         await to(server.url).complete(say("x"))
     assert len(server.calls) == 1
+
+
+_REFUSE_MANY = """
+import asyncio, json, sys, zlib
+from skillfit.models.providers import http
+from tests.models.clocks_and_meters import say, to
+from tests.support.fuzz_server import fuzz_server
+from tests.support.peak_memory import peak_megabytes
+http.MAX_REPLY_BYTES = 300_000
+pad = "x" * 290_000
+body = {
+    "oversized": pad * 2,
+    "invalid": json.dumps({"choices": {"a": pad}}),
+    "cut off": json.dumps({"choices": [{"message": {"content": pad}, "finish_reason": "length"}]}),
+}[sys.argv[1]]
+packed = zlib.compressobj(wbits=31)
+body = packed.compress(body.encode()) + packed.flush()
+head = "HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Encoding: gzip\\r\\n"
+answer = f"{head}Content-Length: {len(body)}\\r\\n\\r\\n".encode() + body
+async def main():
+    async with fuzz_server(lambda path, request: answer) as root:
+        model = to(f"{root}/v1", retries=0, concurrency=8)
+        before = peak_megabytes()
+        calls = [model.complete(say(str(number))) for number in range(1_000)]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert len({str(error) for error in errors}) == 1, errors[0]
+        print(peak_megabytes() - before)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["oversized", "invalid", "cut off"])
+def test_a_thousand_refused_replies_do_not_stay_in_memory(kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _REFUSE_MANY, kind],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stdout) < 80  # megabytes, of 290 that were received
 
 
 async def test_a_reply_without_usage_is_not_free():

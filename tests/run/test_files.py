@@ -158,6 +158,8 @@ def story(mode: str = "patch") -> Iterator[Event]:
             total_steps=4,
             steps_done=4,
             total_accepts=4,
+            best_origin="initial",
+            baseline_selection_score=0.2,
             epoch_stats=(EpochStats(1, 2, 2, 0, 0, 0.2, 0.2), EpochStats(2, 2, 2, 0, 0, 0.4, 0.4)),
             token_summary={"rollout": TokenCounts(2, 20, 10), "merge": TokenCounts(1, 10, 2)},
         ),
@@ -347,9 +349,9 @@ def test_file_contents_match_the_events(whole: Path) -> None:
         "best_skill_path": "best_skill.md",
         "current_score": 0.9,
         "current_origin": "step_0004",
-        "best_score": 0.4,
-        "best_step": 4,
-        "best_origin": "slow_update_epoch_02",
+        "best_score": 0.2,
+        "best_step": 0,
+        "best_origin": "initial",
     }
     assert (whole / "best_skill.md").read_text() == "# v0\n"
     assert (whole / "unproven_skill.md").read_text() == "# composed\n"

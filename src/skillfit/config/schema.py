@@ -136,8 +136,8 @@ class OptimizerSection(Section):
     """Where edits come from: corpus (one call reads all rollouts so far and writes many single
     edits), reflect (analysts read a few trajectories each), examples (solved training items as
     worked examples), or both (reflect and examples). auto: corpus, or reflect where the optimizer
-    is a local or practice model or the skill is rewritten. Also a proposer's name from another
-    package, or file.py:name.
+    is a local or practice model, the skill is rewritten, or skill-aware reflection is on. Also a
+    proposer's name from another package, or file.py:name.
     """
     guidance: str = ""
     """Your wishes for the skill, as text or as the name of a .md or .txt file. Every proposer reads
@@ -191,7 +191,8 @@ class EvaluationSection(Section):
     each; strict: SkillOpt's rule, one pass per candidate, accepted if its mean is strictly
     above. Also a gate's name from another package, or file.py:name."""
     use_gate: bool = True
-    """false: accept every edit, still measure the skill and keep the best."""
+    """false: accept every candidate of a step, measured as a whole as with strict, and keep the
+    best skill."""
     gate_metric: Metric = "hard"
     """Which score decides."""
     gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
@@ -408,7 +409,8 @@ class Config(Section):
         if settings.proposer != "auto":
             return settings.proposer
         small = spec is None or spec.id.partition("/")[0] in SMALL_OPTIMIZERS
-        return "reflect" if small or settings.skill_update_mode != "patch" else "corpus"
+        analysts = settings.skill_update_mode != "patch" or settings.use_skill_aware_reflection
+        return "reflect" if small or analysts else "corpus"
 
     @property
     def agent_kind(self) -> str:

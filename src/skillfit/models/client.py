@@ -314,6 +314,7 @@ class ModelCall:
     def fail(self, error: ModelError) -> None:
         """Count a failed attempt. A request that is changed and sent again does not count."""
         error.usage = self.spent
+        error.release_reply()
         self.failure = error
         self.failures += policy_of(error).retry != "changed"
 

@@ -331,8 +331,9 @@ def read_json(text: str, content_type: str, where: str) -> JsonObject:
     except ValueError as error:
         shown = one_line(text, _MAX_SAID)
         if "json" not in content_type:
+            content = f"{content_type or 'text'}: {shown}" if shown else "an empty body."
             raise NotAReply(
-                redact(f"{where} answered with {content_type or 'something'}: {shown}"),
+                redact(f"{where} answered with {content}"),
                 hint="Check the base_url: it usually ends in /v1.",
                 usage=Usage(calls=1),
             ) from error

@@ -203,6 +203,12 @@ class ModelError(SkillfitError):
         self.retry_after = retry_after
         self.usage = usage or Usage()
 
+    def release_reply(self) -> None:
+        """Drop the frames and causes of this error. They hold the refused reply, which may have
+        megabytes, and callers keep the errors of a thousand calls.
+        """
+        self.__cause__ = self.__context__ = self.__traceback__ = None
+
 
 class AuthFailed(ModelError):
     """The key or login is missing, wrong, or not allowed to use the model."""

@@ -96,6 +96,7 @@ class RunFiles:
         self._history: dict[int, StepRecord] = {}
         self._rates: dict[int, SelectionDecision] = {}
         self._effects: list[EditEffect] = []  # the pool after the last decision
+        self._state: dict[str, JsonValue] = {}  # runtime_state.json
         self._rollouts: defaultdict[tuple[StageName, int], dict[str, RolloutFinished]]
         self._rollouts = defaultdict(dict)
 
@@ -250,6 +251,8 @@ class RunFiles:
             self._directory.write_text(UNPROVEN_SKILL, event.unproven_skill)
         summary = _summary_file(event.summary, self._history.values())
         self._directory.write_json("summary.json", summary)
+        if self._state:
+            self._directory.write_json("runtime_state.json", self._state | _handed_back(event))
 
     def _clock(self, stage: StageName, epoch: int) -> dict[str, JsonValue]:
         """When the end of an epoch was, and how long this part of it took."""
@@ -267,6 +270,14 @@ class RunFiles:
     def _write_progress(
         self, skill: str, best_skill: str, update: SlowUpdateRecord | None = None
     ) -> None:
+        last = self._history.get(self._step)
+        record = update or last
+        self._state = {
+            "last_completed_step": self._step,
+            "current_skill_path": skill,
+            "best_skill_path": "best_skill.md",
+            **(asdict(record.standings) if record is not None else {}),
+        }
         if not self._caught_up:
             return
         self._directory.write_text("best_skill.md", best_skill)
@@ -281,15 +292,7 @@ class RunFiles:
                 if step in self._history
             ]
             self._write_lines("lr_history.jsonl", rates)
-        last = self._history.get(self._step)
-        record = update or last
-        standings = asdict(record.standings) if record is not None else {}
-        state = {
-            "last_completed_step": self._step,
-            "current_skill_path": skill,
-            "best_skill_path": "best_skill.md",
-        }
-        self._directory.write_json("runtime_state.json", {**state, **standings})
+        self._directory.write_json("runtime_state.json", self._state)
 
     def _write_look_back(self, folder: str, previous_hash: str) -> None:
         """The rollouts of an epoch's end: both skills on the same items, and the gate's."""
@@ -401,6 +404,18 @@ def _patch_file(patch: PatchRecord, mode: str) -> PatchFile:
     )
     found[PAYLOAD_FIELD[mode]] = [_proposal_fields(proposal) for proposal in patch.proposals]
     return found
+
+
+def _handed_back(event: RunFinished) -> dict[str, JsonValue]:
+    """What runtime_state.json says about best_skill.md once the run has ended."""
+    summary = event.summary
+    initial = summary.best_origin == "initial"
+    score = summary.baseline_selection_score if initial else summary.best_selection_score
+    return {
+        "best_score": score,
+        "best_step": summary.best_step,
+        "best_origin": summary.best_origin,
+    }
 
 
 class ReflectionFile(TypedDict, total=False):

@@ -86,10 +86,16 @@ Decision = Literal["accept", "reject", "inconclusive"]
 GateAction = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
 SkipAction = Literal["skip_no_patches", "skip_no_change", "skip_no_rewrite", "skip_leak"]
 StepAction = GateAction | SkipAction
+# Nothing to compare at the end of an epoch: it is the first one, or left the skill as it was.
+EpochSkip = Literal["skip_first_epoch", "skip_same_skill"]
 SlowUpdateAction = (
-    Decision | Literal["force_accept", "inject_placeholder", "no_content", "unchanged", "join_pool"]
+    Decision
+    | EpochSkip
+    | Literal[
+        "force_accept", "inject_placeholder", "no_content", "unchanged", "refused", "join_pool"
+    ]
 )
-MetaSkillAction = Literal["write_meta_skill", "no_content", "skip_first_epoch"]
+MetaSkillAction = EpochSkip | Literal["write_meta_skill", "no_content", "skip_last_epoch"]
 ShipVerdict = Literal["improved", "inconclusive", "no improvement"]
 RunFinishReason = Literal[
     "improved", "no_improvement", "inconclusive", "unverified", "budget", "infrastructure"
@@ -675,7 +681,7 @@ class RunSummary:
     best_selection_score: float | None = None
     final_selection_hard: float | None = None
     final_selection_soft: float | None = None
-    best_step: int = 0
+    best_step: int | None = 0  # of best_skill.md; 0: the initial skill; None: composed of edits
     current_origin: str = ""
     best_origin: str = ""
     epoch_stats: tuple[EpochStats, ...] = ()
