@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from skillfit.gate import Candidate
 from skillfit.gate.pool import (
-    DECIDE_AFTER,
     DROP_Z,
+    FINAL_WORTH_Z,
     HARMLESS_ROLLOUTS,
+    PROMOTE_Z,
     THIN_ROLLOUTS,
     Decisions,
     Pool,
@@ -31,14 +32,13 @@ def pool_of(*edits, base=BASE, sources=(), removals=False, step=1, max_tokens=No
     return pool
 
 
-def believed(pool, key, z, *, rollouts=100, judgements=1, harm=0.5):
+def believed(pool, key, z, *, rollouts=100, harm=0.5):
     """Give an edit an estimate."""
     one = pool.edits[key]
     mean = 0.02 * z
     one.estimate = Estimate(
         Contrast(0.1 * z, 0.1), mean, mean - 0.03, mean + 0.03, 0.5, harm, rollouts
     )
-    one.judgements = judgements
 
 
 def status(pool):
@@ -203,13 +203,13 @@ def test_uncertain_promoted_edits_are_left_out_of_a_tenth_of_the_rollouts():
 
 @settings(max_examples=50)
 @given(st.lists(st.sets(st.integers(0, 7), max_size=2), min_size=1, max_size=6), st.integers())
-def test_an_item_avoids_edits_written_from_it_where_an_arm_without_them_exists(sources, seed):
+def test_an_item_avoids_edits_written_from_it_alone_where_an_arm_without_them_exists(sources, seed):
     named = tuple(tuple(f"i{at:03d}" for at in sorted(found)) for found in sources)
     pool = pool_of(*(append(f"rule {at}") for at in range(len(sources))), sources=named)
     arms = pool.draw(str(seed), 8, pool.shares())
 
     def carries_own(arm, item):
-        return any(item.id in pool.edits[key].sources for key in arm.edits)
+        return any(pool.edits[key].sources == {item.id} for key in arm.edits)
 
     for item, arm in zip(items(8), pool.assign(str(seed), arms, items(8)), strict=True):
         avoidable = any(not carries_own(other, item) for other in arms)
@@ -219,16 +219,15 @@ def test_an_item_avoids_edits_written_from_it_where_an_arm_without_them_exists(s
 # Deciding
 
 
-def test_clear_effects_are_decided_at_once_and_others_after_some_judgements():
-    pool = pool_of(*(append(text) for text in ("good", "bad", "fair", "poor", "young", "new")))
-    believed(pool, "s0001e01", 1.7)
+def test_clear_effects_are_decided_at_once_and_no_others_are_decided_at_all():
+    """However long an unclear edit has been measured, nothing forces a decision."""
+    pool = pool_of(*(append(text) for text in ("good", "bad", "fair", "poor", "new")))
+    believed(pool, "s0001e01", PROMOTE_Z + 0.1)
     believed(pool, "s0001e02", DROP_Z - 0.1)
-    believed(pool, "s0001e03", 0.5, judgements=DECIDE_AFTER)
-    believed(pool, "s0001e04", 0.1, judgements=DECIDE_AFTER)
-    believed(pool, "s0001e05", 0.5)
-    decisions = pool.decide()
-    assert decisions.promote == ("s0001e01", "s0001e03")
-    assert set(decisions.drop) == {"s0001e02", "s0001e04"}
+    believed(pool, "s0001e03", PROMOTE_Z - 0.1, rollouts=10_000)
+    believed(pool, "s0001e04", DROP_Z + 0.1, rollouts=10_000)
+    assert pool.decide() == Decisions(promote=("s0001e01",), drop=("s0001e02",))
+    assert status(pool)["s0001e05"] == "pending"
 
 
 def test_a_promoted_edit_is_dropped_again_when_its_effect_vanishes():
@@ -305,23 +304,32 @@ def test_the_final_skill_omits_text_without_expected_loss():
     assert pool.worthwhile() == ["s0000e01"]
 
 
-def test_the_final_skill_leaves_out_promoted_edits_that_hardly_help():
-    pool = pool_of(append("good"), append("doubtful"))
-    believed(pool, "s0001e01", 0.5)
-    believed(pool, "s0001e02", 0.2, judgements=DECIDE_AFTER)
-    pool.promote("s0001e01", "test")
-    assert pool.decide().promote == ("s0001e02",)
-    pool.promote("s0001e02", "test")
-    assert pool.worthwhile() == ["s0001e01"]
-
-
-def test_the_final_skill_includes_pending_edits_that_probably_help():
-    pool = pool_of(*(append(text) for text in ("kept", "fading", "hopeful", "doubtful")))
-    for key, z in (("s0001e01", 1), ("s0001e02", 0.1), ("s0001e03", 0.4), ("s0001e04", 0.2)):
+def test_the_final_skill_has_every_edit_that_is_more_likely_to_help_than_not():
+    names = ("kept", "faded", "hopeful", "doubtful", "new")
+    pool = pool_of(*(append(text) for text in names))
+    above, below = FINAL_WORTH_Z + 0.05, FINAL_WORTH_Z - 0.05
+    for key, z in zip(pool.edits, (above, below, above, below), strict=False):
         believed(pool, key, z)
     for key in ("s0001e01", "s0001e02"):
         pool.promote(key, "test")
+    assert FINAL_WORTH_Z == 0
     assert pool.worthwhile() == ["s0001e01", "s0001e03"]
+
+
+def test_the_final_skill_has_the_better_of_two_rivals():
+    pool = pool_of(Edit("replace", "Beta.", "One."), Edit("replace", "Beta.", "Two."))
+    believed(pool, "s0001e01", 1)
+    believed(pool, "s0001e02", 0.5)
+    assert pool.worthwhile() == ["s0001e01"]
+    believed(pool, "s0001e02", 1.5)
+    assert pool.worthwhile() == ["s0001e02"]
+
+
+def test_the_final_skill_has_no_edit_without_the_text_that_it_is_anchored_in():
+    pool = pool_of(append("new rule"), Edit("replace", "new rule", "newer rule"))
+    believed(pool, "s0001e01", -0.5)
+    believed(pool, "s0001e02", 1)
+    assert pool.worthwhile() == []
 
 
 def test_applicable_pending_edits_stay_pending_after_a_new_document():

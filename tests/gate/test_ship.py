@@ -1,14 +1,25 @@
+"""The ship test: an exact sequential test on fresh rollouts."""
+
+import math
+from itertools import accumulate, product
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.gate import GateSettings, ship_test
-from skillfit.gate.ship import holm
-from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items
+from skillfit.gate.samples import ALPHA
+from skillfit.gate.ship import FIRST_LOOK, MOST_LOOKS, SequentialTest, chance_to_show, looks
+from skillfit.run.budget import BudgetReached
+from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items, settings_of
 
 GOOD, OTHER = candidate("good").skill, candidate("other").skill
+MONTE_CARLO = 0.004  # three standard errors of a share of random sign assignments near ALPHA
 
 
 async def shipped(measure, finalists=(GOOD,), count=40, settings=None, **options):
+    options.setdefault("pairs", count)
     return await ship_test(
         measure, items(count), BASE, finalists, settings or GateSettings(), **options
     )
@@ -23,27 +34,171 @@ async def test_a_real_gain_is_improved_with_its_interval():
 
 
 async def test_initial_skill_and_finalists_are_compared_on_fresh_rollouts_of_their_own_series():
-    measure = Scripted(by_rule(0.3, good=0.4))
-    result = await shipped(measure, noise=0.2)
+    measure = Scripted(by_rule(0.3, good=0.1))
+    result = await shipped(measure, count=10, pairs=40)
     assert {series for series, *_ in measure.asked} == {"ship"}
-    assert (
-        result.repeats == 4
-        and len(measure.asked) == len(set(measure.asked)) == 2 * 40 * 4 == result.evidence.rollouts
+    asked = {
+        skill.hash: sorted(
+            (item, repeat) for _, key, item, repeat in measure.asked if key == skill.hash
+        )
+        for skill in (BASE, GOOD)
+    }
+    assert asked[BASE.hash] == asked[GOOD.hash]
+    assert len(asked[GOOD.hash]) == len(set(asked[GOOD.hash])) == result.pairs
+    assert len(measure.asked) == 2 * result.pairs == result.evidence.rollouts
+
+
+async def test_items_take_turns_before_any_is_repeated():
+    measure = Scripted(by_rule(0.5))
+    await shipped(measure, count=10, pairs=15, fit_only=True)
+    repeats = {(item, repeat) for _, skill, item, repeat in measure.asked if skill == BASE.hash}
+    assert repeats == {
+        *((item.id, 0) for item in items(10)),
+        *((item.id, 1) for item in items(10)[:5]),
+    }
+
+
+# Early stop
+
+
+async def test_a_large_gain_is_decided_by_a_part_of_the_pairs():
+    result = await shipped(Scripted(by_rule(0.0, good=1.0)), count=45)
+    assert result.verdict == "improved"
+    assert FIRST_LOOK <= result.pairs < 45 and result.evidence.rollouts == 2 * result.pairs
+
+
+async def test_a_comparison_that_cannot_be_won_any_more_stops_early():
+    measure = Scripted(by_rule(0.9, good=-0.8))
+    result = await shipped(measure, count=45)
+    assert result.verdict == "no improvement" and result.pairs < 45
+    assert len(measure.asked) == 2 * result.pairs
+
+
+async def test_one_finalist_that_may_still_win_keeps_the_comparison_going():
+    measure = Scripted(by_rule(0.5, good=-0.5, other=0.1))
+    result = await shipped(measure, finalists=(GOOD, OTHER), count=45)
+    assert result.pairs == 45 and result.skill.hash == OTHER.hash
+
+
+async def test_an_undecided_comparison_uses_all_pairs():
+    """The finalist wins the items that the initial skill loses, and the other way round."""
+    measure = Scripted(lambda skill, item: float((int(item[1:]) % 2 == 0) == (skill is GOOD)))
+    result = await shipped(measure, count=45)
+    assert result.pairs == 45 and result.verdict == "inconclusive"
+
+
+@given(st.integers(1, 2_000))
+def test_looks_are_few_and_the_last_one_sees_all_pairs(pairs):
+    found = looks(pairs)
+    assert found[-1] == pairs and len(found) <= MOST_LOOKS
+    assert found == sorted(set(found))
+    assert len(found) == 1 or found[0] >= FIRST_LOOK
+
+
+# Level
+
+
+def crosses(differences, batches, seed=0, level=ALPHA):
+    """Whether a test says "better" at any of its looks, as the differences come in batches."""
+    test = SequentialTest(level, f"seed {seed}")
+    named = [(f"item {at}", difference) for at, difference in enumerate(differences)]
+    return any(test.look(dict(named[:until]), until / len(named)) for until in accumulate(batches))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1.0,) * 9,
+        (1.0, 0.0, 1.0, 0.5, 0.5, 1.0, 0.25, 0.0, 1.0),  # items without a difference, and repeats
+        (0.1, 0.9, 0.3, 0.7, 0.5, 0.2, 0.8, 0.4, 0.6),
+        (5.0, *(0.1,) * 8),  # one item outweighs all others
+    ],
+)
+@pytest.mark.parametrize("batches", [(9,), (3, 3, 3), (5, 1, 1, 1, 1)])
+def test_of_all_sign_assignments_at_most_five_percent_cross_at_any_look(sizes, batches):
+    """The exact level: with no difference, each of them is equally likely."""
+    signs = list(product((1, -1), repeat=len(sizes)))
+    crossed = sum(
+        crosses([sign * size for sign, size in zip(assigned, sizes, strict=True)], batches)
+        for assigned in signs
     )
+    assert crossed / len(signs) <= ALPHA + MONTE_CARLO
 
 
-async def test_rollouts_without_noise_are_not_repeated():
-    assert (await shipped(Scripted(by_rule(0.0, good=1.0)), count=100, noise=0.0)).repeats == 1
+@pytest.mark.parametrize("kind", ["scores of 0 and 1", "graded", "saturated", "skewed"])
+def test_without_a_difference_at_most_five_percent_of_runs_cross_at_any_look(kind):
+    draw = {
+        "scores of 0 and 1": lambda rng: rng.choice((-1, 0, 0, 1)),
+        "graded": lambda rng: rng.gauss(0, 0.3),
+        "saturated": lambda rng: rng.choice((-1, 1, *(0,) * 18)),
+        "skewed": lambda rng: rng.choice((-1, 1)) * rng.random() ** 6,
+    }[kind]
+    runs, crossed = 600, 0
+    for seed in range(runs):
+        rng = Random(f"{kind} {seed}")
+        crossed += crosses([draw(rng) for _ in range(30)], (8, 7, 8, 7), seed)
+    assert crossed / runs <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / runs)
+
+
+@pytest.mark.parametrize(("count", "pairs"), [(6, 24), (12, 24), (40, 40)])
+@pytest.mark.parametrize("finalists", [(GOOD,), (GOOD, OTHER)])
+async def test_equal_skills_are_improved_in_at_most_five_percent_of_runs(count, pairs, finalists):
+    """A/A, with the repeats of few items."""
+    runs, improved = 200, 0
+    for seed in range(runs):
+        rng = Random(f"{count} {seed}")
+        chances = {item.id: rng.random() for item in items(count)}
+        measure = Scripted(lambda skill, item, known=chances: known[item], salt=seed)
+        settings = settings_of(train={"seed": seed})
+        result = await shipped(measure, finalists, count, settings, pairs=pairs)
+        improved += result.verdict == "improved"
+    assert improved / runs <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / runs)
+
+
+async def test_real_gains_are_found_about_as_often_as_the_plan_says():
+    runs, pairs = 80, 45
+    improved = 0
+    for seed in range(runs):
+        result = await shipped(Scripted(by_rule(0.4, good=0.25), salt=seed), count=pairs)
+        improved += result.verdict == "improved"
+    assert abs(improved / runs - chance_to_show(pairs, 0.4, 0.65)) < 0.15
+
+
+def test_the_level_spent_grows_with_the_share_of_the_pairs():
+    """Few pairs that are the beginning of many need more than the same pairs alone."""
+    won = {f"item {at}": 1.0 for at in range(6)}
+    assert SequentialTest(ALPHA, "a").look(won, 1.0)
+    assert not SequentialTest(ALPHA, "a").look(won, 0.1)
+
+
+# Ties
+
+
+async def test_equal_scores_are_no_improvement_with_a_p_value_of_one():
+    result = await shipped(Scripted(lambda skill, item: float(item < "i020")))
+    assert (result.verdict, result.p_value, result.difference) == ("no improvement", 1.0, 0.0)
+
+
+def test_paths_with_equal_sums_leave_together_or_not_at_all():
+    """With five wins the highest sum is that of 1 path in 32: more than the level spent so far."""
+    test = SequentialTest(ALPHA, "ties")
+    won = {f"item {at}": 1.0 for at in range(5)}
+    assert not test.look(won, 0.5)  # 0.0177 of the level
+    assert test.look(won, 1.0) and test.p_value == pytest.approx(1 / 32, abs=0.004)
 
 
 async def test_repeats_do_not_count_as_items():
     """Four items can't reach 5 %, however often each is repeated."""
-    result = await shipped(Scripted(by_rule(0.0, good=1.0)), count=4, noise=0.2)
-    assert result.repeats == 4 and result.verdict == "inconclusive" and result.p_value == 0.0625
+    result = await shipped(Scripted(by_rule(0.0, good=1.0)), count=4, pairs=16)
+    assert result.pairs == 16 and result.verdict == "inconclusive"
+    assert result.p_value == pytest.approx(1 / 16, abs=0.006)
 
 
 async def test_two_items_are_never_enough_to_claim_an_improvement():
     assert (await shipped(Scripted(by_rule(0.0, good=1.0)), count=2)).verdict == "inconclusive"
+
+
+# Verdicts
 
 
 async def test_a_gain_on_the_training_items_is_never_improved():
@@ -57,17 +212,19 @@ async def test_a_worse_finalist_is_no_improvement_and_a_small_gain_is_inconclusi
     assert (await shipped(slightly)).verdict == "inconclusive"
 
 
-async def test_without_a_finalist_nothing_is_measured():
+@pytest.mark.parametrize("options", [{"finalists": (BASE,)}, {"pairs": 0}, {"count": 0}])
+async def test_without_a_finalist_pairs_or_items_nothing_is_measured(options):
     measure = Scripted(by_rule(0.5))
-    result = await shipped(measure, finalists=(BASE,))
+    result = await shipped(measure, **options)
     assert (result.verdict, measure.asked, result.skill) == ("no improvement", [], BASE)
 
 
 async def test_p_values_are_corrected_for_the_number_of_finalists():
     chance = lambda skill, item: 1.0 if skill is not BASE and item < "i005" else 0.0  # noqa: E731
-    alone = await shipped(Scripted(chance), noise=0.0)
-    chosen = await shipped(Scripted(chance), finalists=(GOOD, OTHER), noise=0.0)
-    assert alone.p_value == 0.03125 and chosen.p_value == 0.0625
+    alone = await shipped(Scripted(chance))
+    chosen = await shipped(Scripted(chance), finalists=(GOOD, OTHER))
+    assert alone.p_value == pytest.approx(1 / 32, abs=0.004)
+    assert chosen.p_value == pytest.approx(2 / 32, abs=0.008)
     assert (alone.verdict, chosen.verdict) == ("improved", "inconclusive")
 
 
@@ -77,15 +234,36 @@ async def test_the_better_finalist_is_the_one_reported():
 
 
 async def test_lost_rollouts_make_the_ship_test_inconclusive():
-    result = await shipped(
-        Scripted(by_rule(0.0, good=1.0), fails=lambda skill, item, repeat: item > "i015")
-    )
+    fails = lambda skill, item, repeat: int(item[1:]) % 5 > 1  # noqa: E731
+    result = await shipped(Scripted(by_rule(0.0, good=1.0), fails=fails))
     assert result.verdict == "inconclusive" and "scored" in result.reason
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
-def test_holm_never_lowers_a_p_value_and_keeps_their_order(p_values):
-    corrected = holm(p_values)
-    assert all(raw <= new <= 1 for raw, new in zip(p_values, corrected, strict=True))
-    ranked = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    assert [corrected[index] for index in ranked] == sorted(corrected)
+async def test_the_result_does_not_depend_on_the_order_in_which_rollouts_finish():
+    async def ship(shuffle):
+        return await shipped(Scripted(by_rule(0.4, good=0.15), shuffle=shuffle))
+
+    assert await ship("") == await ship("one") == await ship("two")
+
+
+class Capped(Scripted):
+    """A measure whose budget ends after some rollouts."""
+
+    def __init__(self, chance, most):
+        super().__init__(chance)
+        self._most = most
+
+    async def __call__(self, arms, *, repeat, series):
+        if len(self.asked) + len(arms) > self._most:
+            raise BudgetReached("rollouts", self._most, self._most)
+        return await super().__call__(arms, repeat=repeat, series=series)
+
+
+async def test_what_was_seen_counts_when_the_budget_ends_between_two_batches():
+    result = await shipped(Capped(by_rule(0.5, good=0.1), most=60), count=45)
+    assert 0 < result.pairs <= 30 and result.verdict != "improved"
+
+
+async def test_a_budget_that_ends_before_anything_was_seen_ends_the_comparison():
+    with pytest.raises(BudgetReached):
+        await shipped(Capped(by_rule(0.5), most=3))

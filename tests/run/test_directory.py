@@ -359,7 +359,7 @@ async def test_a_run_of_an_older_version_resumes_with_settings_that_were_added_s
         RunDirectory.open(tmp_path / "run", identity_now("optimizer.prune_initial=true"))
 
 
-@pytest.mark.parametrize("key", ["env.network", "model.agent.thinking", "train.lag"])
+@pytest.mark.parametrize("key", ["env.network", "model.agent.thinking", "evaluation.leak_check"])
 async def test_any_setting_may_be_unknown_to_the_version_that_started_the_run(
     tmp_path: Path, key: str
 ) -> None:

@@ -339,11 +339,13 @@ class Pool:
         chosen = {
             entry.id for entry in self.promoted() if entry.removal or entry.pinned or _helps(entry)
         }
+        joining: set[str] = set()
         for entry in sorted(self.pending(), key=_best_first):
-            if _expects_no_loss(entry) if entry.removal else _helps(entry):
-                chosen -= entry.rivals
-                chosen.add(entry.id)
-        return self._without_missing_anchors(chosen)
+            wanted = _expects_no_loss(entry) if entry.removal else _helps(entry)
+            if wanted and not entry.rivals & joining:  # the best of pending rivals
+                chosen -= entry.rivals  # promoted ones: it was measured against them
+                joining.add(entry.id)
+        return self._without_missing_anchors(chosen | joining)
 
     def _available(self, entry: PoolEdit, on: set[str]) -> bool:
         """Whether all edits that this one is anchored in are on."""
