@@ -185,6 +185,28 @@ async def test_broken_behaviour_and_printed_results_do_not_pass(sample: Task) ->
         assert score.hard == 0, code
 
 
+async def test_a_package_that_a_repository_lacks_is_named_for_its_gold_patch(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tool.py").write_text("import a_package_that_nobody_has\n")
+    added = "def test_tool():\n    import tool\n"
+    lines = "".join(f"+{line}\n" for line in added.splitlines())
+    test_patch = (
+        "diff --git a/test_tool.py b/test_tool.py\nnew file mode 100644\n--- /dev/null\n"
+        f"+++ b/test_tool.py\n@@ -0,0 +1,2 @@\n{lines}"
+    )
+    patch = test_patch.replace("test_tool.py", "other.py")
+    content = {"repository": str(tmp_path), "test_patch": test_patch, "input": "q"}
+    names = {"FAIL_TO_PASS": ["test_tool.py::test_tool"], "PASS_TO_PASS": []}
+    item = Item("i", {**content, **names, "answers": [patch]})
+
+    with pytest.raises(TaskFailure, match="of i imports a_package_that_nobody_has, which is not"):
+        await PatchGrader().grade(item, Attempt(patch, bare=True))
+    # A patch of the agent may have added the import.
+    answer = Attempt(f"```diff\n{patch}```")
+    assert (await PatchGrader().grade(item, answer)).hard == 0
+
+
 def make_workspace(task: Task, item: Item, changes: dict[str, str]) -> Path:
     """An agent's workspace with the repository and some changed files."""
     workspace = Path(tempfile.mkdtemp())

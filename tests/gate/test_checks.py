@@ -28,6 +28,10 @@ def test_gold_answers_must_score_1():
     assert gold_check({"a": 1.0, "b": 0.5}).verdict == "warn"
     assert gold_check({"a": 0.0, "b": 0.5}).verdict == "stop"
     assert gold_check({"a": None}).verdict == "warn"
+    failed = gold_check({"a": 0.0, "b": 1.0}, failed={"a": "pytest is not installed."})
+    assert failed.verdict == "warn"
+    assert failed.message == "The grader failed on 1 of 2 gold answers. pytest is not installed."
+    assert gold_check({"a": 0.0}, failed={"a": "why"}).verdict == "stop"
 
 
 @pytest.mark.parametrize("difference", [0.0, -0.1])

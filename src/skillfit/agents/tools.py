@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -30,12 +32,14 @@ from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.plain_text import head_and_tail, shorten
 from skillfit.sandbox.file_view import Mount
+from skillfit.sandbox.known_good import KnownGood, refuse_forbidden
 from skillfit.sandbox.programs import (
     Isolation,
     SandboxMode,
     SandboxNotStarted,
     choose_isolation,
     run_untrusted,
+    scratch_folder,
 )
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, TrajectoryStep
@@ -291,6 +295,28 @@ class ToolsAgent(ModelAgent):
             isolation=session.isolation.name if session.ran_commands else "",
         )
 
+    def known_good(self, modules: Sequence[str]) -> KnownGood:
+        """A command that imports these modules."""
+        imports = "".join(f"import {module}\n" for module in modules)
+
+        async def run(isolation: Isolation) -> str:
+            with scratch_folder("known-good") as folder:
+                command = shlex.join([sys.executable, "-c", imports])
+                done = await run_untrusted(
+                    ["/bin/sh", "-c", command],
+                    cwd=folder,
+                    timeout=self.command_timeout,
+                    memory=self.command_memory,
+                    network=self.network,
+                    isolation=isolation,
+                )
+            if done.killed:
+                return f"The command was ended at the {done.killed}."
+            return "" if done.code == 0 else done.stderr or f"exit code {done.code}"
+
+        isolation = choose_isolation(self.sandbox, "env.sandbox")
+        return KnownGood("commands of the agent", isolation, run, tuple(modules))
+
     def _template(self) -> str:
         return self.prompt if self.corpus is None else f"{self.prompt}\n\n{CORPUS_PROMPT}"
 
@@ -374,6 +400,8 @@ class ToolSession:
                 isolation=self.isolation,
                 temporary=self.workspace.temporary,
             )
+            if done.code != 0:
+                await refuse_forbidden(done.stderr, self.isolation)
         except SandboxNotStarted as error:
             raise AgentFailure(error.message, kind="sandbox", hint=error.hint) from error
         if not self.ran_commands:

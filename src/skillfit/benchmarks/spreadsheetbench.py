@@ -28,7 +28,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -54,8 +54,16 @@ from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
 from skillfit.plain_text import quantity
-from skillfit.sandbox.programs import SandboxNotStarted, run_untrusted, scratch_folder
+from skillfit.sandbox.known_good import KnownGood, refuse_forbidden
+from skillfit.sandbox.programs import (
+    Isolation,
+    SandboxNotStarted,
+    best_isolation,
+    run_untrusted,
+    scratch_folder,
+)
 from skillfit.skill import Skill
+from skillfit.tasks.graders import known_good_programs
 from skillfit.tasks.graders.built_in import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
 from skillfit.tasks.rows import Row, read_rows
@@ -67,6 +75,10 @@ _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNOREC
 _PAIRS = (("_input.xlsx", "_answer.xlsx"), ("_init.xlsx", "_golden.xlsx"))
 _MEMORY = 2 << 30
 _SHOWN = 5  # differences
+_OPEN_AND_SAVE = """\
+import openpyxl
+openpyxl.load_workbook("input.xlsx").save("output.xlsx")
+"""
 _EPOCH = datetime.datetime(1899, 12, 30)
 _RANGE = re.compile(r"^\$?([A-Z]{1,3})?\$?(\d+)?(?::\$?([A-Z]{1,3})?\$?(\d+)?)?$", re.IGNORECASE)
 
@@ -108,15 +120,24 @@ class Executed:
 
 
 @asynccontextmanager
-async def executed(program: str, workbook: Path, timeout: float) -> AsyncIterator[Executed]:
+async def executed(
+    program: str, workbook: Path, timeout: float, isolation: Isolation | None = None
+) -> AsyncIterator[Executed]:
     """Run a program on a workbook. The result's files last as long as the block."""
+    isolation = isolation or best_isolation()
     with scratch_folder("workbook") as folder:
         shutil.copyfile(workbook, folder / "input.xlsx")
         (folder / SOLUTION).write_text(program, encoding="utf-8", errors="replace")
         try:
             result = await run_untrusted(
-                [sys.executable, "-I", SOLUTION], cwd=folder, timeout=timeout, memory=_MEMORY
+                [sys.executable, "-I", SOLUTION],
+                cwd=folder,
+                timeout=timeout,
+                memory=_MEMORY,
+                isolation=isolation,
             )
+            if result.code != 0:
+                await refuse_forbidden(result.stderr, isolation)
         except SandboxNotStarted as error:
             raise TaskFailure("sandbox", error.message, hint=error.hint) from error
         output = folder / "output.xlsx"
@@ -164,6 +185,27 @@ class WorkbookGrader(BuiltIn, name="workbook"):
             raise TaskFailure("grader", f"item {item.id}: {error}.") from error
         except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
             return [Difference("output.xlsx", f"not a readable workbook ({error})", "a workbook")]
+
+    def known_good(self, items: Sequence[Item]) -> KnownGood | None:
+        """It opens a workbook and saves it."""
+
+        async def run(isolation: Isolation) -> str:
+            import openpyxl
+
+            with scratch_folder("known-good") as folder:
+                workbook = folder / "empty.xlsx"
+                openpyxl.Workbook().save(workbook)
+                tried = executed(_OPEN_AND_SAVE, workbook, self.program_timeout, isolation)
+                async with tried as result:
+                    return result.problem
+
+        return KnownGood(
+            "programs of spreadsheetbench",
+            best_isolation(),
+            run,
+            modules=("openpyxl",),
+            extra="spreadsheetbench",
+        )
 
     def golds(self, item: Item) -> tuple[str, ...]:
         return item.answers or (GOLDEN,)
@@ -456,6 +498,9 @@ class CodeRounds(Evaluator):
             dialogue.note(f"Ended after {self.max_turns} programs, none of which ran.")
         attempt = dialogue.attempt(answer)
         return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
+
+    def known_good(self, items: Sequence[Item]) -> list[KnownGood]:
+        return known_good_programs(self.grader, items)
 
     def describe(self) -> PartDescription:
         return {

@@ -57,9 +57,12 @@ from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.plain_text import last_part
+from skillfit.sandbox.known_good import KnownGood, missing_module, refuse_forbidden
 from skillfit.sandbox.programs import (
+    Isolation,
     ProcessResult,
     SandboxNotStarted,
+    best_isolation,
     plain_environment,
     run_process,
     run_untrusted,
@@ -266,6 +269,7 @@ _MEMORY = 4 << 30
 _PATCHED = re.compile(r"^diff --git a/(.+?) b/(.+)$", re.MULTILINE)
 _SKIPPED = shutil.ignore_patterns(".git", "__pycache__", "*.pyc", ".pytest_cache")
 _SECONDS = 120.0
+_PASSING = "test_known_good.py"
 _LINE = re.compile(r"^(PASSED|FAILED|SKIPPED|ERROR|XFAIL)[ \t]+(\S+)", re.MULTILINE)
 _COUNT = re.compile(r"^\[\d+\]$")  # SKIPPED [3] path:line: reason, which names no test
 
@@ -294,9 +298,11 @@ class PatchGrader(BuiltIn, name="patch"):
                 await repository.apply(test_patch)
             except PatchFailed as error:
                 raise TaskFailure("grader", f"the tests of item {item.id}: {error}") from error
-            return await self._tested(item, repository.folder, tests)
+            return await self._tested(item, repository.folder, tests, gold=attempt.bare)
 
-    async def _tested(self, item: Item, folder: Path, tests: list[str]) -> Score:
+    async def _run_tests(
+        self, folder: Path, tests: list[str], isolation: Isolation
+    ) -> ProcessResult:
         program, *arguments = shlex.split(self.test_command)
         python = sys.executable if program == "python" else program
         try:
@@ -306,13 +312,28 @@ class PatchGrader(BuiltIn, name="patch"):
                 timeout=self.timeout_per_instance,
                 memory=_MEMORY,
                 max_output=1 << 22,
+                isolation=isolation,
             )
+            if result.code != 0:
+                await refuse_forbidden(f"{result.stdout}\n{result.stderr}", isolation)
         except SandboxNotStarted as error:
             raise TaskFailure("sandbox", error.message, hint=error.hint) from error
+        return result
+
+    async def _tested(self, item: Item, folder: Path, tests: list[str], *, gold: bool) -> Score:
+        result = await self._run_tests(folder, tests, best_isolation())
         if result.killed:
             return Score(0.0, feedback=f"The tests were ended at the {result.killed}.")
         if "No module named pytest" in result.stderr:
             raise TaskFailure("grader", "pytest is not installed.", hint="pip install pytest")
+        missing = missing_module(result.stdout) if gold else ""
+        if result.code != 0 and missing:
+            raise TaskFailure(
+                "grader",
+                f"The repository of {item.id} imports {missing}, which is not installed in "
+                f"{sys.prefix}.",
+                hint=f"pip install {missing.partition('.')[0]}",
+            )
         statuses = parse_log(result.stdout)
         # A patch can print lines that look like results. A failed run must show a failure.
         failed = any(status in ("FAILED", "ERROR") for status in statuses.values())
@@ -328,6 +349,22 @@ class PatchGrader(BuiltIn, name="patch"):
         )
         evidence = (*found.unresolved, *found.broken, last_part(result.stdout, 2000))
         return Score(0.0, feedback=feedback, evidence=evidence)
+
+    def known_good(self, items: Sequence[Item]) -> KnownGood | None:
+        """A repository with one test, which passes. Other programs than pytest may need more."""
+        if "pytest" not in shlex.split(self.test_command):
+            return None
+
+        async def run(isolation: Isolation) -> str:
+            with scratch_folder("known-good") as folder:
+                (folder / _PASSING).write_text("def test_known_good():\n    pass\n")
+                result = await self._run_tests(folder, [_PASSING], isolation)
+            passed = parse_log(result.stdout).get(f"{_PASSING}::test_known_good") == "PASSED"
+            return "" if passed else result.stderr or result.stdout or f"exit code {result.code}"
+
+        return KnownGood(
+            "tests of swebench", best_isolation(), run, modules=("pytest",), extra="swebench"
+        )
 
     def problem(self, item: Item) -> str:
         content = item.content()

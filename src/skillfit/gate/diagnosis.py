@@ -27,13 +27,24 @@ def overall(checks: Sequence[CheckResult]) -> Level:
 
 
 def gold_check(
-    scores: Mapping[str, float | None], name: CheckName = "gold", grader: str = "The grader"
+    scores: Mapping[str, float | None],
+    name: CheckName = "gold",
+    grader: str = "The grader",
+    failed: Mapping[str, str] | None = None,
 ) -> CheckResult:
-    """Gold answers handed to the grader must score 1. None: that item has no gold answer to try."""
+    """Gold answers handed to the grader must score 1. None: that item has no gold answer to try.
+    `failed`: why the grader itself failed on an item.
+    """
     tried = {item: score for item, score in scores.items() if score is not None}
     wrong = sorted(item for item, score in tried.items() if score < 1)
     if not tried:
         return CheckResult(name, "warn", f"No gold answers to check {grader.lower()} with.")
+    if failed:
+        level: Level = "stop" if len(failed) == len(tried) else "warn"
+        message = f"{grader} failed on {len(failed)} of {len(tried)} gold answers. "
+        return CheckResult(
+            name, level, message + next(iter(failed.values())), {"items": sorted(failed)[:10]}
+        )
     if len(wrong) == len(tried):
         return CheckResult(
             name,

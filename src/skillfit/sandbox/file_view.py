@@ -33,6 +33,7 @@ _LINKED_SETTINGS = (
     "nsswitch.conf",
     "localtime",
     "ssl",
+    "ssl/certs",
     "pki",
     "os-release",
 )
@@ -269,6 +270,20 @@ def installation_of(program: Path, search_path: str) -> tuple[Path, ...]:
 def is_system(path: Path) -> bool:
     """Whether the path is in a folder that every sandboxed program sees."""
     return any(path.is_relative_to(folder) for folder in _SYSTEM_FOLDERS)
+
+
+def is_for_every_program(path: Path) -> bool:
+    """Whether this is a file that all programs are meant to read: of the system, of its settings
+    for everybody, or of the Python installation.
+    """
+    real = Path(os.path.realpath(path))
+    if not os.path.isfile(real):  # noqa: PTH113  # Path.is_file raises for long names
+        return False
+    if any(real.is_relative_to(folder) for folder in python_installation()):
+        return True
+    private = any(real.is_relative_to(folder) for folder in _private_settings())
+    public = is_system(real) or (real.is_relative_to(_ETC) and not private)
+    return public and bool(real.stat().st_mode & _READ_BY_ALL[stat.S_IFREG])
 
 
 def _link_chain(path: Path) -> Iterator[Path]:

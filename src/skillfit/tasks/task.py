@@ -29,7 +29,7 @@ import shlex
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     asynccontextmanager,
@@ -61,6 +61,7 @@ from skillfit.models.json_text import printed_json
 from skillfit.models.limiter import time_limit
 from skillfit.models.protocol import Model, ModelError
 from skillfit.plain_text import last_part, shorten
+from skillfit.sandbox.known_good import KnownGood
 from skillfit.sandbox.programs import (
     SandboxNotStarted,
     plain_environment,
@@ -69,7 +70,13 @@ from skillfit.sandbox.programs import (
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import find_document
-from skillfit.tasks.graders import build_grader, check_items, golds, without_judges
+from skillfit.tasks.graders import (
+    build_grader,
+    check_items,
+    golds,
+    known_good_programs,
+    without_judges,
+)
 from skillfit.tasks.item import (
     Attempt,
     Grader,
@@ -114,6 +121,10 @@ class Evaluator(ABC):
     def describe(self) -> PartDescription:
         """What distinguishes this evaluator from others, as JSON, for the run's identity."""
 
+    def known_good(self, items: Sequence[Item]) -> list[KnownGood]:
+        """Programs that must work on this machine before items can be scored."""
+        return []
+
     def opened(self, run_path: Path) -> AbstractAsyncContextManager[None]:
         """Entered before the first rollout of a run and left after the last. Override it to start
         and stop servers, or to write logs under `run_path`.
@@ -157,6 +168,9 @@ class FunctionEvaluator(Evaluator):
             )
         attempt = value if isinstance(value, Attempt) else Attempt(value)
         return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
+
+    def known_good(self, items: Sequence[Item]) -> list[KnownGood]:
+        return [] if self.grader is None else known_good_programs(self.grader, items)
 
     def describe(self) -> PartDescription:
         return {
@@ -344,6 +358,12 @@ class Task:
     def warnings(self) -> tuple[str, ...]:
         """What the user should know about the splits."""
         return self.splits.warnings
+
+    def known_good(self) -> list[KnownGood]:
+        """Programs that must work on this machine before items can be scored."""
+        if self.evaluator is not None:
+            return self.evaluator.known_good(self.items)
+        return [] if self.grader is None else known_good_programs(self.grader, self.items)
 
     def with_splits(self, settings: SplitSection, caps: Mapping[Split, int]) -> Task:
         """The same task with other split settings, and at most so many items of each split."""

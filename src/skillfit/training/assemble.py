@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from skillfit.agents import Agent, build_agent
+from skillfit.agents.tools import ToolsAgent
 from skillfit.config import Config
 from skillfit.errors import TaskFailure
 from skillfit.extensions import PartDescription
@@ -27,6 +28,7 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
 from skillfit.run.store import HANDOFF
+from skillfit.sandbox.known_good import prove
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import Attempt, Grader, Item, Score
@@ -158,6 +160,7 @@ async def _open(
         if inputs.task.evaluator is not None:
             await resources.enter_async_context(inputs.task.evaluator.opened(directory.path))
         agent = inputs.agent or _agent(inputs, models)
+        await _prove_programs(inputs, agent)
         ship_task = _ship_task_with_both_graders(inputs)
         engines = _Engines(
             _engine(inputs, inputs.task, agent, models, directory),
@@ -171,6 +174,18 @@ async def _open(
             yield models, engines
         except AnswerPending as first:
             raise pending_error(directory.path / HANDOFF) from first
+
+
+async def _prove_programs(inputs: Inputs, agent: Agent | None) -> None:
+    """Raise why programs of right answers, or commands of the agent, would fail on this machine.
+    Nothing is spent before.
+    """
+    tasks = [task for task in (inputs.task, inputs.ship_task) if task is not None]
+    known = [program for task in tasks for program in task.known_good()]
+    if isinstance(agent, ToolsAgent):
+        known.append(agent.known_good([module for one in known for module in one.modules]))
+    for program in known:
+        await prove(program)
 
 
 class _Models:

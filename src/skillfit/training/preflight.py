@@ -38,7 +38,7 @@ from skillfit.run.records import (
     Level,
     RolloutPlan,
 )
-from skillfit.sandbox.programs import choose_isolation
+from skillfit.sandbox.programs import Isolation, choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, count_unreviewed
@@ -77,7 +77,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_marker_checks(run.initial),
             *_draft_checks(run.task.items),
             await _key_check(ready),
-            *_isolation_checks(run.config),
+            *_isolation_checks(run.config, run.task),
             *await _gold_checks(run.task, ready.finish_parts.ship_task, run.config),
             *await _rollout_checks(run, tried),
             *_budget_checks(run, ready.finish_parts.rollout_plan),
@@ -165,23 +165,27 @@ async def _key_check(ready: Assembled) -> CheckResult:
     return CheckResult("keys", "go", message)
 
 
-def _isolation_checks(config: Config) -> list[CheckResult]:
-    """How the programs of a tools or command-line agent are isolated on this machine."""
+def _isolation_checks(config: Config, task: Task) -> list[CheckResult]:
+    """How programs are isolated on this machine: those of the agent, and answers that are some."""
     if config.agent_kind not in PROGRAM_AGENTS:
-        return []
+        known = task.known_good()
+        return [_isolation_check(known[0].isolation, "Programs in answers")] if known else []
     spec, sandbox = config.model.agent, config.env.sandbox
     if spec is not None and spec.is_cli:
         isolation = program_isolation(spec, sandbox)
     else:
         isolation = choose_isolation(sandbox, "env.sandbox")
+    return [_isolation_check(isolation, "The agent's programs")]
+
+
+def _isolation_check(isolation: Isolation, programs: str) -> CheckResult:
     if isolation.full:
-        message = f"The agent's programs are isolated by {isolation.name}."
-        return [CheckResult("isolation", "go", message)]
+        return CheckResult("isolation", "go", f"{programs} are isolated by {isolation.name}.")
     message = (
-        f"The agent's programs are not fully isolated ({isolation.name}): they can read your files "
+        f"{programs} are not fully isolated ({isolation.name}): they can read your files "
         "and the tasks with their answers. See docs/isolation.md."
     )
-    return [CheckResult("isolation", "warn", message)]
+    return CheckResult("isolation", "warn", message)
 
 
 async def _gold_checks(task: Task, ship_task: Task | None, config: Config) -> list[CheckResult]:
@@ -204,12 +208,13 @@ async def _gold_check_of(task: Task, name: CheckName, grader: str, timeout: floa
     except GradingTimedOut as ended:
         # The other gold answers could take as long each. The rollouts show whether they all would.
         return CheckResult(name, "warn", f"{grader} was ended at a gold answer. {ended}")
+    failed = {problem.item_id: problem.why for problem in problems if problem.score is None}
     wrong = {problem.item_id: problem.score.hard if problem.score else 0.0 for problem in problems}
     scores: dict[str, float | None] = {}
     for item in task.items:
         has_gold = bool(item.answers or item.reference)
         scores[item.id] = wrong.get(item.id, 1.0) if has_gold else None
-    return gold_check(scores, name, grader)
+    return gold_check(scores, name, grader, failed)
 
 
 async def _rollout_checks(run: Components, tried: CheckRollouts) -> list[CheckResult]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,6 +14,7 @@ from skillfit.errors import InputError, did_you_mean
 from skillfit.extensions import extension_names, find_extension, name_of
 from skillfit.models.protocol import Model
 from skillfit.plain_text import quantity
+from skillfit.sandbox.known_good import KnownGood
 from skillfit.settings import setting_problems
 from skillfit.tasks.graders.built_in import (
     F1,
@@ -55,6 +56,7 @@ __all__ = [
     "build_grader",
     "check_items",
     "golds",
+    "known_good_programs",
     "without_judges",
 ]
 
@@ -120,6 +122,12 @@ def golds(grader: Grader, item: Item) -> tuple[str, ...]:
     if isinstance(grader, Composed):
         return min(filter(None, (golds(part, item) for part in grader.parts)), key=len, default=())
     return grader.golds(item) if isinstance(grader, BuiltIn) else item.answers
+
+
+def known_good_programs(grader: Grader, items: Sequence[Item]) -> list[KnownGood]:
+    """The programs that must work here before this grader can grade these items."""
+    found = (part.known_good(items) for part in _leaves(grader))
+    return [known for known in found if known is not None]
 
 
 def all_patterns(grader: Grader, items: Iterable[Item]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, in_thread
 from skillfit.models.json_text import JsonObject, at_path
 from skillfit.models.protocol import Model
+from skillfit.sandbox.known_good import KnownGood
 from skillfit.settings import Settings
 from skillfit.tasks.item import Attempt, Grader, Item, Score, labelled_choices
 
@@ -243,6 +244,10 @@ class BuiltIn(Settings):
     def golds(self, item: Item) -> tuple[str, ...]:
         """Answers that must score 1."""
         return item.answers or ((item.reference,) if item.reference else ())
+
+    def known_good(self, items: Sequence[Item]) -> KnownGood | None:
+        """A program that must work here before answers can be graded; None: it runs none."""
+        return None
 
     def patterns(self) -> tuple[str, ...]:
         """Texts that would reveal the grader if a skill contained them; see `Grader.patterns`."""

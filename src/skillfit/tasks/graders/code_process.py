@@ -306,6 +306,8 @@ class Link:
 
     def _pack_error(self, error: BaseException) -> Any:
         plain = [held for held in error.args if isinstance(held, (str, int, float, type(None)))]
+        if isinstance(error, OSError) and len(plain) == 2 and isinstance(error.filename, str):
+            plain.append(error.filename)
         return {"error": self.pack(type(error)), "parts": [self.pack(held) for held in plain]}
 
     def _pack_object(self, value: Any) -> Any:

@@ -13,7 +13,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
@@ -33,6 +33,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
+from skillfit.sandbox.known_good import KnownGood, imported_modules, refuse_forbidden
 from skillfit.sandbox.programs import (
     InheritedDescriptors,
     Isolation,
@@ -73,9 +74,9 @@ class Code(BuiltIn, name="code", short="column"):
     sandbox: SandboxMode = "auto"
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
-        code = (_CODE_BLOCK.findall(attempt.answer) or [attempt.answer])[-1]
+        code = _code_in(attempt.answer)
         tests = self._tests(item)
-        isolation = choose_isolation(self.sandbox, "`sandbox` of the code grader")
+        isolation = self._isolation()
         failures = []
         for test in tests:
             outcome = await self._run(code, test, isolation)
@@ -89,6 +90,21 @@ class Code(BuiltIn, name="code", short="column"):
             feedback = f"{len(failures)} of {len(tests)} tests fail. First: {first}"
         evidence = (*failures, f"Isolated by: {isolation.name}.")
         return Score(float(not failures), 1 - len(failures) / len(tests), feedback, evidence)
+
+    def known_good(self, items: Sequence[Item]) -> KnownGood | None:
+        """It imports what the tests import, and what the gold answers import."""
+        loaded = [item.loaded() for item in items]
+        tests = _imports(test for item in loaded for test in self._tests(item))
+        golds = _imports(_code_in(gold) for item in loaded for gold in self.golds(item))
+
+        async def run(isolation: Isolation) -> str:
+            outcome = await self._run(_import_all(golds), _import_all(tests), isolation)
+            return "" if outcome == "passed" else outcome
+
+        return KnownGood("tests and answers of the code grader", self._isolation(), run, tests)
+
+    def _isolation(self) -> Isolation:
+        return choose_isolation(self.sandbox, "`sandbox` of the code grader")
 
     def _tests(self, item: Item) -> list[str]:
         return [str(test) for test in listed(item.content().get(self.column))]
@@ -111,6 +127,7 @@ class Code(BuiltIn, name="code", short="column"):
                     answer.result()  # raises if it could not be started
                 checked = await checking
                 outcome = os.read(report[0], 4096).decode(errors="replace")
+                await refuse_forbidden(outcome, isolation)
             except SandboxNotStarted as error:
                 raise TaskFailure("sandbox", error.message, hint=error.hint) from error
             finally:
@@ -153,6 +170,21 @@ class Code(BuiltIn, name="code", short="column"):
             if self._tests(item)
             else f"has no tests in its column {self.column!r}, which the grader 'code' runs"
         )
+
+
+def _code_in(answer: str) -> str:
+    """The last fenced block, or the whole text."""
+    return str((_CODE_BLOCK.findall(answer) or [answer])[-1])
+
+
+def _imports(codes: Iterable[str]) -> tuple[str, ...]:
+    """The modules that these programs import, besides the two that the grader makes."""
+    found = imported_modules(codes)
+    return tuple(name for name in found if name.partition(".")[0] not in ("answer", "tests"))
+
+
+def _import_all(modules: Iterable[str]) -> str:
+    return "".join(f"import {module}\n" for module in modules)
 
 
 class Python(BuiltIn, name="python", short="path"):
