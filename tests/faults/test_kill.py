@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from skillfit.run.events import RolloutFinished
 from tests.support.chat_server import Call, ChatServer
 from tests.training.practice_project import (
     Script,
@@ -55,7 +56,14 @@ SCREENING = [
     "evaluation.ship_test=false",
 ]
 SHIPPED = [*SETTINGS, "evaluation.eval_test=false"]
-LAGGED = [*SCREENING, "train.lag=1", "train.num_epochs=3", "train.batch_size=2"]
+# Several steps, whose selection rollouts run beside the training rollouts and the proposer.
+CORPUS = [
+    *SETTINGS,
+    "evaluation.ship_test=false",
+    "optimizer.proposer=corpus",
+    "train.num_epochs=3",
+    "train.batch_size=1",
+]
 GATES = {"strict": STRICT, "screening": SCREENING}
 
 
@@ -165,10 +173,14 @@ def test_a_run_killed_during_the_ship_test_ends_the_same(killer: Killer) -> None
         check_kill(killer, SHIPPED, expected, ("record", number))
 
 
-def test_a_run_killed_during_rollouts_of_the_next_step_ends_the_same(killer: Killer) -> None:
-    expected = undisturbed(killer, LAGGED, "lagged")
+def test_a_run_killed_while_edits_are_measured_beside_the_proposer_ends_the_same(
+    killer: Killer,
+) -> None:
+    expected = undisturbed(killer, CORPUS, "corpus")
+    phases = {event.phase for event in killer.project.events(RolloutFinished, "straight-corpus")}
+    assert {"rollout", "gate", "prune"} <= phases
     for number in range(3, expected.passed["record"] + 1, 5):
-        check_kill(killer, LAGGED, expected, ("record", number))
+        check_kill(killer, CORPUS, expected, ("record", number))
 
 
 def check_kill(

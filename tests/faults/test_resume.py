@@ -42,16 +42,18 @@ def best_of(project: TrainingProject) -> str:
     return steps[-1].best_skill if steps else SKILL
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("after", [1, 9, 17, 30, 45])
+@pytest.mark.parametrize("proposer", ["reflect", "corpus"])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.7, 0.9])
 async def test_a_stopped_run_resumes_and_ends_the_same(
-    make_project: MakeProject, after: int, lag: int
+    make_project: MakeProject, share: float, proposer: str
 ) -> None:
-    settings = (*SETTINGS, "model.concurrency=4", f"train.lag={lag}")
+    """`share`: of the rollouts that have finished when it is stopped."""
+    settings = (*SETTINGS, "model.concurrency=4", f"optimizer.proposer={proposer}")
     project = make_project(*settings, rows=items(4, 4, 2))
     await project.train(run="straight")
     straight = sorted(map(fingerprint, project.calls))
     project.calls.clear()
+    after = 1 + int(share * len(project.events(RolloutFinished, "straight")))
     control, finished = Control(), 0
 
     def stop(stored: Stored) -> None:

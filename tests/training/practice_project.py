@@ -238,6 +238,7 @@ class TrainingProject:
         return {
             "model": models,
             "train": {"num_epochs": 1, "batch_size": 8},
+            "optimizer": {"proposer": "reflect"},  # test_corpus_run.py reads all at once
             "evaluation": {"preflight": False},
             "env": {
                 "skill": str(self.folder / "SKILL.md"),
