@@ -23,6 +23,7 @@ from skillfit.run.events import (
     SlowUpdateFinished,
     Warned,
 )
+from skillfit.training.plan import FEWEST_PAIRS
 from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
 from tests.training.practice_project import (
@@ -44,6 +45,7 @@ ALONE = (
     "optimizer.use_meta_skill=false",
 )
 SCREENING = ("evaluation.gate=screening",)
+LONG = ("train.num_epochs=3",)  # enough rollouts for a ship test that reads every item
 STRICT = ("evaluation.gate=strict", "evaluation.ship_test=false")
 
 
@@ -96,10 +98,10 @@ async def test_several_finalists_are_compared_with_the_initial_skill_on_request(
         )
         await project.train()
         [shipped] = project.events(ShipTested)
-        spent[count] = shipped.evidence.rollouts / shipped.repeats
+        spent[count] = shipped.evidence.rollouts / shipped.pairs
         before, after = map(read_story(project.folder / "run").point, ("ship_initial", "ship_best"))
         assert before and after and after.score - before.score == pytest.approx(shipped.difference)
-    assert spent == {1: 2 * 12, 2: 3 * 12}
+    assert spent == {1: 2, 2: 3}
 
 
 async def test_a_gain_too_small_to_prove_is_inconclusive(make_project: MakeProject) -> None:
@@ -192,7 +194,7 @@ async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test
     helpful = json.dumps({"slow_update_content": "gold means o. green means g. blue means b."})
     forced = "optimizer.slow_update_gate_with_selection=false"
     project = make_project(
-        *STRICT, forced, "train.num_epochs=2", "evaluation.eval_test=false",
+        *STRICT, "optimizer.use_slow_update=true", forced, "train.num_epochs=2", "evaluation.eval_test=false",
         optimizer={"slow_update": helpful, "reflect.failure": json.dumps(append())},
     )  # fmt: skip
     await project.train()
@@ -275,7 +277,7 @@ async def test_scores_on_fresh_rollouts_are_weighted_like_their_difference(
     make_project: MakeProject,
 ) -> None:
     rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
-    project = make_project(*ALONE, rows=rows)
+    project = make_project(*ALONE, *LONG, rows=rows)
     await project.train()
     story = read_story(project.folder / "run")
     before, after = story.point("ship_initial"), story.point("ship_best")
@@ -354,14 +356,18 @@ class TestBudget:
         assert enough is not None
         await project.train(f"budget.calls={enough[1]}")
         assert len(project.history()) >= 1
-        assert [event.repeats for event in project.events(ShipTested)] >= [1]
+        assert [event.pairs for event in project.events(ShipTested)] >= [FEWEST_PAIRS]
 
     async def test_a_skill_that_only_got_an_empty_region_is_not_measured_again(
         self, make_project: MakeProject
     ) -> None:
         # The second lesson is not above the incumbent, so the last skill is the placeholder's.
         settings = ("evaluation.gate=strict", "train.num_epochs=2")
-        gated = ("optimizer.slow_update_gate_with_selection=true", "optimizer.use_meta_skill=false")
+        gated = (
+            "optimizer.use_slow_update=true",
+            "optimizer.slow_update_gate_with_selection=true",
+            "optimizer.use_meta_skill=false",
+        )
         project = make_project(*settings, *gated, rows=items(8, 8, 4))
         await project.train()
         slow_updates = [event.action for event in project.events(SlowUpdateFinished)]
@@ -391,10 +397,10 @@ class TestBudget:
         assert "before the first step" in result.diagnosis
         assert {event.phase for event in project.events(RolloutFinished)} <= {"baseline", "rollout"}
 
-    async def test_a_budget_that_ends_in_the_test_split_keeps_the_ship_verdict(
+    async def test_a_budget_that_ends_in_the_test_split_keeps_the_verdict(
         self, make_project: MakeProject
     ) -> None:
-        project = make_project(*ALONE, "budget.calls=150", rows=items(8, 8, 80))
+        project = make_project(*STRICT, *ALONE, "budget.calls=80", rows=items(8, 8, 80))
         result = await project.train()
         assert (result.finish_reason, project.best() == SKILL) == ("improved", False)
         assert any("test split was not read" in event.message for event in project.events(Warned))
@@ -415,11 +421,16 @@ async def test_an_edit_that_breaks_a_must_pass_item_is_dropped(make_project: Mak
     def trading(call: Call) -> str:
         return json.dumps(append("- green means g.\n- blue means b.\n- red means no."))
 
+    colours = ("red", "green", "blue", "green", "blue", "green", "blue", "green")
     settings = (*ALONE, *SCREENING, "train.num_epochs=6", "evaluation.must_pass=[selection-00]")
-    project = make_project(*settings, rows=items(8, 24, 0), optimizer={"reflect.failure": trading})
+    project = make_project(
+        *settings, rows=items(8, 24, 0, colours), optimizer={"reflect.failure": trading}
+    )
     await project.train()
     effects = json.loads((project.folder / "run/edit_effects.json").read_text())
     reasons = [effect["reason"] for effect in effects if effect["status"] == "dropped"]
+    print([(e["id"], e["status"], e["reason"], e["mean"], e["rollouts"]) for e in effects])
+    print(project.best())
     assert any("must-pass item selection-00" in reason for reason in reasons)
     assert project.best() == SKILL
 
@@ -439,6 +450,7 @@ async def test_a_second_grader_decides_the_ship_test_and_the_gap_is_reported(
 
     settings = (
         *ALONE,
+        *LONG,
         "env.grader={contains: {}}",
         "evaluation.ship_grader=exact",
     )
@@ -463,7 +475,7 @@ async def test_equal_graders_have_no_gap_for_any_rollouts(
     )
     await project.train()
     [shipped] = project.events(ShipTested)
-    assert shipped.repeats and shipped.difference
+    assert shipped.pairs and shipped.difference
     assert shipped.gap == project.summary()["ship"]["gap"] == 0.0
     assert (
         "by the one trained on, the gain is the same" in read_story(project.folder / "run").verdict
@@ -508,7 +520,7 @@ async def test_an_unproven_gain_is_not_audited_for_shortcuts(
 
 async def test_a_proven_gain_is_audited_for_shortcuts(make_project: MakeProject) -> None:
     """The initial skill scores 0.25, as the rule does. The improved skill scores 1."""
-    project = make_project(*ALONE, rows=items(8, 8, 4))
+    project = make_project(*ALONE, *LONG, rows=items(8, 8, 4))
     result = await project.train()
     assert result.finish_reason == "improved" and project.best() != SKILL
     before = read_story(project.folder / "run").point("ship_initial")
