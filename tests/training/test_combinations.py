@@ -13,7 +13,7 @@ from skillfit.run.events import (
     Discarded,
     GateDecided,
     ReflectionFinished,
-    ShipTested,
+    RunFinished,
     SlowUpdateFinished,
 )
 from skillfit.run.records import EditEffect
@@ -248,7 +248,7 @@ def check_best(project: TrainingProject) -> None:
         assert (step, project.best()) == (0, SKILL)
     elif origin == "composed":
         assert step is None
-        assert any(event.edits for event in project.events(ShipTested))
+        assert any(event.edits for event in project.events(RunFinished))
     elif origin.startswith("prune_"):
         assert step == EPOCHS
     else:

@@ -192,9 +192,9 @@ async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test
 ) -> None:
     # Forced at the last epoch's end: no step follows that could make it the best.
     helpful = json.dumps({"slow_update_content": "gold means o. green means g. blue means b."})
-    forced = "optimizer.slow_update_gate_with_selection=false"
+    forced = ("optimizer.use_slow_update=true", "optimizer.slow_update_gate_with_selection=false")
     project = make_project(
-        *STRICT, "optimizer.use_slow_update=true", forced, "train.num_epochs=2", "evaluation.eval_test=false",
+        *STRICT, *forced, "train.num_epochs=2", "evaluation.eval_test=false",
         optimizer={"slow_update": helpful, "reflect.failure": json.dumps(append())},
     )  # fmt: skip
     await project.train()
