@@ -298,7 +298,7 @@ def benchmarks() -> str:
 
     parts = []
     for name, module in BENCHMARKS.items():
-        function = getattr(import_module(f"skillfit.benchmarks.{module}"), name)
+        function = getattr(import_module(f"skillfit.plugins.benchmarks.{module}"), name)
         parameters = inspect.signature(function).parameters.values()
         options = [option for option in parameters if option.kind is option.KEYWORD_ONLY]
         shown = ", ".join(f"`{option.name}` ({json.dumps(option.default)})" for option in options)

@@ -22,7 +22,7 @@ from shutil import which
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from skillfit.studio.web_app import Session, make_app, make_web_server
+from skillfit.plugins.studio.web_app import Session, make_app, make_web_server
 
 IMAGES = Path(__file__).parents[1] / "images"
 SIZES = {"desktop": (1280, 860), "phone": (390, 844)}

@@ -292,7 +292,7 @@ def _tracking(
         return
     if isinstance(trackers, str) or callable(trackers):
         trackers = [trackers]
-    from skillfit.plugins.trackers import make_tracker
+    from skillfit.plugins.trackers.trackers import make_tracker
 
     with ExitStack() as closing:
         made = []

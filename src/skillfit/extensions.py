@@ -56,7 +56,7 @@ kind. It is recorded in the run's identity and holds nothing secret. Each part h
 `{"exact": {}}`, `{"agent": "chat", "prompt": "…"}`, `{"python": "Name", "source": "hash"}`.
 """
 
-# Name of a benchmark and of its function -> the module in skillfit.benchmarks.
+# Name of a benchmark and of its function -> the module in skillfit.plugins.benchmarks.
 BENCHMARKS: Mapping[str, str] = {
     "alfworld": "games",
     "babyvision": "questions",
@@ -74,8 +74,8 @@ BENCHMARKS: Mapping[str, str] = {
 }
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {
-    "inspect": "skillfit.plugins.inspect_tasks:inspect_source",
-    **{name: f"skillfit.benchmarks.{module}:{name}" for name, module in BENCHMARKS.items()},
+    "inspect": "skillfit.plugins.inspect.inspect_source:inspect_source",
+    **{name: f"skillfit.plugins.benchmarks.{module}:{name}" for name, module in BENCHMARKS.items()},
 }
 _REFERENCE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 

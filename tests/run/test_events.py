@@ -234,7 +234,7 @@ NAMED = "---\nname: reasoning-gym\n---\nThink.\n"
 @pytest.mark.parametrize(
     ("path", "text", "name"),
     [
-        ("benchmarks/reasoning_gym/reasoning_gym.md", NAMED, "reasoning-gym"),
+        ("plugins/benchmarks/reasoning_gym/reasoning_gym.md", NAMED, "reasoning-gym"),
         ("my-skill/SKILL.md", "Think.\n", "my-skill"),
         ("skills/my-skill/", "Think.\n", "my-skill"),
         ("notes.md", "Think.\n", "notes"),

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from skillfit.agents.tools import ToolsAgent
-from skillfit.benchmarks.spreadsheetbench import WorkbookGrader
-from skillfit.benchmarks.swebench import PatchGrader
 from skillfit.cli.app import app
 from skillfit.errors import InfrastructureError, InputError, TaskFailure
 from skillfit.models.providers.practice import ScriptedModel
+from skillfit.plugins.benchmarks.spreadsheetbench import WorkbookGrader
+from skillfit.plugins.benchmarks.swebench import PatchGrader
 from skillfit.sandbox import file_view
 from skillfit.sandbox.known_good import KnownGood, imported_modules, prove
 from skillfit.sandbox.programs import (

@@ -29,9 +29,9 @@ from skillfit.errors import InputError, did_you_mean
 from skillfit.plain_text import quantity, shorten, visible
 
 if TYPE_CHECKING:
-    from skillfit.benchmarks.prepare import Prepared
     from skillfit.config.schema import GraderSetting
     from skillfit.models.json_text import JsonObject
+    from skillfit.plugins.benchmarks.prepare import Prepared
     from skillfit.tasks.recognise import RecognisedEnv, RecognisedTasks
 
 
@@ -401,7 +401,7 @@ def data_list_command(as_json: Json = False) -> None:
 
     Example: skillfit data list
     """
-    from skillfit.benchmarks.benchmark import (
+    from skillfit.plugins.benchmarks.benchmark import (
         MANIFEST,
         benchmark_names,
         data_home,
@@ -447,7 +447,7 @@ def data_get_command(
 
     Example: skillfit data get searchqa
     """
-    from skillfit.benchmarks import prepare
+    from skillfit.plugins.benchmarks import prepare
 
     progress = console(stderr=True)
     result = prepare.get(
@@ -472,7 +472,7 @@ def data_make_command(
 
     Example: skillfit data make spreadsheetbench --from spreadsheetbench_verified_400
     """
-    from skillfit.benchmarks import prepare
+    from skillfit.plugins.benchmarks import prepare
 
     _show_prepared(prepare.make(name, source, splits=splits), as_json)
 

@@ -41,7 +41,7 @@ def studio_command(
 
     Example: skillfit studio runs --open
     """
-    from skillfit.studio.web_app import serve_studio
+    from skillfit.plugins.studio.web_app import serve_studio
 
     opened: list[str] = []
 
@@ -84,7 +84,7 @@ def mcp_command(
         if not Path(folder).is_dir():
             raise InputError(f"{folder} is not a folder.", hint="Give folders that exist.")
     try:
-        from skillfit.plugins.mcp_server import serve_mcp
+        from skillfit.plugins.mcp.server import serve_mcp
     except ImportError as error:
         raise InputError(
             f"skillfit mcp is not available here: {error}.", hint="pip install 'skillfit[mcp]'"

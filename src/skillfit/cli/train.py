@@ -299,7 +299,7 @@ def _train_once(
     inputs: Inputs, path: Path, *, lines: bool, force_new: bool, force: bool, track: Sequence[str]
 ) -> TrainingResult:
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
-    from skillfit.plugins.trackers import make_tracker
+    from skillfit.plugins.trackers.trackers import make_tracker
     from skillfit.training.start import start
 
     screen = console(stderr=True)

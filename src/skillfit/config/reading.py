@@ -23,7 +23,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
-from skillfit.config.skillopt import is_skillopt, table, translate
 from skillfit.config.yaml_source import (
     FROM_PYTHON,
     PlacedSettings,
@@ -38,6 +37,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import LOCAL, SCRIPTED, names_cli_program
 from skillfit.plain_text import shorten
+from skillfit.plugins.skillopt.skillopt_config import is_skillopt, table, translate
 from skillfit.settings import setting_problems
 
 # Keys of earlier versions that no longer do anything.

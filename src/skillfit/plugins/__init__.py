@@ -1,3 +1,1 @@
-"""Optional parts: Inspect tasks, the Ray executor, the MCP server, trackers. Nothing else imports
-them eagerly.
-"""
+"""Optional parts. The core never imports them: it finds them by name (`skillfit.extensions`)."""

@@ -73,7 +73,7 @@ SAMPLERS = {
 }
 EXECUTORS = {
     "local": "skillfit.rollout.engine:LocalExecutor",
-    "ray": "skillfit.plugins.ray_executor:RayExecutor",
+    "ray": "skillfit.plugins.ray.executor:RayExecutor",
 }
 # Share of rollouts that carry an edit without evidence. A capable optimizer learns more from
 # failures of the skill with all its lines; of what others write, half may be wrong.

@@ -1,0 +1,1 @@
+"""Tasks of Inspect AI as items: their datasets, solvers and scorers."""

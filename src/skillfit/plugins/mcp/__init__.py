@@ -1,0 +1,1 @@
+"""Serve skillfit to agents over the Model Context Protocol."""

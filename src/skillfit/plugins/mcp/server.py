@@ -1,0 +1,518 @@
+"""The MCP server: an agent checks, estimates, starts, follows, stops and applies runs, and may be
+the optimizer of a run itself.
+
+It reaches only the folders it was given, and an agent cannot add programs or code through
+overrides. Tools that spend money or write files need `confirm: true`; without it they only say what
+they would do. Commands run in separate processes, so a run continues when the session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+
+from skillfit import __version__
+from skillfit.errors import InputError, SkillfitError
+from skillfit.extensions import JsonValue
+from skillfit.models.json_text import JsonObject
+from skillfit.plain_text import last_part, shorten
+from skillfit.plugins.studio.commands import (
+    Folders,
+    Starter,
+    as_typed,
+    checked_overrides,
+    run_command,
+)
+from skillfit.report import RunStory, open_details, read_story
+from skillfit.report.story import (
+    EditSummary,
+    GateSummary,
+    PersonDecision,
+    Point,
+    Rejection,
+    RunNotice,
+    TypeSummary,
+)
+from skillfit.run.control import stop_run
+from skillfit.run.events import RolloutFinished, as_json
+from skillfit.run.journal import BillRow
+from skillfit.run.records import EditStatus, RunFinishReason
+from skillfit.run.steering import answer_prompt, find_prompt, steer_run, waiting_prompts
+from skillfit.run.store import CONFIG_FILE, JOURNAL, in_use
+from skillfit.run.view import RunState
+from skillfit.skill import Edit
+
+_INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
+better. Usual order: estimate, check, start, follow until the state is no longer `running`, show,
+apply. Give `check` and `start` the same `run`: what check paid for is not paid again.
+Tools that spend money or write files do so only with `confirm: true`; ask your user first.
+With `model.optimizer: handoff` in the config you are the optimizer: when the state is `waiting`,
+read `prompts`, give each its `answer`, and `start` the same run again until it is finished. When
+the state is `review`, edits wait for your user's approval (tool `steer`)."""
+_LONG = 2_000  # characters of a text in an event
+_WAIT = 60.0  # seconds that `follow` waits at most
+_POLL = 0.25
+_OMITTED = ("config", "summary", "all_pairs", "pairs")  # long fields of events
+
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+_CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+_SPENDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+
+
+def serve_mcp(folders: Sequence[Path] = ()) -> None:
+    """Serve MCP on stdin and stdout until the client disconnects. Started runs continue.
+
+    `folders`: what may be reached; the current one when none is given.
+    """
+    make_server(Folders.of(*(folders or (Path.cwd(),)))).run("stdio")
+
+
+def make_server(folders: Folders) -> MCPServer:
+    """A server confined to these folders."""
+    tools = Tools(folders)
+    server = MCPServer(
+        "skillfit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
+    listed: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
+        (tools.check, "Check a config (spends a little)", _SPENDS),
+        (tools.estimate, "Estimate a run", _READS),
+        (tools.start, "Start or resume a run (spends)", _SPENDS),
+        (tools.stop, "Stop a run", _WRITES),
+        (tools.follow, "Follow a run", _READS),
+        (tools.show, "Show a run", _READS),
+        (tools.apply, "Put the best skill into its folder (writes)", _CHANGES),
+        (tools.prompts, "Prompts that wait for an answer", _READS),
+        (tools.answer, "Answer a prompt (writes)", _WRITES),
+        (tools.steer, "Decide about an edit, or raise a budget (writes)", _WRITES),
+    )
+    for tool, title, effects in listed:
+        server.add_tool(_as_json_tool(tool), title=title, annotations=effects)
+    return server
+
+
+def _as_json_tool(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[JsonObject]]:
+    """The tool as the client sees it: its result is a JSON object, and what the user or the agent
+    can fix is an error of the tool.
+    """
+
+    @wraps(tool)
+    async def answer(*args: Any, **arguments: Any) -> JsonObject:
+        try:
+            result = await tool(*args, **arguments)
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        return result if isinstance(result, dict) else asdict(result)
+
+    signature = inspect.signature(tool, eval_str=True)
+    returning_json = signature.replace(return_annotation=JsonObject)
+    answer.__signature__ = returning_json  # type: ignore[attr-defined]
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """What a call would do with `confirm: true`."""
+
+    needs_confirmation: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStanding:
+    """The state of a run, for an agent that follows it."""
+
+    run: str
+    state: RunState
+    verdict: str
+    stage: str
+    step: int
+    total_steps: int
+    seconds_left: float | None
+    prompts_waiting: int
+    stopped_by: str = ""  # output of a process that ended before the run did
+
+
+BriefEvent = dict[str, JsonValue]  # the line that a tracker gets, without its long texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunUpdate(RunStanding):
+    """The state of a run, and what happened since the last call."""
+
+    events: list[BriefEvent]
+    rollouts: int  # counted, not listed
+    last: int  # number of the last event
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEdit:
+    """An edit without the history of its effect."""
+
+    id: str
+    step: int
+    edit: Edit
+    status: EditStatus
+    mean: float | None
+    low: float
+    high: float
+    probability: float
+    rollouts: int
+    reason: str
+    items: tuple[str, ...]
+    in_best: bool | None
+    awaits_approval: bool
+
+    @classmethod
+    def of(cls, edit: EditSummary) -> ShownEdit:
+        return cls(
+            id=edit.id,
+            step=edit.step,
+            edit=edit.edit,
+            status=edit.status,
+            mean=edit.mean,
+            low=edit.low,
+            high=edit.high,
+            probability=edit.probability,
+            rollouts=edit.rollouts,
+            reason=edit.reason,
+            items=edit.items,
+            in_best=edit.in_best,
+            awaits_approval=edit.awaits_approval,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCost:
+    """What a stage used, or the whole run (`stage` is then "total")."""
+
+    stage: str
+    role: str
+    model: str
+    calls: int
+    tokens: int
+    usd: float | None
+
+    @classmethod
+    def of(cls, row: BillRow) -> ShownCost:
+        return cls(
+            stage=row.stage,
+            role=row.role,
+            model=row.model,
+            calls=row.usage.calls,
+            tokens=row.usage.tokens,
+            usd=row.usage.usd,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRun:
+    """The story of a run without histories and item lists."""
+
+    run: str
+    path: str
+    state: RunState
+    finish_reason: RunFinishReason | Literal[""]
+    verdict: str
+    diagnosis: str
+    practice: bool
+    metric: str
+    seconds: float
+    tokens: tuple[int, int]
+    best_skill: str
+    unproven_skill: str
+    points: tuple[Point, ...]
+    decisions: tuple[GateSummary, ...]
+    edits: tuple[ShownEdit, ...]
+    rejections: tuple[Rejection, ...]
+    types: tuple[TypeSummary, ...]
+    costs: tuple[ShownCost, ...]
+    total: ShownCost
+    notices: tuple[RunNotice, ...]
+    people: tuple[PersonDecision, ...]
+
+    @classmethod
+    def of(cls, story: RunStory) -> ShownRun:
+        return cls(
+            run=story.run,
+            path=story.path,
+            state=story.state,
+            finish_reason=story.finish_reason,
+            verdict=story.verdict,
+            diagnosis=story.diagnosis,
+            practice=bool(story.practice),
+            metric=story.metric,
+            seconds=story.seconds,
+            tokens=story.tokens,
+            best_skill=story.best_skill,
+            unproven_skill=story.unproven_skill,
+            points=story.points,
+            decisions=story.gates,
+            edits=tuple(map(ShownEdit.of, story.edits)),
+            rejections=story.rejections,
+            types=story.types,
+            costs=tuple(map(ShownCost.of, story.costs)),
+            total=ShownCost.of(BillRow("total", "", "", story.total)),
+            notices=story.notices,
+            people=story.decisions,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    id: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptList:
+    prompts: list[PromptText]
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredPrompt:
+    answered: str  # its id
+    waiting: int  # how many are left
+
+
+@dataclass(frozen=True, slots=True)
+class SteeredRun:
+    number: int  # of the request
+    command: str
+
+
+@dataclass(slots=True)
+class Tools:
+    """The tools of a session. Relative paths begin in the first folder."""
+
+    folders: Folders
+    _starter: Starter = field(default_factory=Starter)
+
+    async def check(
+        self, config: str, run: str, overrides: list[str] | None = None, confirm: bool = False
+    ) -> JsonObject | Unconfirmed:
+        """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts,
+        recorded in the directory `run`: a later `start` there does not pay for them again.
+        `overrides` are `key.sub=value`. Spends money with paid models, so it needs `confirm`.
+        """
+        arguments = ["check", *self._config(config, overrides), "--run", str(self._run(run))]
+        if not confirm:
+            return _unconfirmed(arguments, "makes a few paid calls")
+        return await self._command(arguments)
+
+    async def estimate(self, config: str, overrides: list[str] | None = None) -> JsonObject:
+        """What a run would take: calls, tokens, dollars and minutes, per stage and role. Spends
+        nothing.
+        """
+        return await self._command(["estimate", *self._config(config, overrides)])
+
+    async def start(
+        self,
+        config: str,
+        run: str,
+        overrides: list[str] | None = None,
+        force: bool = False,
+        confirm: bool = False,
+    ) -> RunStanding | Unconfirmed:
+        """Train in the directory `run`, or resume the run that is there, in the background.
+        `force`: even if the check says stop. Spends money with paid models (set `budget.usd`), so
+        it needs `confirm`.
+        """
+        path = self._run(run)
+        forced = ["--force"] if force else []
+        words = self._config(config, overrides)
+        arguments = ["train", *words, "--run", str(path), "--json", *forced]
+        if not confirm:
+            return _unconfirmed(arguments, "starts a run that may spend money")
+        self._starter.start(path, arguments, folder=self.folders.roots[0])
+        begun = path / CONFIG_FILE
+        await _wait_until(lambda: begun.is_file() or not self._starter.is_alive(path))
+        return self._standing(path)
+
+    async def stop(self, run: str, confirm: bool = False) -> RunStanding | Unconfirmed:
+        """Stop a running run: what is in progress finishes and is saved. `start` resumes it. Needs
+        `confirm`.
+        """
+        path = self._run(run)
+        if not confirm:
+            return _unconfirmed(["steer", str(path), "stop"], "stops the run")
+        stop_run(path)
+        await _wait_until(lambda: not in_use(path) and not self._starter.is_alive(path))
+        return self._standing(path)
+
+    async def follow(
+        self, run: str, after: int = 0, wait: float = 20.0, limit: int = 40
+    ) -> RunUpdate:
+        """Events of a run behind number `after`, oldest first, and its state. Waits up to
+        `wait` seconds for new ones. Call again with `after` set to the `last` that was returned.
+        Rollouts are counted, not listed.
+        """
+        path = self._run(run)
+        until = time.monotonic() + min(wait, _WAIT)
+        while True:
+            news, standing = _news(path, after, limit), self._standing(path)
+            if news.events or standing.state != "running" or time.monotonic() >= until:
+                return RunUpdate(**asdict(standing), **asdict(news))
+            await asyncio.sleep(_POLL)
+
+    async def show(self, run: str) -> ShownRun:
+        """What a run did: verdict, scores with intervals, decisions, edits and their effects, cost,
+        and the skill it hands back. `unproven_skill` is what was found but not shown to be better.
+        """
+        return ShownRun.of(read_story(self._run(run)))
+
+    async def apply(self, run: str, confirm: bool = False) -> JsonObject:
+        """Put the best skill into its folder; the old text is kept in the run. Without `confirm`
+        this shows the diff and changes nothing.
+        """
+        path = self._run(run)
+        if not confirm:
+            return await self._command(["diff", str(path)])
+        skill = read_story(path).data.skill
+        if skill:
+            self.folders.resolve(skill)
+        return await self._command(["apply", str(path), "--yes"])
+
+    async def prompts(self, run: str) -> PromptList:
+        """Prompts of a handoff run that wait for an answer: id and text. Answer each with `answer`,
+        then `start` the run again.
+        """
+        waiting = waiting_prompts(self._run(run))
+        return PromptList(
+            [PromptText(one.id, one.prompt.read_text(encoding="utf-8")) for one in waiting]
+        )
+
+    async def answer(
+        self, run: str, id: str, text: str, confirm: bool = False
+    ) -> AnsweredPrompt | Unconfirmed:
+        """Answer one handoff prompt, in the form that it asks for. An answer cannot be taken back
+        once the run has used it. Needs `confirm`.
+        """
+        path = self._run(run)
+        prompt = find_prompt(path, id)
+        if not confirm:
+            command = as_typed(["steer", str(path), "answer", id])
+            return Unconfirmed(f"Writes the answer to {prompt.answer.name}.", command)
+        return AnsweredPrompt(id, await asyncio.to_thread(answer_prompt, path, id, text))
+
+    async def steer(
+        self, run: str, action: str, target: str = "", text: str = "", confirm: bool = False
+    ) -> SteeredRun | Unconfirmed:
+        """Decide about an edit of a run: `veto`, `pin`, `reword` (with `text`), `approve` or
+        `decline`, with the edit's id as `target`; or raise a `budget` (target usd, text 10). The
+        run takes it up between steps. Needs `confirm`.
+        """
+        path = self._run(run)
+        if not confirm:
+            return _unconfirmed(["steer", str(path), action, target, text], "steers the run")
+        request = await asyncio.to_thread(steer_run, path, action, target, text)
+        return SteeredRun(request.number, request.command(path))
+
+    def _run(self, run: str) -> Path:
+        path = self.folders.resolve(run)
+        if path in self.folders.roots:
+            raise InputError(f"{run!r} is a project folder, not a run.")
+        return path
+
+    def _config(self, config: str, overrides: list[str] | None) -> list[str]:
+        """The config and its overrides as words of a command, checked."""
+        path = self.folders.resolve(config)
+        if not path.is_file():
+            raise InputError(f"There is no config {config!r}.")
+        if any((folder / JOURNAL).exists() for folder in path.parents):
+            raise InputError(
+                f"{config!r} is a file of a run, and answers to prompts are written there.",
+                hint="Give the config file from which the run was started.",
+            )
+        return [str(path), *checked_overrides(self.folders, overrides or ())]
+
+    async def _command(self, arguments: list[str]) -> JsonObject:
+        """What the command printed as JSON."""
+        result = await run_command(arguments, folder=self.folders.roots[0], timeout=3_600)
+        if result.error:
+            raise InputError(result.error)
+        return result.data
+
+    def _standing(self, path: Path) -> RunStanding:
+        """The state of a run, or why its process ended before there was one."""
+        failure = self._starter.failure(path)
+        if not (path / JOURNAL).is_file():
+            raise InputError(failure or f"There is no run in {path}.")
+        story = read_story(path)
+        state: RunState = "running" if self._starter.is_alive(path) else story.state
+        stage = story.running_stage
+        return RunStanding(
+            run=str(path),
+            state=state,
+            verdict=story.verdict,
+            stage=stage.stage if stage else "",
+            step=stage.step if stage else story.steps_done,
+            total_steps=story.total_steps,
+            seconds_left=story.seconds_left,
+            prompts_waiting=story.prompts,
+            stopped_by=last_part(failure, _LONG) if state in ("stopped", "review") else "",
+        )
+
+
+async def _wait_until(is_so: Callable[[], bool]) -> None:
+    """Until something is so, or the longest wait is over."""
+    for _ in range(round(_WAIT / _POLL)):
+        if is_so():
+            return
+        await asyncio.sleep(_POLL)
+
+
+def _unconfirmed(arguments: Sequence[str], what: str) -> Unconfirmed:
+    return Unconfirmed(
+        f"This {what}. Ask your user, then call again with confirm: true.",
+        as_typed([word for word in arguments if word]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    events: list[BriefEvent]
+    rollouts: int
+    last: int
+
+
+def _news(path: Path, after: int, limit: int) -> _News:
+    if not (path / JOURNAL).is_file():
+        return _News([], 0, after)
+    events: list[BriefEvent] = []
+    rollouts, last = 0, after
+    with open_details(path) as details:
+        for stored in details.events(after):
+            if isinstance(stored.event, RolloutFinished):
+                rollouts += 1
+            elif len(events) < limit:
+                events.append(_brief_fields(as_json(stored)))
+            else:
+                break
+            last = stored.seq
+    return _News(events, rollouts, last)
+
+
+def _brief_fields(line: Mapping[str, JsonValue]) -> BriefEvent:
+    """Without long texts: skills and patches are read with `show`."""
+    return {name: _brief(value) for name, value in line.items() if name not in _OMITTED}
+
+
+def _brief(value: JsonValue) -> JsonValue:
+    if isinstance(value, Mapping):
+        return _brief_fields(value)
+    if isinstance(value, list):
+        return [_brief(item) for item in value]
+    if isinstance(value, str) and len(value) > _LONG:
+        return f"{shorten(value, _LONG)} ({len(value)} characters)"
+    return value

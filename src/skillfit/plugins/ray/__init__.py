@@ -1,0 +1,1 @@
+"""Run rollouts on the machines of a Ray cluster."""

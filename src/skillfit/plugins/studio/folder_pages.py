@@ -1,0 +1,687 @@
+"""Pages about a folder of runs: the list, several runs side by side, and the form for a new run.
+
+- The address says how the list is filtered, searched and sorted. Its table is updated while the
+  page is open.
+- The comparison shows settings that differ, measured edits, and the skills of two runs.
+- The form has one input per key of the config; it is made from the config's schema. A filled form
+  is written as a config file, or overrides the settings of a file that was chosen. Estimate, check
+  and start are the commands of that name, in a process of their own. `starting_page` is shown until
+  the started run has its journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Literal, TypedDict, get_args
+from urllib.parse import urlencode
+
+import yaml
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from skillfit.atomic_write import write_whole
+from skillfit.config import Config, load_config
+from skillfit.config.reading import text_keys, write_override
+from skillfit.config.yaml_source import read_text
+from skillfit.errors import InputError, SkillfitError
+from skillfit.extensions import JsonValue
+from skillfit.plain_text import shorten, visible
+from skillfit.plugins.studio.commands import (
+    CommandResult,
+    Folders,
+    as_typed,
+    check_run_name,
+    check_settings,
+    run_command,
+    start_log,
+)
+from skillfit.plugins.studio.site import (
+    ListPage,
+    NamedRun,
+    NoSuchRun,
+    RunIndex,
+    Studio,
+    number_in,
+    page_of,
+    run_url,
+    stream_parts,
+)
+from skillfit.report import RunStory
+from skillfit.report.charts import compare_chart, sparkline
+from skillfit.report.html_report import PageData, flat_settings
+from skillfit.report.story import EditSummary, by_effect
+from skillfit.run.store import JOURNAL, in_use
+from skillfit.run.view import RunCard, RunState, ShipGain
+from skillfit.skill import Hunk, diff_hunks
+
+_RUNS_PER_PAGE = 50
+_STATES = (*get_args(RunState), "failed")
+_SORTS: dict[str, Callable[[RunRow], tuple[float, str]]] = {
+    "date": lambda row: (row.card.updated_at, row.name),
+    "gain": lambda row: (_none_last(row.gain), row.name),
+    "score": lambda row: (_none_last(row.card.score), row.name),
+    "cost": lambda row: (_none_last(row.card.usd), row.name),
+    "tokens": lambda row: (row.card.tokens, row.name),
+}
+_COMPARED_RUNS = 6  # runs side by side at most
+_COMPARED_EDITS = 20
+_UNSET = ("null", "{}", "[]", '""')  # as flat_settings writes them
+# Asked for at the top of the form, in this order; all other keys are below, by section.
+_MAIN_KEYS = (
+    "recipe",
+    "env.skill",
+    "env.tasks",
+    "env.grader",
+    "model.agent",
+    "model.optimizer",
+    "model.judge",
+    "budget.usd",
+    "budget.rollouts",
+    "budget.calls",
+    "budget.tokens",
+    "budget.minutes",
+)
+_MADE_HERE = "# Made in skillfit studio."
+_CHECK_SECONDS = 1_800.0
+
+
+def index_page(studio: Studio, request: Request) -> Response:
+    return studio.page(request, RunsPage(run_list(studio.library.index(), request)))
+
+
+def index_live(studio: Studio, request: Request) -> Response:
+    def look() -> dict[str, str]:
+        return {"runs": studio.render(RunsTable(run_list(studio.library.index(), request)))}
+
+    return stream_parts(studio, request, look)
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPage(PageData):
+    template: ClassVar = "runs.html.j2"
+
+    runs: RunList
+
+
+@dataclass(frozen=True, slots=True)
+class RunsTable(PageData):
+    """The part of the page that is updated."""
+
+    template: ClassVar = "runs_table.html.j2"
+
+    runs: RunList
+
+
+@dataclass(frozen=True, slots=True)
+class RunList:
+    """The rows that were asked for, and how many there are of each state."""
+
+    page: ListPage[RunRow]
+    counts: dict[str, int]
+    problems: tuple[str, ...]
+    state: str
+    search: str
+    sort: str
+
+    def sorted_by(self, sort: str) -> str:
+        """The address of this list in another order."""
+        chosen = {"q": self.search, "state": self.state, "sort": sort}
+        return "/?" + urlencode({key: value for key, value in chosen.items() if value})
+
+
+def run_list(index: RunIndex, request: Request) -> RunList:
+    """Filter, search and sort as the address says."""
+    query = request.query_params
+    state, search = query.get("state", ""), query.get("q", "").strip()
+    sort = query.get("sort", "date")
+    rows = [_run_row(run) for run in index.runs]
+    counts = dict.fromkeys(_STATES, 0)
+    for row in rows:
+        counts[row.state] += 1
+    if state in _STATES:
+        rows = [row for row in rows if row.state == state]
+    if search:
+        rows = [row for row in rows if _matches(row, search.lower())]
+    if sort == "name":
+        rows.sort(key=lambda row: row.name)
+    else:
+        rows.sort(key=_SORTS.get(sort, _SORTS["date"]), reverse=True)
+    page = page_of(rows, number_in(request, "page"), _RUNS_PER_PAGE, query)
+    return RunList(page, counts, index.problems, state, search, sort)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One line of the list."""
+
+    name: str
+    state: str
+    card: RunCard
+    curve: Markup
+
+    @property
+    def ship(self) -> ShipGain | None:
+        """The result on fresh rollouts, if there were some."""
+        return self.card.ship if self.card.ship is not None and self.card.ship.pairs else None
+
+    @property
+    def gain(self) -> float | None:
+        """On fresh rollouts if there were some, else on the selection split; None when nothing
+        better was found that could be compared.
+        """
+        if self.card.ship is not None:
+            return self.ship.difference if self.ship else None
+        pair = self.card.selection
+        if pair.baseline is None or pair.best is None:
+            return None
+        return pair.best - pair.baseline
+
+    @property
+    def models(self) -> str:
+        return " ← ".join(
+            self.card.models[role] for role in ("agent", "optimizer") if role in self.card.models
+        )
+
+
+def _run_row(run: NamedRun) -> RunRow:
+    listed, card = run.listed, run.listed.card
+    state = "failed" if card.finish_reason == "infrastructure" else listed.state
+    curve = sparkline([point.score for point in card.points])
+    return RunRow(run.name, state, card, curve)
+
+
+def _matches(row: RunRow, wanted: str) -> bool:
+    texts = (row.name, row.card.skill, row.card.task, row.models, row.card.finish_reason)
+    return all(any(word in text.lower() for text in texts) for word in wanted.split())
+
+
+def _none_last(value: float | None) -> float:
+    return float("-inf") if value is None else value
+
+
+def compare_page(studio: Studio, request: Request) -> Response:
+    names = list(dict.fromkeys(request.query_params.getlist("run")))[:_COMPARED_RUNS]
+    if len(names) < 2:
+        return studio.go_to("/", "Choose two or more runs to compare.")
+    try:
+        stories = [studio.library.story(name) for name in names]
+    except NoSuchRun as error:
+        raise HTTPException(404, str(error)) from error
+    runs = [ComparedRun(name, story) for name, story in zip(names, stories, strict=True)]
+    query = request.query_params
+    left, right = (
+        _chosen_run(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
+    )
+    edits = compared_edits(stories)
+    curves = {visible(run.name): run.story for run in runs}
+    page = ComparePage(
+        runs=runs,
+        chart=compare_chart(curves),
+        small_chart=compare_chart(curves, 340, 260, names=False),
+        settings=differing_settings(stories),
+        edits=edits[:_COMPARED_EDITS],
+        edits_cut=max(0, len(edits) - _COMPARED_EDITS),
+        left=names[left],
+        right=names[right],
+        hunks=diff_hunks(stories[left].found_skill, stories[right].found_skill),
+    )
+    return studio.page(request, page)
+
+
+def _chosen_run(names: Sequence[str], wanted: str, usual: int) -> int:
+    return names.index(wanted) if wanted in names else usual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparePage(PageData):
+    template: ClassVar = "compare.html.j2"
+
+    runs: Sequence[ComparedRun]
+    chart: Markup
+    small_chart: Markup
+    settings: Sequence[SettingRow]
+    edits: Sequence[EditRow]
+    edits_cut: int
+    left: str  # names of the two runs whose skills are compared
+    right: str
+    hunks: Sequence[Hunk]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    name: str
+    story: RunStory
+
+    @property
+    def gain(self) -> float | None:
+        if self.story.ship is not None:
+            return self.story.ship.difference
+        scores = self.story.selection_scores()
+        return scores.best - scores.initial if scores and self.story.changed else None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting that differs between runs; empty where it is not set."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+def differing_settings(stories: Sequence[RunStory]) -> list[SettingRow]:
+    """Settings whose values differ. Not set and null are the same; what a run did not record has
+    its default.
+    """
+    flat = [
+        {one.key: "" if one.value in _UNSET else one.value.strip('"') for one in settings}
+        for settings in (
+            flat_settings(story.config.settings.model_dump(mode="json")) for story in stories
+        )
+    ]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    rows = [SettingRow(key, tuple(one.get(key, "") for one in flat)) for key in keys]
+    return [row for row in rows if len(set(row.values)) > 1]
+
+
+@dataclass(frozen=True, slots=True)
+class EditRow:
+    """An edit with the same text in some of the compared runs; None where it was not tried."""
+
+    text: str
+    found: tuple[EditSummary | None, ...]
+
+    @property
+    def largest(self) -> float:
+        return max(abs(edit.mean or 0.0) for edit in self.found if edit)
+
+
+def compared_edits(stories: Sequence[RunStory]) -> list[EditRow]:
+    """Measured edits: those that several runs tried first, then the ones furthest from 0."""
+    texts: dict[str, dict[int, EditSummary]] = {}
+    for at, story in enumerate(stories):
+        for edit in by_effect(story.edits):
+            if edit.measured:
+                texts.setdefault(edit.text.strip(), {}).setdefault(at, edit)
+    rows = [
+        EditRow(text, tuple(found.get(at) for at in range(len(stories))))
+        for text, found in texts.items()
+    ]
+    rows.sort(key=lambda row: (row.found.count(None), -row.largest, row.text))
+    return rows
+
+
+async def new_page(studio: Studio, request: Request) -> Response:
+    """The form; with POST, its estimate, its check, or the start of the run."""
+    project = studio.project
+    if project is None or studio.library.is_run:
+        page = await asyncio.to_thread(_no_new_run, studio)
+        return studio.page(request, page, 200 if request.method == "GET" else 400)
+    if request.method == "GET":
+        filled = NewRun(_free_name(studio), request.query_params.get("config", ""))
+        return _form_page(studio, request, filled)
+    texts = await studio.form(request)
+    do = texts.get("do", "")
+    try:
+        filled = NewRun.from_form(texts)
+        if do == "show":
+            return _form_page(studio, request, filled)
+        filled.check(studio.folders)
+        run = studio.folders.resolve(studio.library.folder / filled.name)
+        config = filled.write_config(studio.folders, project)
+    except (SkillfitError, OSError) as error:
+        filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
+        return _form_page(studio, request, filled, problem=str(error))
+    settings = filled.overrides() if filled.config else []
+    words = [studio.folders.shown(config), *settings]
+    if do == "start":
+        return await _start_run(studio, request, filled, run, words, force="force" in texts)
+    if do == "check":
+        arguments = ["check", *words, "--run", str(run)]
+    else:
+        arguments = ["estimate", *words]
+    try:
+        result = await run_command(arguments, folder=project, timeout=_CHECK_SECONDS)
+    except (InputError, OSError) as error:
+        return _form_page(studio, request, filled, problem=str(error))
+    return _form_page(studio, request, filled, result=result, kind=do)
+
+
+def _no_new_run(studio: Studio) -> NoNewRunPage:
+    """Why no run can be started here, and the command for a studio in which that is possible."""
+    runs = studio.library.folder
+    if studio.library.is_run:
+        reason = "This studio was started for a single run. A new one needs a folder of runs."
+        runs = runs.parent
+    else:
+        reason = (
+            "This studio does not know the project: the folder with the skills, tasks and config"
+            " files of these runs."
+        )
+    words = ["studio", str(runs)]
+    if studio.project is None:
+        words += ["--project", str(next(studio.library.config_folders(), "PROJECT"))]
+    return NoNewRunPage(reason, as_typed(words))
+
+
+@dataclass(frozen=True, slots=True)
+class NoNewRunPage(PageData):
+    template: ClassVar = "no_new_run.html.j2"
+
+    reason: str
+    command: str
+
+
+def _setting_texts(texts: dict[str, str]) -> dict[str, str]:
+    return {key.removeprefix("set:"): text for key, text in texts.items() if key.startswith("set:")}
+
+
+def _free_name(studio: Studio) -> str:
+    taken = {run.name for run in studio.library.index().runs}
+    number = len(taken) + 1
+    while f"run-{number}" in taken or (studio.library.folder / f"run-{number}").exists():
+        number += 1
+    return f"run-{number}"
+
+
+def _form_page(
+    studio: Studio,
+    request: Request,
+    filled: NewRun,
+    *,
+    problem: str = "",
+    result: CommandResult | None = None,
+    kind: str = "",
+) -> Response:
+    folders = studio.folders
+    given: dict[str, str] = {}
+    if filled.config:
+        try:
+            given = file_values(folders, filled.config)
+        except SkillfitError as error:
+            problem = problem or str(error)
+    page = NewRunPage(
+        filled=filled,
+        given=given,
+        project=str(studio.project),
+        problem=problem,
+        result=result,
+        kind=kind,
+        fields=main_fields(),
+        sections=form_sections(),
+        skills=[folders.shown(path) for path in folders.skills()],
+        tasks=[folders.shown(path) for path in folders.tasks()],
+        configs=[folders.shown(path) for path in folders.configs()],
+    )
+    return studio.page(request, page, 400 if problem else 200)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRunPage(PageData):
+    template: ClassVar = "new.html.j2"
+
+    filled: NewRun
+    given: Mapping[str, str]  # settings of the config file to start from
+    project: str
+    problem: str
+    result: CommandResult | None  # of an estimate or a check
+    kind: str  # estimate or check
+    fields: Sequence[FormField]
+    sections: Mapping[str, Sequence[FormField]]
+    skills: Sequence[str]
+    tasks: Sequence[str]
+    configs: Sequence[str]
+
+
+async def _start_run(
+    studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
+) -> Response:
+    if await asyncio.to_thread(_has_started, studio, filled.name):  # not only checked
+        problem = f"There is a run named {filled.name} already. Give this one another name."
+        return _form_page(studio, request, filled, problem=problem)
+    forced = ["--force"] if force else []
+    arguments = ["train", *words, "--run", str(run), "--json", *forced]
+    try:
+        studio.starter.start(run, arguments, folder=studio.project)
+    except (InputError, OSError) as error:
+        return _form_page(studio, request, filled, problem=str(error))
+    return studio.go_to(run_url("starting", filled.name))
+
+
+def starting_page(studio: Studio, request: Request) -> Response:
+    """The page until the run has its journal: its process is starting, or failed with a reason."""
+    name = str(request.path_params["name"])
+    try:
+        run = studio.folders.resolve(studio.library.folder / check_run_name(name))
+    except InputError as error:
+        raise HTTPException(404, str(error)) from error
+    if (run / JOURNAL).is_file() and _has_started(studio, name):
+        return studio.go_to(run_url("run", name))
+    alive = studio.starter.is_alive(run) or in_use(run)
+    log = start_log(run)
+    if not alive and not log:
+        studio.find_name(name)  # 404
+        return studio.go_to(run_url("run", name))
+    config = ""
+    if studio.project is not None:
+        written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
+        config = studio.folders.shown(written) if written.is_file() else ""
+    return studio.page(request, StartingPage(name, alive, log, config))
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPage(PageData):
+    template: ClassVar = "starting.html.j2"
+
+    name: str
+    alive: bool  # its process runs
+    log: str
+    config: str  # the file that the form wrote; empty when it started from another file
+
+
+def _has_started(studio: Studio, name: str) -> bool:
+    try:
+        return studio.library.story(name).has_begun
+    except SkillfitError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A filled form: the settings that were given, by dotted key."""
+
+    name: str
+    config: str = ""  # a config file to start from; empty: the form is the whole config
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @classmethod
+    def from_form(cls, form: Mapping[str, str]) -> NewRun:
+        """What was filled in. Empty inputs are left to the defaults."""
+        known = {one.key: one for one in form_fields()}
+        settings: dict[str, JsonValue] = {}
+        for key, text in form.items():
+            one = known.get(key.removeprefix("set:"))
+            if one is None or not key.startswith("set:") or not text.strip():
+                continue
+            settings[one.key] = _parse_field(one, text.strip())
+        return cls(form.get("name", "").strip(), form.get("config", "").strip(), settings)
+
+    def check(self, folders: Folders) -> None:
+        """Refuse names, paths and programs that a form may not give."""
+        check_run_name(self.name)
+        check_settings(folders, self.settings)
+        if self.config:
+            folders.resolve(self.config)
+
+    def overrides(self) -> list[str]:
+        """The settings as words of a command line."""
+        return [write_override(key, value) for key, value in self.settings.items()]
+
+    def yaml_text(self) -> str:
+        """The settings as a config file."""
+        nested: dict[str, JsonValue] = {}
+        for key, value in self.settings.items():
+            place = nested
+            *parents, last = key.split(".")
+            for parent in parents:
+                below = place.setdefault(parent, {})
+                assert isinstance(below, dict)  # no key of a form is also a section
+                place = below
+            place[last] = value
+        body = yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+        return f"{_MADE_HERE}\n{body}"
+
+    def write_config(self, folders: Folders, folder: Path) -> Path:
+        """Write a form without a base config to a file of its name. Returns the config to use."""
+        if self.config:
+            return folders.resolve(self.config)
+        path = folders.resolve(folder / f"{self.name}.yaml")
+        text = self.yaml_text()
+        if path.exists():
+            present = path.read_text(encoding="utf-8")
+            if present != text and not present.startswith(_MADE_HERE):
+                raise InputError(
+                    f"{path.name} exists already.",
+                    hint="Choose another name, or start from that file.",
+                )
+        write_whole(path, text.encode())
+        return path
+
+
+def _parse_field(one: FormField, text: str) -> JsonValue:
+    """A field's text as the value that goes into the config."""
+    if one.kind == "number":
+        try:
+            number = float(text)
+        except ValueError as error:
+            raise InputError(f"{one.key}: {shorten(text, 60)!r} is not a number.") from error
+        if not math.isfinite(number):
+            raise InputError(f"{one.key}: {shorten(text, 60)!r} is not a finite number.")
+        return int(number) if number.is_integer() else number
+    if one.choices and text not in one.choices:
+        raise InputError(f"{one.key}: {shorten(text, 60)!r} is none of {', '.join(one.choices)}.")
+    if one.kind == "switch":
+        return text == "true"
+    if text.startswith(("{", "[")) and one.key not in text_keys():
+        try:
+            value: JsonValue = read_text(text)
+        except InputError as error:
+            raise InputError(f"{one.key}: {error.message}") from error
+        return value
+    return text
+
+
+def file_values(folders: Folders, config: str) -> dict[str, str]:
+    """The settings of a config file that differ from the defaults, by dotted key, as texts."""
+    path = folders.resolve(config)
+    loaded = load_config(path, warn=lambda message: None)
+    given = loaded.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, str] = {}
+    for one in form_fields():
+        value: JsonValue = given
+        for part in one.key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping) and set(value) == {"id"}:  # a model without options
+            value = value["id"]
+        if value not in (None, "", [], {}):
+            text = _value_text(value)
+            inside = Path(text).is_absolute() and folders.holds(text)
+            values[one.key] = folders.shown(folders.resolve(text)) if inside else text
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One input of the form."""
+
+    key: str
+    kind: Literal["text", "number", "choice", "switch"]
+    doc: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    step: str = "any"  # of a number: "1" for whole ones
+
+    @property
+    def label(self) -> str:
+        return self.key.rpartition(".")[2].replace("_", " ")
+
+
+def main_fields() -> list[FormField]:
+    """The fields that are asked for at the top."""
+    by_key = {one.key: one for one in form_fields()}
+    return [by_key[key] for key in _MAIN_KEYS if key in by_key]
+
+
+def form_sections() -> dict[str, list[FormField]]:
+    """The fields that are not asked for at the top, by section."""
+    grouped: dict[str, list[FormField]] = {}
+    for one in form_fields():
+        if one.key not in _MAIN_KEYS and "." in one.key:
+            grouped.setdefault(one.key.partition(".")[0], []).append(one)
+    return grouped
+
+
+@cache
+def form_fields() -> tuple[FormField, ...]:
+    """Every key of the config that a form can set, in the schema's order."""
+    schema = Config.model_json_schema()
+    return tuple(_schema_fields(schema["properties"], schema["$defs"], ""))
+
+
+# A JSON schema, as far as pydantic uses it for the config.
+_JsonSchema = TypedDict(
+    "_JsonSchema",
+    {
+        "$ref": str,
+        "anyOf": "list[_JsonSchema]",
+        "default": JsonValue,
+        "description": str,
+        "enum": list[str],
+        "properties": "dict[str, _JsonSchema]",
+        "type": str,
+    },
+    total=False,
+)
+
+
+def _schema_fields(
+    properties: Mapping[str, _JsonSchema], definitions: Mapping[str, _JsonSchema], prefix: str
+) -> Iterator[FormField]:
+    for name, described in properties.items():
+        key = f"{prefix}{name}"
+        section = _schema_section(described, definitions)
+        if section is not None and not key.startswith("model."):
+            yield from _schema_fields(section["properties"], definitions, f"{key}.")
+        else:
+            yield _form_field(key, described)
+
+
+def _schema_section(
+    described: _JsonSchema, definitions: Mapping[str, _JsonSchema]
+) -> _JsonSchema | None:
+    return definitions.get(described.get("$ref", "").rpartition("/")[2])
+
+
+def _form_field(key: str, described: _JsonSchema) -> FormField:
+    doc = " ".join(str(described.get("description", "")).split())
+    default = described.get("default")
+    shown = "" if default in (None, "", [], {}) else _value_text(default)
+    kinds = [described.get("type"), *(part.get("type") for part in described.get("anyOf", ()))]
+    if "enum" in described:
+        return FormField(key, "choice", doc, shown, tuple(map(str, described["enum"])))
+    if "boolean" in kinds:
+        return FormField(key, "switch", doc, shown, ("true", "false"))
+    if "integer" in kinds or "number" in kinds:
+        return FormField(key, "number", doc, shown, step="1" if "integer" in kinds else "any")
+    return FormField(key, "text", doc, shown)
+
+
+def _value_text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,689 @@
+"""The pages of one run, and below them the actions that change it: decisions about edits, stop and
+resume, handoff answers, apply and undo. Each action does what a command does, and says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from skillfit.errors import Exit, InputError, SkillfitError
+from skillfit.models.providers.handoff import Pending
+from skillfit.plain_text import budget_amount, quantity, shorten
+from skillfit.plugins.studio.commands import as_typed, run_command
+from skillfit.plugins.studio.site import (
+    FullItem,
+    ListPage,
+    Studio,
+    full_item,
+    image_file,
+    number_in,
+    page_of,
+    run_url,
+    stream_parts,
+)
+from skillfit.report import RunStory, open_details
+from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
+from skillfit.report.html_report import (
+    PageData,
+    ShownSettings,
+    SkillLine,
+    html_report,
+    settings_of_config,
+    skill_lines,
+    unit_forest,
+    unit_lines,
+)
+from skillfit.report.run_details import (
+    ItemChange,
+    ItemMatrix,
+    ItemResult,
+    ItemSummary,
+    StepDetails,
+    Trajectory,
+    count_changes,
+    full_trajectory,
+    types_of,
+    worst_first,
+)
+from skillfit.report.run_text import (
+    CapUse,
+    Fact,
+    cap_uses,
+    facts,
+    fullest_cap,
+    next_commands,
+    time_left,
+)
+from skillfit.report.story import (
+    NOT_IN_SKILL,
+    EditSummary,
+    GateSummary,
+    PersonDecision,
+    SkillVersion,
+    TypeSummary,
+    by_effect,
+)
+from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
+from skillfit.run.events import RolloutFinished
+from skillfit.run.records import ItemRecord
+from skillfit.run.steering import (
+    STOPPING,
+    answer_prompt,
+    steer_run,
+    waiting_prompts,
+    when_followed,
+)
+from skillfit.run.store import CONFIG_FILE, in_use
+from skillfit.skill import Hunk, diff_hunks, estimate_tokens
+
+_EDITS = 60  # of the pool on the overview
+_FIRST_EDITS = 15  # shown before the rest is opened
+_OPERATIONS = {
+    "append": "Adds text at the end",
+    "insert_after": "Inserts text",
+    "insert_before": "Inserts text",
+    "replace": "Replaces text",
+    "delete": "Deletes text",
+}
+_GATES = 15
+_ROLLOUTS = 60  # of a page
+_ITEMS = 50  # of a page
+_LONGEST = 200  # characters of a form's field in an address
+_PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage(PageData):
+    """The overview of a run. Its parts, which are updated while it runs, use the same names."""
+
+    template: ClassVar = "run.html.j2"
+
+    name: str
+    story: RunStory
+    facts: Sequence[Fact]
+    chart: Markup
+    small_charts: Sequence[Markup]
+    pool: Markup
+    pool_rest: Markup  # edits that are shown when the list is opened
+    pool_rest_count: int
+    pool_cut: int  # those of the rest that are not shown
+    pool_steps: Sequence[int]
+    dropped: Markup
+    dropped_count: int
+    dropped_cut: int
+    gates: Sequence[GateSummary]
+    gates_cut: int
+    caps: Sequence[CapUse]
+    raisable: Sequence[str]
+    chosen_cap: str
+    typed_amount: str
+    live_url: str
+    time_left: str
+    commands: Sequence[str]
+    starting: bool
+    start_failure: str
+    settings: ShownSettings
+
+
+def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
+    """After a refused budget, `cap` and `amount` of the query are what was typed."""
+    name, query = str(request.path_params["name"]), request.query_params
+    typed = {key: query[key] for key in ("cap", "amount") if key in query}
+    left_out = ("dropped", NOT_IN_SKILL)
+    pool = [edit for edit in by_effect(story.edits) if edit.standing not in left_out]
+    dropped = [edit for edit in by_effect(story.edits) if edit.standing in left_out]
+    return RunPage(
+        name=name,
+        story=story,
+        facts=facts(story),
+        chart=score_chart(story),
+        small_charts=[
+            score_chart(story, 340, 260, ["selection"]),
+            score_chart(story, 340, 260, ["ship", "test"]),
+        ],
+        pool=_pool(name, story, pool[:_FIRST_EDITS]),
+        pool_rest=_forest(name, pool[_FIRST_EDITS:_EDITS]),
+        pool_rest_count=max(0, len(pool) - _FIRST_EDITS),
+        pool_cut=max(0, len(pool) - _EDITS),
+        pool_steps=sorted({point.step for edit in story.edits for point in edit.history}),
+        dropped=_forest(name, dropped[:_EDITS]),
+        dropped_count=len(dropped),
+        dropped_cut=max(0, len(dropped) - _EDITS),
+        gates=story.gates[::-1][:_GATES],
+        gates_cut=max(0, len(story.gates) - _GATES),
+        caps=cap_uses(story.total, story.seconds, story.caps, story.rollouts),
+        raisable=RAISABLE,
+        chosen_cap=typed.get("cap") or fullest_cap(story),
+        typed_amount=typed.get("amount", ""),
+        live_url=run_url("live", name, **typed),
+        time_left=time_left(story),
+        commands=next_commands(story),
+        starting=studio.starter.is_alive(Path(story.path)),
+        start_failure=_start_failure(studio, story),
+        settings=settings_of_config(story.config),
+    )
+
+
+def _start_failure(studio: Studio, story: RunStory) -> str:
+    """Why the run could not be resumed. A resumed run that ended says so itself."""
+    if story.state in ("running", "waiting") or story.is_over:
+        return ""
+    ended = story.state == "finished"
+    return studio.starter.failure(Path(story.path), (Exit.BUG, Exit.USAGE) if ended else None)
+
+
+def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> Markup:
+    if story.ablation is not None:
+        return unit_forest(story.ablation)
+    return _forest(name, edits)
+
+
+def _forest(name: str, edits: list[EditSummary]) -> Markup:
+    rows = [edit_row(edit, run_url("edit", name, id=edit.id)) for edit in edits]
+    return forest_plot(rows)
+
+
+def run_page(studio: Studio, request: Request) -> Response:
+    name = str(request.path_params["name"])
+    story = studio.story(request)
+    if not story.has_begun and story.state == "running" and "/" not in name:
+        return studio.go_to(run_url("starting", name))
+    return studio.page(request, overview(studio, request, story))
+
+
+def run_live(studio: Studio, request: Request) -> Response:
+    followed = studio.library.follow(studio.find(request))
+    seen: tuple[RunStory, bool] | None = None
+    kept: dict[str, str] = {}
+
+    def look() -> Mapping[str, str]:
+        nonlocal seen
+        story = followed.story()
+        now = (story, studio.starter.is_alive(followed.path))
+        if seen != now:
+            seen = now
+            page = overview(studio, request, story)
+            for part in _PARTS:
+                kept[part] = studio.render(page, f"run_{part}.html.j2", here="run")
+        return kept
+
+    def is_over() -> bool:
+        return seen is not None and seen[0].is_over and not seen[1]
+
+    return stream_parts(studio, request, look, is_over)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPart(PageData):
+    template: ClassVar = "pool.html.j2"
+
+    pool: Markup
+
+
+def pool_part(studio: Studio, request: Request) -> Response:
+    """The pool of edits as it was after a step."""
+    name, step = str(request.path_params["name"]), number_in(request, "step")
+    pool = pool_after(name, studio.story(request), step)
+    return HTMLResponse(studio.render(PoolPart(pool)))
+
+
+def pool_after(name: str, story: RunStory, step: int) -> Markup:
+    rows: list[ForestRow] = []
+    for edit in story.edits:
+        point = next((point for point in edit.history if point.step == step), None)
+        if point is not None:
+            rows.append(
+                ForestRow(
+                    label=edit.text,
+                    mean=point.mean,
+                    low=point.low,
+                    high=point.high,
+                    status=point.status,
+                    href=run_url("edit", name, id=edit.id),
+                    id=edit.id,
+                    rollouts=point.rollouts,
+                )
+            )
+    rows.sort(key=lambda row: (row.mean is None, -(row.mean or 0.0)))
+    return forest_plot(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPage(PageData):
+    template: ClassVar = "step.html.j2"
+
+    name: str
+    story: RunStory
+    number: int
+    summary: GateSummary | None
+    details: StepDetails
+    batch: ListPage[RolloutFinished]
+    scored: Sequence[float]
+    pool: Markup
+
+
+def step_page(studio: Studio, request: Request) -> Response:
+    name, number = str(request.path_params["name"]), int(request.path_params["number"])
+    story = studio.story(request)
+    with open_details(Path(story.path)) as details:
+        found = details.step(number)
+    if found is None:
+        raise HTTPException(404, f"The run has no step {number}.")
+    rows = sorted(found.rollouts, key=lambda row: (row.hard is not None, row.hard or 0.0, row.item))
+    page = StepPage(
+        name=name,
+        story=story,
+        number=number,
+        summary=next((gate for gate in story.gates if gate.step == number), None),
+        details=found,
+        batch=page_of(rows, number_in(request, "page"), _ROLLOUTS, request.query_params),
+        scored=[row.hard for row in found.rollouts if row.hard is not None],
+        pool=pool_after(name, story, number),
+    )
+    return studio.page(request, page)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditPage(PageData):
+    template: ClassVar = "edit.html.j2"
+
+    name: str
+    story: RunStory
+    edit: EditSummary
+    plot: Markup
+    history: Markup
+    small_history: Markup
+    operation: str
+    behind: Mapping[str, RolloutFinished]  # item -> the rollout that the edit was written from
+    decisions: Sequence[PersonDecision]
+    review: bool
+
+
+def edit_page(studio: Studio, request: Request) -> Response:
+    name = str(request.path_params["name"])
+    story = studio.story(request)
+    found = story.edit(request.query_params.get("id", ""))
+    if found is None:
+        raise HTTPException(404, "The run has no such edit.")
+    with open_details(Path(story.path)) as details:
+        batch = details.training_rollouts(found.step)
+    page = EditPage(
+        name=name,
+        story=story,
+        edit=found,
+        plot=forest_plot([edit_row(found)], longest=4000),
+        history=effect_history(found.history, 640, 200),
+        small_history=effect_history(found.history, 340, 160),
+        operation=_OPERATIONS.get(found.edit.op, found.edit.op),
+        behind={row.item: row for row in batch if row.item in found.items},
+        decisions=[one for one in story.decisions if one.target == found.id],
+        review=story.config.settings.review,
+    )
+    return studio.page(request, page)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillPage(PageData):
+    template: ClassVar = "skill.html.j2"
+
+    name: str
+    story: RunStory
+    version: SkillVersion
+    other: SkillVersion | None  # that it is compared with
+    lines: Sequence[SkillLine]
+    tokens: int
+    hunks: Sequence[Hunk]
+
+
+def skill_page(studio: Studio, request: Request) -> Response:
+    story, query = studio.story(request), request.query_params
+    usual = "unproven" if story.unproven_skill else "initial" if story.only_measures else "best"
+    version = _version(story, query.get("version", usual))
+    other = _version(story, query["against"]) if query.get("against") else None
+    if story.ablation is not None and version.text == story.initial_skill:
+        lines = unit_lines(version.text, story.ablation.units)
+    else:
+        lines = skill_lines(version.text, story.edits)
+    page = SkillPage(
+        name=str(request.path_params["name"]),
+        story=story,
+        version=version,
+        other=other,
+        lines=lines,
+        tokens=estimate_tokens(version.text),
+        hunks=diff_hunks(other.text, version.text) if other else (),
+    )
+    return studio.page(request, page)
+
+
+def _version(story: RunStory, name: str) -> SkillVersion:
+    found = story.version_of(name)
+    if found is None and name.isdecimal():  # a step that left the skill as it was
+        found = story.skill_after(int(name))
+    if found is None:
+        raise HTTPException(404, f"The run has no skill version {name!r}.")
+    return found
+
+
+def report_page(studio: Studio, request: Request) -> Response:
+    """The report as a separate page. It brings a policy with the hashes of its script."""
+    text = html_report(studio.story(request))
+    return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsPage(PageData):
+    template: ClassVar = "items.html.j2"
+
+    name: str
+    story: RunStory
+    items: ListPage[ItemSummary]
+    matrix: ItemMatrix
+    compared: Mapping[str, ItemSummary]
+    changes: Mapping[ItemChange, int]
+    types: Sequence[TypeSummary]
+    type_names: Sequence[str]
+    query: Mapping[str, str]
+
+
+def items_page(studio: Studio, request: Request) -> Response:
+    story, query = studio.story(request), request.query_params
+    with open_details(Path(story.path)) as details:
+        found = details.compared_items(story)
+        matrix = details.matrix(story)
+        records = details.item_records()
+    compared = {item.id: item for item in found}
+    every = list(compared.values())
+    for item in matrix.cells:
+        if item not in compared:  # an ablation records no texts of its items
+            every.append(_bare(records.get(item) or ItemRecord(item, "")))
+    matching = _filtered(every, query.get("q", ""), query.get("change", ""), query.get("type", ""))
+    shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
+    page = ItemsPage(
+        name=str(request.path_params["name"]),
+        story=story,
+        items=page_of(shown, number_in(request, "page"), _ITEMS, query),
+        matrix=matrix,
+        compared=compared,
+        changes=count_changes(found),
+        types=types_of(found),
+        type_names=sorted({item.type for item in every if item.type}),
+        query={key: query.get(key, "") for key in ("q", "change", "type")},
+    )
+    return studio.page(request, page)
+
+
+def _bare(record: ItemRecord) -> ItemSummary:
+    """An item that was rolled out but not compared under two skills."""
+    return ItemSummary(
+        record.id, record.split, ItemResult(), ItemResult(), record.type, record.input
+    )
+
+
+def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> list[ItemSummary]:
+    words = search.lower().split()
+    found = []
+    for item in items:
+        text = f"{item.id} {item.type} {item.input}".lower()
+        if all(word in text for word in words) and kind in ("", item.type):
+            flaky = change == "flaky" and item.flaky
+            if flaky or change in ("", item.change):
+                found.append(item)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPage(PageData):
+    template: ClassVar = "item.html.j2"
+
+    name: str
+    story: RunStory
+    item_id: str
+    record: ItemRecord | None
+    full: FullItem | None
+    rollouts: ListPage[RolloutFinished]
+    versions: Mapping[str, str]  # hash of a skill -> what it is called
+
+
+def item_page(studio: Studio, request: Request) -> Response:
+    item_id = request.query_params.get("id", "")
+    story = studio.story(request)
+    with open_details(Path(story.path)) as details:
+        record = details.item_records().get(item_id)
+        rollouts = details.rollouts_of_item(item_id)
+    if record is None and not rollouts:
+        raise HTTPException(404, "The run has no such item.")
+    rollouts.reverse()
+    page = ItemPage(
+        name=str(request.path_params["name"]),
+        story=story,
+        item_id=item_id,
+        record=record,
+        full=full_item(studio.folders, story, item_id),
+        rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
+        versions={one.skill_hash: one.label for one in story.versions if one.skill_hash},
+    )
+    return studio.page(request, page)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPage(PageData):
+    template: ClassVar = "rollout.html.j2"
+
+    name: str
+    story: RunStory
+    row: RolloutFinished
+    record: ItemRecord | None
+    full: FullItem | None
+    trajectory: Trajectory | None
+    isolation: str
+    carried: Sequence[EditSummary]
+
+
+def rollout_page(studio: Studio, request: Request) -> Response:
+    story, query = studio.story(request), request.query_params
+    step = number_in(request, "step", 0, 0)
+    with open_details(Path(story.path)) as details:
+        found = details.rollout(query.get("phase", ""), step, query.get("key", ""))
+    if found is None:
+        raise HTTPException(404, "The run has no such rollout.")
+    row, outcome = found.row, found.outcome
+    page = RolloutPage(
+        name=str(request.path_params["name"]),
+        story=story,
+        row=row,
+        record=found.record,
+        full=full_item(studio.folders, story, row.item),
+        trajectory=full_trajectory(outcome) if outcome else None,
+        isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
+        carried=[one for one in map(story.edit, row.edits) if one is not None],
+    )
+    return studio.page(request, page)
+
+
+def image(studio: Studio, request: Request) -> Response:
+    """An image of an item, by its number."""
+    item_id, number = request.query_params.get("id", ""), number_in(request, "number", 0, 0)
+    found = full_item(studio.folders, studio.story(request), item_id)
+    if found is None or number >= len(found.images):
+        raise HTTPException(404, "There is no such image.")
+    file = image_file(studio.folders, found.images[number])
+    if file is None:
+        raise HTTPException(404, "The image cannot be shown.")
+    return Response(file.data, media_type=file.media_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyPage(PageData):
+    """What applying would change, and the buttons to do it and to undo it."""
+
+    template: ClassVar = "apply.html.j2"
+
+    name: str
+    story: RunStory
+    hunks: Sequence[Hunk]
+    inside: bool  # the skill lies in a folder that the studio may change
+
+
+def apply_page(studio: Studio, request: Request) -> Response:
+    story = studio.story(request)
+    page = ApplyPage(
+        name=str(request.path_params["name"]),
+        story=story,
+        hunks=diff_hunks(story.initial_skill, story.best_skill),
+        inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
+    )
+    return studio.page(request, page)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPrompt:
+    """A handoff prompt with the answer that is in its file so far."""
+
+    id: str
+    text: str
+    answer: str
+    problem: str  # why that answer cannot be used
+
+
+def _waiting(prompt: Pending) -> WaitingPrompt:
+    text = prompt.prompt.read_text(encoding="utf-8", errors="replace")
+    answer = ""
+    if prompt.answer.is_file():
+        answer = prompt.answer.read_text(encoding="utf-8", errors="replace")
+    return WaitingPrompt(prompt.id, text, answer, prompt.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffPage(PageData):
+    """The prompts that wait for an answer."""
+
+    template: ClassVar = "handoff.html.j2"
+
+    name: str
+    story: RunStory
+    prompts: Sequence[WaitingPrompt]
+
+
+def handoff_page(studio: Studio, request: Request) -> Response:
+    story = studio.story(request)
+    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
+    return studio.page(request, HandoffPage(str(request.path_params["name"]), story, prompts))
+
+
+async def act(studio: Studio, request: Request) -> Response:
+    """One change to a run. The answer leads back to the page it was made on, with a message."""
+    name = str(request.path_params["name"])
+    form = await studio.form(request)
+    do, target = form.get("do", ""), form.get("target", "")
+    text = form.get("text", "").replace("\r\n", "\n")
+    run = studio.find(request)
+    back = _page_with_form(name, do, target)
+    try:
+        message = await _carry_out(studio, run, do, target, text)
+    except SkillfitError as error:
+        if do == "budget":  # the form keeps what was typed
+            typed = {"cap": target, "amount": text}
+            back = run_url("run", name, **{key: shorten(typed[key], _LONGEST) for key in typed})
+        return studio.go_to(back, str(error), failed=True)
+    return studio.go_to(back, message, while_running=do == "stop")
+
+
+def _page_with_form(name: str, do: str, target: str) -> str:
+    """The address of the page that has the form of an action."""
+    if do in ("veto", "pin", "reword") and len(target) <= _LONGEST:
+        return run_url("edit", name, id=target)
+    if do in ("apply", "undo"):
+        return run_url("apply", name)
+    return run_url("handoff" if do == "answer" else "run", name)
+
+
+async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
+    """Do what was asked for; returns what to tell the person."""
+    if do in EDIT_ACTIONS:
+        return await asyncio.to_thread(_steer, run, do, target, text)
+    if do == "stop":
+        await asyncio.to_thread(stop_run, run)
+        return STOPPING
+    if do == "budget":
+        return await asyncio.to_thread(_raise_budget, studio, run, target, text)
+    if do == "resume":
+        return await asyncio.to_thread(_resume, studio, run, [])
+    if do in ("apply", "undo"):
+        return await _apply(studio, run, do)
+    if do == "answer":
+        left = await asyncio.to_thread(answer_prompt, run, target, text)
+        rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
+        return f"Answered {target}. {rest}"
+    raise HTTPException(400, f"Unknown action {do!r}.")
+
+
+def _steer(run: Path, do: str, target: str, text: str) -> str:
+    request = steer_run(run, do, target, text)
+    return f"Recorded: {request.command(run.name)}. {when_followed(run)}"
+
+
+def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
+    """A higher cap: the running loop reads it; a stopped run is resumed with it."""
+    _refuse_lower_cap(studio.library.follow(run).story(), cap, amount)
+    steer_run(run, "budget", cap, amount)
+    if in_use(run):
+        raised = budget_amount(cap, cap_amount(cap, amount))
+        return f"The run uses the budget of {raised} after its current step."
+    return _resume(studio, run, [f"budget.{cap}={amount}"])
+
+
+def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
+    """Refuse an amount with which the run would stop at once."""
+    amount = cap_amount(cap, typed)
+    asked = [
+        cap_amount(cap, decision.text)
+        for decision in story.decisions
+        if decision.action == "budget" and decision.target == cap and not decision.done
+    ]
+    present = max([story.caps.get(cap, 0.0), *asked])
+    refused = f"A budget of {budget_amount(cap, amount)} is not higher than"
+    if amount <= present:
+        raise InputError(f"{refused} the present one ({budget_amount(cap, present)}).")
+    for use in cap_uses(story.total, story.seconds, story.caps):
+        # The time of a story includes pauses between resumes, which no budget counts.
+        if use.name == cap != "minutes" and amount <= use.used:
+            raise InputError(f"{refused} what the run has used ({use.text}).")
+
+
+def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
+    story = studio.library.follow(run).story()
+    if story.is_ablation:
+        arguments = ["ablate", str(run / CONFIG_FILE), "--run", str(run), "--json"]
+    else:
+        arguments = ["resume", str(run), *overrides, "--json"]
+    studio.starter.start(run, arguments, folder=_command_folder(studio, story))
+    return f"Started: {as_typed(arguments)}"
+
+
+def _command_folder(studio: Studio, story: RunStory) -> Path | None:
+    """Where commands about a run are run: Python modules that its config names are found there."""
+    if studio.project is not None:
+        return studio.project
+    folder = story.config.settings.env.folder
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+async def _apply(studio: Studio, run: Path, do: str) -> str:
+    story = await asyncio.to_thread(studio.library.follow(run).story)
+    studio.folders.resolve(story.data.skill)
+    arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes"]
+    result = await run_command(arguments, folder=_command_folder(studio, story))
+    if result.error:
+        raise InputError(result.error)
+    done = "Restored the former text" if do == "undo" else "Changed the skill"
+    return f"{done}: {story.data.skill}. The same as: {result.command}"

@@ -1,0 +1,1 @@
+"""Send the events of a run to an experiment tracker or a file."""

@@ -1,0 +1,3 @@
+from tests.rollout.conftest import setup
+
+__all__ = ["setup"]

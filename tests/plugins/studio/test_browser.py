@@ -1,0 +1,601 @@
+"""The studio and the report in a real browser: chromium through Playwright."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from skillfit.report import read_story, write_report
+from skillfit.run.events import StageStarted, Warned
+from skillfit.run.store import in_use
+from tests.plugins.studio.server import SKILL, RunningStudio, practice_project, studio
+from tests.report.recorded_runs import BEST, INITIAL, WrittenRun, improved, screening_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+EVIL = '<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1">\x1b[2K\u202e'
+EVIL_RUN = "%3Cimg%20src%3Dx%20onerror%3Dpwned%3D1%3E"
+PAGES = (
+    "/",
+    "/?q=nothing",
+    "/run/pool",
+    "/run/unproven",
+    "/run/halted",
+    "/run/live",
+    f"/run/{EVIL_RUN}",
+    "/step/3/pool",
+    "/edit/pool?id=s0001e01",
+    "/skill/pool",
+    "/skill/pool?version=best&against=initial",
+    f"/skill/{EVIL_RUN}",
+    "/items/pool",
+    f"/items/{EVIL_RUN}",
+    "/item/pool?id=ticket-0003",
+    f"/item/{EVIL_RUN}?id=t00",
+    f"/rollout/{EVIL_RUN}?phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
+    "/compare?run=pool&run=unproven",
+    "/apply/pool",
+    "/handoff/pool",
+    "/new",
+    "/report/pool",
+    f"/report/{EVIL_RUN}",
+)
+_PATIENCE = 60_000  # milliseconds: a busy machine may take long for a page
+expect.set_options(timeout=_PATIENCE)
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.xdist_group("browser"),
+]
+
+
+@dataclass(slots=True)
+class Window:
+    """A page of the browser that remembers what went wrong in it."""
+
+    page: Page
+    address: str
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.address + path)
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project with runs of every kind; the one called "live" is being written."""
+    folder = tmp_path_factory.mktemp("project")
+    practice_project(folder)
+    runs = folder / "runs"
+    skill = f"{INITIAL}{EVIL}\n"
+    asyncio.run(improved(runs / "<img src=x onerror=pwned=1>", skill=skill, text=EVIL))
+    asyncio.run(_measured_on_the_test_split(runs / "tested"))
+    screening_run(runs / "pool", steps=12, items=60, rollouts=120)
+    screening_run(runs / "unproven", steps=6, finish="no_improvement")
+    screening_run(runs / "halted", steps=3, finish="")
+    live = WrittenRun(runs / "live")
+    live.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+    yield folder
+    live.close()
+
+
+async def _measured_on_the_test_split(path: Path) -> None:
+    run = WrittenRun(path)
+    run.step(1, "accept", BEST, "new")
+    for skill, scores in (("old", [0] * 8), ("new", [1] * 8)):
+        await run.roll("ship", skill, scores)
+    run.ship("improved", 1.0, (0.8, 1.0))
+    run.measured("test_baseline", "old", 0.25, split="test")
+    run.measured("test_best", "new", 0.75, split="test")
+    run.finish("improved", BEST)
+    run.close()
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator[RunningStudio]:
+    with studio(folder / "runs", folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium(folder: Path) -> Iterator[Browser]:
+    """`folder` comes first: it needs an event loop, and the browser's own runs from here on."""
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def window(chromium: Browser, site: RunningStudio, **options: Any) -> Iterator[Window]:
+    """A window that is logged in. At its end nothing may have gone wrong."""
+    context = chromium.new_context(**options)
+    context.set_default_timeout(_PATIENCE)
+    page = context.new_page()
+    opened = Window(page, site.address)
+    page.on("console", lambda message: _note(opened, message.type, message.text))
+    page.on("pageerror", lambda error: opened.problems.append(str(error)))
+    page.goto(site.links[-1])
+    yield opened
+    assert opened.problems == []
+    context.close()
+
+
+def _note(opened: Window, kind: str, text: str) -> None:
+    if kind in ("error", "warning"):
+        opened.problems.append(text)
+
+
+def seconds(count: float) -> float:
+    return count * 1000
+
+
+PROJECT = (
+    "model.agent=practice/agent",
+    "model.optimizer=practice/optimizer",
+    "env.skill=./triage",
+    "env.tasks=./tasks.jsonl",
+    "env.grader=exact",
+    "evaluation.preflight=false",
+)
+ONE_STEP = (
+    "train.num_epochs=1",
+    "optimizer.use_slow_update=false",
+    "optimizer.use_meta_skill=false",
+)
+
+
+def train(folder: Path, name: str, *settings: str) -> None:
+    """A run of the practice project, started in a terminal."""
+    (folder / "practice.yaml").write_text("train: {seed: 42}\n")
+    command = [sys.executable, "-m", "skillfit", "train", "practice.yaml", *PROJECT, *settings]
+    subprocess.run([*command, "--run", f"runs/{name}", "--json"], cwd=folder, capture_output=True)
+
+
+def test_no_page_has_errors_or_runs_injected_scripts(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        for path in PAGES:
+            page = opened.open(path)
+            expect(page.locator("h1").first).to_be_visible()
+            assert page.evaluate("window.pwned") is None, path
+            assert page.locator("img").count() == 0, path
+            assert opened.problems == [], path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(chromium: Browser, site: RunningStudio, scheme: str) -> None:
+    """axe finds nothing serious."""
+    axe = Axe()
+    with window(chromium, site, color_scheme=scheme) as opened:
+        for path in PAGES:
+            found = axe.run(opened.open(path)).response["violations"]
+            serious = [
+                (path, one["id"], [node["target"] for node in one["nodes"]][:3])
+                for one in found
+                if one["impact"] in ("serious", "critical")
+            ]
+            assert serious == []
+
+
+def test_no_page_is_wider_than_a_phone(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site, viewport={"width": 390, "height": 800}) as opened:
+        for path in PAGES:
+            page = opened.open(path)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 390, (path, wide)
+
+
+TILE_ROWS = """[...document.querySelectorAll(".facts dl")].map((list) => {
+  const rows = {};
+  for (const tile of list.children) rows[tile.offsetTop] = (rows[tile.offsetTop] ?? 0) + 1;
+  return Object.values(rows);
+})"""
+
+
+@pytest.mark.parametrize("width", [1440, 1200, 1024, 768, 390])
+def test_no_tile_is_alone_in_a_row(chromium: Browser, site: RunningStudio, width: int) -> None:
+    """Six tiles fill equal rows; with five, the last one would be alone in a row on a phone."""
+    with window(chromium, site, viewport={"width": width, "height": 800}) as opened:
+        for path, tiles in (("/run/tested", 6), ("/report/tested", 6), ("/run/pool", 5)):
+            (rows,) = opened.open(path).evaluate(TILE_ROWS)
+            assert sum(rows) == tiles, path
+            if tiles == 6:
+                assert len(set(rows)) == 1, (path, rows)
+            elif width > 390:
+                assert 1 not in rows, (path, rows)
+
+
+def test_a_run_is_started_from_the_form_followed_and_applied(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.page
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("link", name="New run").click()
+        page.get_by_label("name", exact=True).fill("first")
+        for label, value in (
+            ("skill env.skill", "triage"),
+            ("tasks env.tasks", "tasks.jsonl"),
+            ("grader env.grader", "exact"),
+            ("agent model.agent", "practice/agent"),
+            ("optimizer model.optimizer", "practice/optimizer"),
+        ):
+            page.get_by_label(re.compile(f"^{label}$")).fill(value)
+        page.get_by_role("button", name="Estimate").click()
+        expect(page.get_by_role("heading", name="Estimate")).to_be_visible(timeout=seconds(60))
+        total = page.locator("#result tr.sum [data-th=calls]").inner_text()
+        typical, low, high = map(int, re.findall(r"\d+", total))
+        assert low < typical <= high
+        expect(page.get_by_label("name", exact=True)).to_have_value("first")
+        page.get_by_role("button", name=re.compile("^Check")).click()
+        expect(page.get_by_role("heading", name=re.compile("^Check:"))).to_be_visible(
+            timeout=seconds(60)
+        )
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_url("**/run/first", timeout=seconds(60))
+        page.evaluate("window.untouched = true")
+        expect(page.locator("h1")).to_contain_text("The skill is better", timeout=seconds(120))
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+        expect(page.locator("svg .point").first).to_be_visible()
+
+        page.get_by_role("link", name="Skill", exact=True).click()
+        expect(page.locator(".doc .note b").first).to_be_visible()
+        page.get_by_label("compared with").select_option("initial")
+        expect(page.locator(".diff .added").first).to_be_visible()
+
+        page.get_by_role("link", name="Items", exact=True).click()
+        expect(page.locator(".heat .cell").first).to_be_visible()
+        page.locator(".heat th a").first.click()
+        page.locator("tbody a").first.click()
+        expect(page.get_by_role("heading", name="What happened")).to_be_visible()
+        expect(page.locator(".turn.user pre")).to_contain_text("is a problem")
+
+        page.get_by_role("link", name="Overview").click()
+        page.locator(".forest tbody a").first.click()
+        expect(page.get_by_text("it takes no more decisions")).to_be_visible()
+
+        page.get_by_role("link", name="Apply", exact=True).click()
+        page.get_by_role("button", name="Apply").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit apply", timeout=seconds(60))
+        assert (folder / "triage" / "SKILL.md").read_text() != SKILL
+        expect(page.get_by_text("This skill was applied to")).to_be_visible()
+        expect(page.get_by_role("button", name="Apply")).to_have_count(0)
+        page.get_by_role("button", name="Undo").click()
+        expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
+        assert (folder / "triage" / "SKILL.md").read_text() == SKILL
+
+
+CHOOSE_AT_ONCE = """
+new MutationObserver((_, observer) => {
+  const select = document.querySelector("select[name=against]");
+  if (!select || location.search) return;
+  observer.disconnect();
+  select.value = "initial";
+  select.dispatchEvent(new Event("change", { bubbles: true }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+def test_a_choice_made_while_the_page_loads_takes_effect(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        opened.page.add_init_script(CHOOSE_AT_ONCE)
+        page = opened.open("/skill/pool")
+        expect(page.locator(".diff .added").first).to_be_visible()
+
+
+def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, folder: Path) -> None:
+    """Started from a config file in the folder, with settings of the form on top."""
+    (folder / "long.yaml").write_text(
+        "model: {agent: practice/agent, optimizer: practice/optimizer}\n"
+        "env: {skill: ./triage, tasks: ./tasks.jsonl, grader: exact}\n"
+        "evaluation: {preflight: false}\n"
+    )
+    run = folder / "runs" / "long"
+    with window(chromium, site) as opened:
+        page = opened.open("/new?config=long.yaml")
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_label("name", exact=True).fill("long")
+        page.locator("summary", has_text="train").click()
+        page.get_by_label(re.compile("train.num_epochs$")).fill("300")
+        page.get_by_label(re.compile("train.batch_size$")).fill("3")
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_url("**/run/long", timeout=seconds(60))
+        for _ in range(2):
+            page.get_by_role("button", name="Stop").click()
+            expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
+            assert not in_use(run)
+            page.get_by_role("button", name="Resume", exact=True).click()
+            expect(page.locator("h1")).to_contain_text("Running", timeout=seconds(60))
+            assert in_use(run)
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
+        expect(page.get_by_role("status")).to_have_count(0)
+
+
+def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    """One run under review that its budget ends before the first step."""
+    run = folder / "runs" / "reviewed"
+    train(folder, "reviewed", "review=true", "train.num_epochs=2", "budget.calls=60")
+    with window(chromium, site) as opened:
+        page = opened.open("/run/reviewed")
+        expect(page.locator("h1")).to_contain_text("The budget was reached")
+        page.get_by_label("Budget", exact=True).select_option("calls")
+        page.get_by_label("Amount", exact=True).fill("5000")
+        page.get_by_role("button", name="Raise and resume").click()
+        expect(page.locator("h1")).to_contain_text("Waiting for your approval of 3 edits")
+        expect(page.locator(".review")).to_have_count(3)
+        page.locator(".review", has_text="login").get_by_role("button", name="Approve").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed approve")
+        page.get_by_role("link", name="Overview").click()
+        page.locator(".review", has_text="parcel").get_by_role("button", name="Decline").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed decline")
+
+        opened.open("/edit/reviewed?id=s0001e03")
+        page.get_by_role("button", name="Pin: keep it").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed pin")
+        opened.open("/edit/reviewed?id=s0001e04")
+        page.get_by_role("button", name="Veto: drop it").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed veto")
+        opened.open("/edit/reviewed?id=s0001e05")
+        page.locator("summary", has_text="Reword it").click()
+        page.get_by_label("New wording").fill("- Think of the queue that solves it.")
+        page.get_by_role("button", name="Reword").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed reword")
+        expect(page.get_by_text("not yet read by the run")).to_be_visible()
+
+        page.get_by_role("link", name="Overview").click()
+        expect(page.locator(".review")).to_have_count(0)
+        page.get_by_role("button", name="Resume", exact=True).click()
+        expect(page.locator("h1")).to_contain_text("The skill is better")
+        expect(page.get_by_text("not yet read by the run")).to_have_count(0)
+    story = read_story(run)
+    assert [one.action for one in story.decisions] == [
+        "budget",
+        "approve",
+        "decline",
+        "pin",
+        "veto",
+        "reword",
+    ]
+    reasons = {edit.text: (edit.status, edit.reason) for edit in story.edits[:5]}
+    assert reasons == {
+        "- Mentions of parcel mean delivery.": ("dropped", "declined by a person"),
+        "- Mentions of login mean account.": ("promoted", "approved by a person"),
+        "- Mentions of refund mean billing.": ("promoted", "pinned by a person"),
+        "- When unsure, answer general.": ("dropped", "vetoed by a person"),
+        "- Think about what the writer needs most.": ("dropped", "reworded by a person"),
+    }
+    assert [edit.in_best for edit in story.edits[:5]] == [False, True, True, False, False]
+
+
+def test_a_handoff_prompt_is_answered_and_the_run_continues(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    train(folder, "asking", *ONE_STEP, "model.optimizer=handoff", "gradient.minibatch_size=20")
+    edit = {"op": "append", "target": "", "content": "- Mentions of refund mean billing."}
+    with window(chromium, site) as opened:
+        page = opened.open("/run/asking")
+        expect(page.locator("h1")).to_contain_text("Waiting for answers")
+        page.get_by_role("link", name="Answer 1 prompt").click()
+        expect(page.locator("pre.tall")).to_contain_text("Form of the answer")
+        page.get_by_label("Answer").fill("no JSON at all")
+        page.get_by_role("button", name="Answer").click()
+        expect(page.get_by_role("status")).to_contain_text("cannot be used")
+        page.get_by_label("Answer").fill(json.dumps({"patch": {"edits": [edit]}}))
+        page.get_by_role("button", name="Answer").click()
+        expect(page.get_by_role("status")).to_contain_text("Resume the run now.")
+        page.get_by_role("button", name="Resume").click()
+        page.wait_for_url("**/run/asking?*")
+        expect(page.locator("[data-part=gates] tbody a").first).to_have_text("step 1")
+        expect(page.locator(".forest tbody")).to_contain_text("Mentions of refund mean billing.")
+
+
+def test_progress_of_a_run_appears_on_open_pages(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/?sort=name")
+        page.evaluate("window.untouched = true")
+        run = WrittenRun(folder / "runs" / "appearing")
+        page.get_by_role("link", name="appearing").wait_for()
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+        page = opened.open("/run/appearing")
+        page.evaluate("window.untouched = true")
+        expect(page.get_by_text("Nothing has been measured yet.")).to_be_visible()
+        run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+        expect(page.locator(".stages")).to_contain_text("baseline")
+        run.measured("baseline", "old", 0.25)
+        expect(page.locator("svg .point").first).to_be_attached()
+        run.step(1, "accept", BEST, "new")
+        expect(page.locator("[data-part=gates] tbody tr")).to_contain_text("accepted, new best")
+        run.emit(Warned(what="x", message="The grader is slow."))
+        expect(page.get_by_text("The grader is slow.")).to_be_visible()
+        run.close()
+        expect(page.locator("h1")).to_contain_text("Stopped")
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+
+
+def test_the_pool_on_an_open_page_grows_until_the_run_ends(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    """The slider over the steps is shown after the second one, and stays at the latest."""
+    (folder / "grow.yaml").write_text("train: {seed: 42}\n")
+    command = [sys.executable, "-m", "skillfit", "train", "grow.yaml", *PROJECT, *ONE_STEP]
+    with window(chromium, site) as opened:
+        page = opened.open("/?sort=name")
+        settings = ["train.num_epochs=2", "--run", "runs/growing", "--json"]
+        with subprocess.Popen([*command, *settings], cwd=folder, stdout=subprocess.DEVNULL):
+            page.get_by_role("link", name="growing").click()
+            page.evaluate("window.untouched = true")
+            expect(page.locator("h1")).to_contain_text(re.compile("^(The skill|No imp|It is not)"))
+        slider = page.get_by_label(re.compile("After step"))
+        expect(slider).to_be_visible()
+        assert slider.input_value() == slider.get_attribute("max")
+        expect(page.locator("#pool-now")).to_have_text(slider.input_value())
+        expect(page.get_by_text("Open an edit to pin")).to_have_count(0)
+        expect(page.locator("[data-part=about]")).to_contain_text("Ended")
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+
+
+def test_a_click_works_while_its_part_of_the_page_is_replaced(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/run/pool")
+        link = page.locator(".forest tbody a").first
+        link.hover()
+        page.mouse.down()
+        page.evaluate(
+            """() => {
+              const part = document.querySelector('[data-part="pool"]');
+              showParts({ pool: part.innerHTML + '<p id="sent-again"></p>' });
+            }"""
+        )
+        expect(page.locator("#sent-again")).to_have_count(0)
+        page.mouse.up()
+        page.wait_for_url("**/edit/pool?id=*")
+
+
+def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/?sort=name")
+        page.get_by_label("Choose pool").check()
+        page.get_by_label("Choose unproven").check()
+        page.get_by_role("button", name="Compare chosen").click()
+        expect(page.get_by_role("heading", name="2 runs compared")).to_be_visible()
+        expect(page.locator(".wide svg path.curve")).to_have_count(2)
+
+
+def test_filters_work_by_keyboard(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+        page.get_by_label("Search runs").focus()
+        page.keyboard.type("unproven")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("q=unproven"))
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.locator("tbody a").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text("No improvement")
+
+
+def test_the_pool_can_be_viewed_step_by_step(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/run/pool")
+        slider = page.get_by_label(re.compile("After step"))
+        slider.focus()
+        page.keyboard.press("Home")
+        earlier = page.locator("#pool-then tbody tr")
+        expect(earlier).to_have_count(2)
+        page.get_by_role("button", name="Latest").click()
+        expect(page.locator("#pool-then")).to_be_hidden()
+
+
+def test_a_report_can_be_searched_and_shows_items_by_pages(
+    chromium: Browser, site: RunningStudio, tmp_path: Path
+) -> None:
+    run = screening_run(tmp_path / "run", steps=6, items=360, rollouts=720)
+    report = write_report(run)
+    with window(chromium, site, viewport={"width": 1100, "height": 900}) as opened:
+        page = opened.page
+        page.goto(report.as_uri())
+        items = page.locator("details.item:visible")
+        expect(items).to_have_count(25)
+        assert page.evaluate("document.documentElement.scrollHeight") < 12_000
+        page.get_by_role("button", name="Show more items").click()
+        expect(items).to_have_count(50)
+        page.get_by_label("Search items").fill("ticket-0123")
+        expect(items).to_have_count(1)
+        items.first.click()
+        expect(page.get_by_text("The ticket ticket-0123 is about billing").first).to_be_visible()
+        page.get_by_label("Search items").fill("")
+        page.get_by_role("button", name=re.compile("^broken")).click()
+        expect(page.locator("details.item:visible .badge").first).to_contain_text("broken")
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_arrow_keys_reach_every_option_of_a_filter(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    """Each choice loads the page again; the focus stays where it was."""
+    with window(chromium, site) as opened:
+        page = opened.open("/")
+        page.get_by_label("Sort by").focus()
+        for sort in ("gain", "score", "cost"):
+            page.keyboard.press("ArrowDown")
+            page.wait_for_url(f"**sort={sort}")
+            expect(page.get_by_label("Sort by")).to_be_focused()
+
+
+def test_many_open_tabs_do_not_block_the_studio(chromium: Browser, site: RunningStudio) -> None:
+    """A browser opens six connections to a site. Each page that is watched holds one."""
+    with window(chromium, site) as opened:
+        tabs = [opened.page.context.new_page() for _ in range(8)]
+        for tab in tabs:
+            tab.goto(f"{site.address}/run/live")
+            expect(tab.locator("[data-state]")).to_be_visible()
+            hide(tab, True)
+        opened.open("/run/unproven")
+        expect(opened.page.locator("[data-state]")).to_be_visible()
+        for tab in tabs:
+            tab.close()
+
+
+def test_a_tab_shows_what_changed_while_it_was_hidden(chromium: Browser, tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+    with studio(tmp_path) as running, window(chromium, running) as opened:
+        page = opened.open("/run/run")
+        expect(page.locator("#content")).to_contain_text("baseline")
+        hide(page, True)
+        run.emit(Warned(what="x", message="While it was hidden"))
+        page.wait_for_timeout(seconds(3))
+        expect(page.locator("#content")).not_to_contain_text("While it was hidden")
+        hide(page, False)
+        expect(page.locator("#content")).to_contain_text("While it was hidden")
+        run.close()
+
+
+def hide(page: Page, hidden: bool) -> None:
+    """What a browser does when another tab is chosen. Here all tabs count as visible."""
+    page.evaluate(
+        "(hidden) => {"
+        " Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        hidden,
+    )
+
+
+def test_a_page_shows_that_its_studio_was_stopped(chromium: Browser, tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=2, finish="")
+    context = chromium.new_context()
+    page = context.new_page()
+    with studio(tmp_path) as running:
+        page.goto(running.link)
+        page.goto(f"{running.address}/run/run")
+        expect(page.locator("[data-state]")).to_be_visible()
+        expect(page.locator("#offline")).to_be_hidden()
+    expect(page.locator("#offline")).to_be_visible()
+    context.close()
