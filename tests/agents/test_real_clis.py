@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -243,6 +243,39 @@ async def test_the_program_serves_as_a_model_without_tools(
         "write_file",
     }
     assert not {tool for seen in api.seen for tool in seen.tools} & powers
+
+
+@pytest.mark.parametrize("program", PROGRAM_LIST[:1], indirect=True, ids=["claude"])
+async def test_claude_thinks_with_the_tokens_it_may_use(program: Program, user_home: Path) -> None:
+    thinker = replace(program, model="claude-haiku-4-5")  # newer models have no such number
+    with AgentApi(lambda seen: Say("done")) as api:
+        await attempt_once(thinker, api, user_home, max_thinking_tokens=2048)
+    assert {seen.body["thinking"]["budget_tokens"] for seen in api.seen} == {2048}
+
+
+@pytest.mark.parametrize("program", PROGRAM_LIST[1:2], indirect=True, ids=["codex"])
+@pytest.mark.parametrize("options", [{}, {"web_search": "live", "network_access": True}])
+async def test_codex_may_use_the_network_when_it_is_told_so(
+    program: Program, user_home: Path, options: dict[str, object]
+) -> None:
+    with AgentApi(lambda seen: Say("done")) as api:
+        await attempt_once(program, api, user_home, sandbox="workspace-write", **options)
+    (seen,) = api.seen
+    kinds = {tool["type"] for tool in seen.body["tools"]}
+    assert ("web_search" in kinds) == bool(options)
+    assert ("etwork access is enabled" in seen.text) == bool(options)
+
+
+async def attempt_once(program: Program, api: AgentApi, user_home: Path, **options: object) -> None:
+    """One attempt with these options."""
+    agent = build_agent(
+        AgentSection(agent="cli"),
+        spec(program, api, **options),
+        None,
+        environ=environment(program, user_home),
+    )
+    attempt = await agent.attempt(SKILL, ITEM, AttemptContext())
+    remove_workspace(attempt.workspace)
 
 
 async def test_a_rejected_key_is_an_auth_failure_and_not_an_answer(

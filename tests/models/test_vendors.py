@@ -191,16 +191,55 @@ async def test_azure_by_key_calls_the_deployment():
     assert server.calls[0].headers["api-key"] == "azure-key-123"
 
 
-async def test_azure_cli_sign_in_uses_the_login_of_the_machine(tmp_path, monkeypatch):
+@pytest.mark.parametrize("environ", [{"AZURE_OPENAI_API_KEY": "azure-key-123"}, {}])
+async def test_a_plain_server_in_place_of_azure_is_called_with_azures_variables(environ):
+    with ChatServer(lambda call: "ok") as server:
+        environ = {**environ, "OPENAI_API_KEY": "of-another"}
+        model = to(server.url, "azure/dep", environ=environ, options={"auth": "openai_compatible"})
+        await model.complete(say("x"))
+    (call,) = server.calls
+    assert (call.path, call.body["model"]) == ("/v1/chat/completions", "dep")
+    key = environ.get("AZURE_OPENAI_API_KEY", "none")
+    assert call.headers["authorization"] == f"Bearer {key}"
+
+
+@pytest.mark.parametrize(
+    ("environ", "sent"),
+    [
+        ({"AZURE_OPENAI_API_KEY": "azure-key-123"}, "azure-key-123"),
+        ({}, "Bearer token-from-az-1234"),
+        (
+            {"AZURE_OPENAI_API_KEY": "azure-key-123", "AZURE_OPENAI_AUTH_MODE": "azure_cli"},
+            "Bearer token-from-az-1234",
+        ),
+    ],
+)
+async def test_azure_chooses_the_sign_in_by_what_the_environment_has(
+    tmp_path, monkeypatch, environ, sent
+):
+    log_in(tmp_path, monkeypatch)
+    with ChatServer(lambda call: "ok") as server:
+        model = to(server.root, "azure/dep", environ=environ, options={"auth": "auto"})
+        await model.complete(say("x"))
+    headers = server.calls[0].headers
+    assert headers.get("api-key", headers.get("authorization")) == sent
+
+
+def log_in(folder, monkeypatch):
+    """An Azure CLI that is logged in."""
     token = {
         "accessToken": "token-from-az-1234",
         "expires_on": 4102444800,
         "expiresOn": "2100-01-01 00:00:00.000000",
     }
-    az = tmp_path / "az"
+    az = folder / "az"
     az.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(token)}\nEND\n")
     az.chmod(az.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+async def test_azure_cli_sign_in_uses_the_login_of_the_machine(tmp_path, monkeypatch):
+    log_in(tmp_path, monkeypatch)
     with ChatServer(lambda call: "ok") as server:
         await to(server.root, "azure/my-dep", options={"auth": "azure_cli"}).complete(say("x"))
     assert server.calls[0].headers["authorization"] == "Bearer token-from-az-1234"

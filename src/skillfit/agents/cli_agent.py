@@ -385,7 +385,11 @@ class ConfiguredProgram:
         description = self.description
         defaults = description.options | (description.login_options if self._uses_login else {})
         defaults |= description.landlock_options if "landlock" in isolation.name else {}
-        own = {name: str(self.spec.options.get(name, value)) for name, value in defaults.items()}
+        given = {name: self.spec.options.get(name, value) for name, value in defaults.items()}
+        own = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in given.items()
+        }
         limits = [float(own["max_usd"])] if own.get("max_usd") else []
         limits += [] if max_usd is None else [max_usd]
         return {

@@ -248,8 +248,8 @@ def _backends(name: str) -> dict[str, str]:
         ({"target_backend": "minimax", "optimizer_backend": "qwen"}, "minimax/t", "qwen/o"),
         (
             {"azure_openai_auth_mode": "openai_compatible", "azure_openai_endpoint": "http://h/v1"},
-            "openai/t",
-            "openai/o",
+            "azure/t",
+            "azure/o",
         ),
     ],
 )
@@ -285,6 +285,117 @@ def test_azure_sign_in_and_addresses_are_set_for_their_role() -> None:
         "base_url": "https://own",
         "options": {"auth": "managed_identity", "scope": "scope"},
     }
+
+
+def test_an_override_of_the_model_takes_no_settings_of_another_provider() -> None:
+    azure = {"target": "t", "azure_openai_endpoint": "https://shared", "reasoning_effort": "high"}
+    for override in ("model.agent=practice/agent", "model.agent.id=practice/agent"):
+        config, _ = read({"model": azure}, override)
+        assert agent(config) == {"id": "practice/agent"}
+    config, _ = read({"model": azure}, "model.agent.id=azure/other")
+    assert agent(config) == {
+        "id": "azure/other",
+        "base_url": "https://shared",
+        "reasoning_effort": "high",
+        "options": {"auth": "auto"},
+    }
+    config, _ = read(
+        {"model": {**azure, "codex_exec_web_search": True}}, "model.agent.id=cli/codex/gpt-5.5"
+    )
+    assert agent(config) == {
+        "id": "cli/codex/gpt-5.5",
+        "reasoning_effort": "high",
+        "options": {"web_search": "live"},
+    }
+
+
+@pytest.mark.parametrize("mode", ["openai_compatible", "compat", "openai"])
+def test_a_plain_server_in_place_of_azure_keeps_azures_address_and_key(mode: str) -> None:
+    config, warnings = read({"model": {"target": "t", "azure_openai_auth_mode": mode}})
+    assert (agent(config), warnings) == (
+        {"id": "azure/t", "options": {"auth": "openai_compatible"}},
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "agent_id", "optimizer_id", "warned"),
+    [
+        ({"backend": "claude"}, "anthropic/claude-sonnet-4-6", "anthropic/claude-sonnet-4-6", 2),
+        ({"backend": "qwen"}, "qwen/Qwen/Qwen3.5-4B", "azure/gpt-5.5", 1),
+        ({"backend": "minimax_chat"}, "minimax/MiniMax-M3", "azure/gpt-5.5", 1),
+        ({"target_backend": "cursor_exec"}, "cli/cursor/composer-2.5", "azure/gpt-5.5", 1),
+        ({"backend": "claude_code_exec"}, "cli/claude/claude-sonnet-4-6", "azure/gpt-5.5", 1),
+        ({"backend": "codex"}, "cli/codex/gpt-5.5", "cli/codex/gpt-5.5", 0),
+        ({"backend": "qwen", "target": "qwen-max"}, "qwen/qwen-max", "azure/gpt-5.5", 0),
+    ],
+)
+def test_a_backend_without_a_model_of_its_own_uses_the_one_that_skillopt_would(
+    model: dict[str, str], agent_id: str, optimizer_id: str, warned: int
+) -> None:
+    config, warnings = read({"model": {"target": "gpt-5.5", "optimizer": "gpt-5.5", **model}})
+    assert (agent(config)["id"], optimizer(config)["id"]) == (agent_id, optimizer_id)
+    assert sum("names no model of" in warning for warning in warnings) == warned
+
+
+def test_a_backend_alone_has_its_default_model() -> None:
+    config, (warning,) = read({"model": {"target_backend": "qwen_chat"}})
+    assert agent(config)["id"] == "qwen/Qwen/Qwen3.5-4B"
+    assert "model.target_backend = qwen_chat names no model of qwen" in warning
+
+
+@pytest.mark.parametrize(
+    ("env", "call", "rollout"),
+    [
+        ({"data_path": "x.jsonl"}, 90, 150),
+        ({"data_path": "x.jsonl", "max_turns": 3}, 90, 330),
+        ({"name": "searchqa"}, 90, 150),
+        ({"name": "alfworld", "max_steps": 50}, 90, 4560),
+        ({"name": "alfworld"}, 90, 1200),
+        ({"name": "officeqa", "max_tool_turns": 24}, 90, 2220),
+        ({"name": "spreadsheetbench", "max_turns": 30}, 300, 90),
+    ],
+)
+def test_the_time_limit_of_a_call_is_not_that_of_a_rollout(
+    env: dict[str, Any], call: float, rollout: float
+) -> None:
+    config, _ = read({"model": {"target": "t"}, "env": {**env, "exec_timeout": 90}})
+    assert config.model.agent is not None
+    assert (config.model.agent.timeout, config.env.exec_timeout) == (call, rollout)
+    config, _ = read({"model": {"target": "t"}, "env": env}, "env.exec_timeout=90")
+    assert config.env.exec_timeout == rollout
+
+
+def test_a_command_line_agent_is_one_call() -> None:
+    model = {"target": "t", "target_backend": "codex_exec"}
+    config, _ = read({"model": model, "env": {"data_path": "x.jsonl", "exec_timeout": 90}})
+    assert config.env.exec_timeout == 150
+    assert agent(config) == {"id": "cli/codex/t"}
+
+
+def test_an_exec_timeout_of_0_sets_no_limit_of_its_own() -> None:
+    config, _ = read({"model": {"target": "t"}, "env": {"name": "searchqa", "exec_timeout": 0}})
+    assert config.model.agent is not None
+    assert (config.model.agent.timeout, config.env.exec_timeout) == (300, 120)
+
+
+def test_settings_that_codex_and_claude_still_have_become_options() -> None:
+    codex = {
+        "target_backend": "codex_exec",
+        "codex_exec_network_access": True,
+        "codex_exec_web_search": False,
+    }
+    config, warnings = read({"model": {"target": "t", **codex}})
+    assert agent(config)["options"] == {
+        "network_access": "true",
+        "web_search": "disabled",
+    }
+    claude = {"target_backend": "claude_code_exec", "claude_code_exec_max_thinking_tokens": 2048}
+    config, more = read({"model": {"target": "t", **claude}})
+    assert agent(config)["options"] == {"max_thinking_tokens": 2048}
+    assert warnings + more == []
+    (warning,) = read({"model": {"target": "t", **codex, "codex_exec_profile": "fast"}})[1]
+    assert "model.codex_exec_profile = 'fast' has no meaning here and is ignored" in warning
 
 
 def test_skillopts_default_token_ceiling_does_not_cut_the_optimizers_replies() -> None:
@@ -414,7 +525,11 @@ def test_skillfit_keys_are_accepted_in_a_skillopt_file_and_overrides_may_use_bot
         0.9,
         "f1",
     )
-    assert agent(config) == {"id": "azure/t2", "temperature": 0.5}
+    assert agent(config) == {
+        "id": "azure/t2",
+        "temperature": 0.5,
+        "options": {"auth": "auto"},
+    }
     assert optimizer(config)["id"] == "anthropic/claude"
     assert config.optimizer.lr_control_mode == "none"
 

@@ -428,11 +428,14 @@ def ollama_readiness(environ: Mapping[str, str]) -> Readiness:
 
 _API_VERSION = "2025-04-01-preview"
 _SCOPE = "https://cognitiveservices.azure.com/.default"
-_AUTH = ("api_key", "openai_compatible", "azure_cli", "managed_identity")
+_AUTH = ("api_key", "openai_compatible", "azure_cli", "managed_identity", "auto")
 
 
 def azure(setup: Setup) -> ChatProvider:
-    """Azure OpenAI. With `auth: openai_compatible` the endpoint is called as a plain OpenAI API."""
+    """Azure OpenAI. With `auth: openai_compatible` the endpoint is called as a plain OpenAI API,
+    which may need no key. `auth: auto` is the mode in AZURE_OPENAI_AUTH_MODE, else the key when
+    there is one, else the login of the Azure CLI.
+    """
     setup.takes("api_version", "auth", "scope", "client_id")
     options = setup.spec.options
     endpoint = setup.address("AZURE_OPENAI_ENDPOINT")
@@ -440,14 +443,18 @@ def azure(setup: Setup) -> ChatProvider:
         raise InputError(
             f"No endpoint for {setup.spec.id}.", hint="Set base_url or AZURE_OPENAI_ENDPOINT."
         )
-    auth = str(options.get("auth") or setup.variable("AZURE_OPENAI_AUTH_MODE") or "api_key")
+    chosen = str(options.get("auth", ""))
+    auth = chosen if chosen not in ("", "auto") else setup.variable("AZURE_OPENAI_AUTH_MODE")
+    if not auth:
+        no_key = chosen == "auto" and not setup.key("AZURE_OPENAI_API_KEY", needed=False)
+        auth = "azure_cli" if no_key else "api_key"
     if auth not in _AUTH:
         raise InputError(
             f"Azure has no sign-in {auth!r}.", hint=f"`auth` is one of {', '.join(_AUTH)}."
         )
     by_key = auth in ("api_key", "openai_compatible")
     key = setup.key("AZURE_OPENAI_API_KEY", needed=False) if by_key else ""
-    if by_key and not key:
+    if auth == "api_key" and not key:
         raise AuthFailed(
             f"No key for {setup.spec.id}: AZURE_OPENAI_API_KEY is not set.",
             hint="Set it, or sign in without a key: option `auth`, azure_cli or managed_identity.",

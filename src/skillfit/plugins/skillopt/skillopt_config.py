@@ -17,9 +17,12 @@ from pydantic import BaseModel, ConfigDict
 
 from skillfit.config.schema import SECTIONS, describe_keys
 from skillfit.config.yaml_source import PlacedSettings, read_source
-from skillfit.extensions import is_source, source_options
+from skillfit.extensions import find_source, is_source, source_options
+from skillfit.models.protocol import ROLES
 from skillfit.models.registry import names_cli_program
 from skillfit.models.secrets import redact
+
+_BETWEEN_CALLS = 60  # seconds of a rollout outside of its calls; SkillOpt allows as many
 
 
 class SkillOptTable(BaseModel):
@@ -35,9 +38,11 @@ class SkillOptTable(BaseModel):
     same_meaning: dict[str, list[str]]
     renamed: dict[str, str]
     translated_by_code: dict[str, str]
+    other_meaning: list[str]
     aliases: dict[str, dict[str, list[str]]]
     providers: dict[str, str]
-    plain_openai: list[str]
+    default_models: dict[str, str]
+    models_of_openai: list[str]
     backend_aliases: dict[str, list[str]]
     fills_both_roles: list[str]
     takes_effort: list[str]
@@ -46,6 +51,8 @@ class SkillOptTable(BaseModel):
     key_variables: dict[str, str]
     path_options: list[str]
     always_judged: list[str]
+    limits_the_whole_task: list[str]
+    turns: list[str]
     no_meaning: list[str]
     defaults: dict[str, list[Any]]
 
@@ -123,9 +130,17 @@ def translate(
     ours = {described.key for described in describe_keys()}
     theirs, above = _divide(overrides, ours)
     has_grader = "env.grader" in above.places
-    translation = _Translation(theirs.over(settings), ours, warn, has_grader=has_grader)
+    chosen = {str(role): _model_id(above.data, role) for role in ROLES}
+    translation = _Translation(theirs.over(settings), ours, warn, chosen, has_grader=has_grader)
     translation.run()
     return above.over(translation.result)
+
+
+def _model_id(settings: Mapping[str, Any], role: str) -> str:
+    """The id of a role's model in skillfit's words; empty when the settings name none."""
+    models = settings.get("model", {})
+    spec = models.get(role, "") if isinstance(models, Mapping) else ""
+    return str(spec.get("id", "") if isinstance(spec, Mapping) else spec)
 
 
 def _divide(overrides: PlacedSettings, ours: set[str]) -> tuple[PlacedSettings, PlacedSettings]:
@@ -138,7 +153,7 @@ def _divide(overrides: PlacedSettings, ours: set[str]) -> tuple[PlacedSettings, 
         for part in key.split("."):
             value = value[part]
         one = PlacedSettings.of(key, value, place)
-        differs = key == "model.optimizer" or table().flat(key) in table().aliases
+        differs = key in table().other_meaning or table().flat(key) in table().aliases
         if key in ours and not differs:
             above = one.over(above)
         else:
@@ -156,11 +171,14 @@ class SkillOptValue:
 
 @dataclass
 class _Translation:
-    """The translation of one config. `used` are the flat names that are dealt with already."""
+    """The translation of one config. `chosen`: the model ids of overrides in skillfit's words, by
+    role. `used` are the flat names that are dealt with already.
+    """
 
     settings: PlacedSettings
     ours: set[str]
     warn: Callable[[str], None]
+    chosen: Mapping[str, str]
     has_grader: bool = False
     table: SkillOptTable = field(default_factory=table)
     used: set[str] = field(default_factory=set)
@@ -183,6 +201,7 @@ class _Translation:
         for role, theirs in (("agent", "target"), ("optimizer", "optimizer"), ("judge", "judge")):
             self._model(role, theirs)
         self._judge()
+        self._time_limits()
         self._turns()
         self._rest()
 
@@ -327,6 +346,38 @@ class _Translation:
                 "used. Set env.judge_model to choose another.",
             )
 
+    def _time_limits(self) -> None:
+        """There, exec_timeout limits one call of the agent's model, or one run of a command-line
+        agent. Here a rollout has a limit too, which leaves room for all of its turns.
+        """
+        given = self.get("exec_timeout")
+        if given is None or given.value == 0:  # there, 0 is no limit
+            return
+        seconds, name = given.value, self.get("env")
+        whole_task = name is not None and name.value in self.table.limits_the_whole_task
+        if whole_task or not isinstance(seconds, (int, float)):
+            self.put("env.exec_timeout", seconds, given.key)
+            return
+        turns = [1]
+        for setting in self.table.turns:
+            found = self.given.get(setting)
+            if found is not None and isinstance(found.value, int):
+                turns.append(found.value)
+        limit = max(turns) * seconds + _BETWEEN_CALLS
+        if limit > self._own_time_limit():
+            self.put("env.exec_timeout", limit, given.key)
+        model_id = str(self._put_value("model.agent.id"))
+        if model_id and not names_cli_program(model_id):
+            self.put("model.agent.timeout", seconds, given.key)
+
+    def _own_time_limit(self) -> float:
+        """The time limit of the benchmark for a rollout; 0 when it has none."""
+        tasks = str(self._put_value("env.tasks"))
+        options = self._put_value("env.task_args") or {}
+        source = find_source(tasks, options=options) if is_source(tasks) else None
+        env = read_source(source.config).data.get("env", {}) if source is not None else {}
+        return float(env.get("exec_timeout", 0))
+
     def _turns(self) -> None:
         """Turns of a chat, rounds of tool calls, and steps of mini-swe-agent."""
         is_cli = names_cli_program(str(self._put_value("model.agent.id")))
@@ -356,22 +407,29 @@ class _Translation:
 
     def _model(self, role: str, theirs: str) -> None:
         """A role's model: its id, and the settings of its provider's family of keys."""
-        provider = self._provider(theirs)
+        provider = self.table.providers.get(self._backend(theirs), "")
         name = self._model_name(theirs, provider)
-        family = self.table.families.get(provider, {})
-        keys = [(f"{theirs}_{key}", key, setting) for key, setting in family.items()]
         if name is None:
             return
-        own_id = str(name.value).partition("/")[0] in {
-            prefix.partition("/")[0] for prefix in self.table.providers.values()
-        }
-        self.put(f"model.{role}.id", name.value if own_id else f"{provider}{name.value}", name.key)
+        model_id = self.chosen[role] or str(name.value)
+        beginning = model_id.split("/")[: 2 if names_cli_program(model_id) else 1]
+        named = "".join(f"{part}/" for part in beginning)
+        if self.chosen[role] or named in self.table.providers.values():
+            provider = named  # the id is in skillfit's words
+        else:
+            model_id = f"{provider}{model_id}"
+        self.put(f"model.{role}.id", model_id, name.key)
+        family = self.table.families.get(provider, {})
+        keys = [(f"{theirs}_{key}", key, setting) for key, setting in family.items()]
         if provider == "anthropic/":
             self.say(
                 name.key,
                 "was called through the claude command there. Here it is called through "
                 "Anthropic's API (ANTHROPIC_API_KEY); use cli/claude for the command.",
             )
+        if provider == "azure/" and self._sign_in(theirs) is None:
+            # There, a file that names no sign-in uses the environment's, else the Azure CLI.
+            self.put(f"model.{role}.options.auth", "auto", name.key)
         if provider in self.table.takes_effort and role != "judge":
             words = self.table.values["reasoning_effort"]
             self.move(f"model.{role}.reasoning_effort", "reasoning_effort", words=words)
@@ -397,14 +455,25 @@ class _Translation:
                 return shared
         if name is not None and provider == "cli/copilot/":
             return self.get(f"copilot_chat_{theirs}_model") or name
-        return name
+        default = self.table.default_models.get(provider)
+        if default is None or (
+            name is not None and str(name.value) not in self.table.models_of_openai
+        ):
+            return name
+        backend = self.get(f"{theirs}_backend") or self.get("model_backend")
+        source = name or backend
+        if source is None:
+            return None
+        self.say(
+            source.key,
+            f"= {source.value} names no model of {provider.rstrip('/')}; {default} is used, as in "
+            "SkillOpt.",
+        )
+        return SkillOptValue(default, source.key)
 
-    def _provider(self, theirs: str) -> str:
-        """The beginning of the model id of a role."""
-        provider = self.table.providers.get(self._backend(theirs), "")
-        sign_in = self.get(f"{theirs}_azure_openai_auth_mode", "azure_openai_auth_mode")
-        plain = sign_in is not None and str(sign_in.value).lower() in self.table.plain_openai
-        return "openai/" if provider == "azure/" and plain else provider
+    def _sign_in(self, theirs: str) -> SkillOptValue | None:
+        """How the file says that a role signs in to Azure."""
+        return self.get(f"{theirs}_azure_openai_auth_mode", "azure_openai_auth_mode")
 
     def _backend(self, theirs: str) -> str:
         """The backend of a role: its own, else what the label for the whole run means for it."""
