@@ -27,7 +27,7 @@ def config(tmp_path: Path) -> Path:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a small run that improved: tests copy it before they change anything."""
     folder = tmp_path_factory.mktemp("finished")
-    small = [*SMALL, "env.limit=0", "train.batch_size=40"]
+    small = [*SMALL, "env.limit=0", "train.batch_size=40", "train.num_epochs=3"]
     settings: dict[str, dict[str, object]] = {}
     for text in small:
         section, _, rest = text.partition(".")

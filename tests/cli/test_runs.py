@@ -151,7 +151,7 @@ def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
 
 
 def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:
-    small = ("evaluation.preflight=false", "env.limit=10", "budget.calls=150")
+    small = ("evaluation.preflight=false", "env.limit=10", "budget.calls=25")
     assert shell("train", config, *small, "--run", "r").code == 5
     (edit, *_), wrong = Run.open("r").story.edits, "s0001e99"
     refused = shell("steer", "r", "veto", wrong)
@@ -213,7 +213,7 @@ def test_a_forced_apply_writes_the_body_of_the_best_skill_with_its_markers(
     rule = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->"
     advice = "<!-- SLOW_UPDATE_START -->\nRead twice.\n<!-- SLOW_UPDATE_END -->"
     own.write_text(f"{own.read_text()}\n{rule}\n\n{advice}\n")
-    settings = (*SMALL, "env.limit=0", "train.batch_size=40")
+    settings = (*SMALL, "env.limit=0", "train.batch_size=40", "train.num_epochs=3")
     assert shell("train", config, *settings, "--run", "r").code == 0
     other.parent.mkdir()
     best, head = Run.open("r").best_skill, "---\nname: other\ndescription: Other.\n---\n"
@@ -324,7 +324,8 @@ def test_a_run_can_be_resumed_after_its_skill_was_applied(shell: Shell, run: Pat
 
 
 def test_train_explains_that_apply_changed_the_skill(shell: Shell, config: Path) -> None:
-    command = ("train", config, *SMALL, "env.limit=0", "train.batch_size=40", "--run", "r")
+    longer = ("env.limit=0", "train.batch_size=40", "train.num_epochs=3")
+    command = ("train", config, *SMALL, *longer, "--run", "r")
     assert shell(*command).code == 0
     shell("apply", "r", "--yes")
     refused = shell(*command)
@@ -362,7 +363,7 @@ def test_export_writes_every_rollout_as_files(shell: Shell, run: Path) -> None:
     assert turns[-1] == {"role": "assistant", "content": result["answer"]}
     assert result["id"] in first.parent.name and result["hard"] in (0.0, 1.0)
     assert (Path("out") / "steps/step_0001/rollout/predictions").is_dir()
-    assert (Path("out") / "selection_eval_baseline/predictions").is_dir()
+    assert (Path("out") / "ship/predictions").is_dir()
     one = shell("export", run, "--item", result["id"], "--json").json
     assert 0 < one["rollouts"] < output["rollouts"]
     assert Path(one["folder"]) == run / "exported"
@@ -400,8 +401,7 @@ def test_verify_uses_the_grader_of_its_record(shell: Shell, config: Path) -> Non
         shell("train", config, *settings, "--run", "here", "--json").json["ship"]["difference"]
         == 0.0
     )
-    initial = shell("show", "here", "--json").json["selection"]["baseline"]
-    assert shell("verify", "here", "--json").json["recorded"] == pytest.approx(initial) != 0
+    assert shell("verify", "here", "--json").json["recorded"] > 0
 
 
 def test_verify_works_with_a_small_record(shell: Shell, run: Path) -> None:
@@ -602,7 +602,7 @@ def test_an_estimate_in_dollars_fits_a_terminal_of_80_columns(
         lines = shell("estimate", config, *models, f"train.num_epochs={epochs}").out.splitlines()
         total = next(at for at, line in enumerate(lines) if line.startswith("total"))
         stages = [line for line in lines[1 : total + 1] if line.strip() not in ROLES]
-        assert len(stages) > 10
+        assert len(stages) > 8
         for line in stages:
             assert re.search(r"\$[\d.,]+ \([<\d.,]+–[\d.,]+\)$", line.rstrip()), line
 

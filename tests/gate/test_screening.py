@@ -1,5 +1,7 @@
 """The screening gate on scripted rollouts."""
 
+from collections import Counter
+
 import pytest
 
 from skillfit.gate import Candidate, Observation, ScreeningGate
@@ -16,6 +18,8 @@ def patch(*rules, step=1, incumbent=BASE, sources=()):
 
 
 async def gate_for(measure, count=40, **settings):
+    """A gate whose steps make one selection rollout of each item."""
+    settings = {"selection_rollouts": count, **settings}
     gate = ScreeningGate(measure, items(count), settings_of(**settings))
     await gate.baseline(BASE)
     return gate
@@ -30,10 +34,21 @@ def trained(gate, name, measure, training):
     ]
 
 
+async def judge(gate, step, candidate=None, training=()):
+    """Judge a step as the loop does: edits that wait in the pool are rolled out before its own."""
+    return await gate.begin(f"step_{step:04d}").decide(candidate, training)
+
+
+async def measured(gate, candidate):
+    """Let a step propose a candidate, and measure it in the next one."""
+    await judge(gate, candidate.step, candidate)
+    return await judge(gate, candidate.step + 1)
+
+
 async def steps(gate, count, first=1, proposals=None):
     """Judge several steps; `proposals` are the candidates by step."""
     for step in range(first, first + count):
-        verdict = await gate.judge(f"step_{step:04d}", (proposals or {}).get(step))
+        verdict = await judge(gate, step, (proposals or {}).get(step))
     return verdict
 
 
@@ -43,7 +58,7 @@ def by_id(verdict):
 
 async def test_helpful_edits_are_promoted_and_harmful_ones_dropped():
     gate = await gate_for(Scripted(by_rule(0.4, good=0.4, bad=-0.35)))
-    verdict = await steps(gate, 3, proposals={1: patch("good", "neutral", "bad")})
+    verdict = await steps(gate, 4, proposals={1: patch("good", "neutral", "bad")})
     found = by_id(verdict)
     assert found["s0001e01"].status == "promoted" and found["s0001e01"].low > 0
     assert found["s0001e03"].status == "dropped" and found["s0001e03"].high < 0
@@ -54,7 +69,7 @@ async def test_helpful_edits_are_promoted_and_harmful_ones_dropped():
 
 async def test_the_verdict_lists_promoted_edits_and_their_evidence():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.8)))
-    verdict = await gate.judge("step_0001", patch("good"))
+    verdict = await measured(gate, patch("good"))
     assert (verdict.decision, verdict.action) == ("accept", "accept_new_best")
     assert [one.id for one in verdict.effects if one.status == "promoted"] == ["s0001e01"]
     assert "- good" in verdict.winner.body
@@ -67,44 +82,41 @@ async def test_the_verdict_lists_promoted_edits_and_their_evidence():
 
 
 async def test_effects_are_points_of_the_mean_score():
-    gate = await gate_for(Scripted(by_rule(0.3, good=0.3)), count=200)
-    verdict = await gate.judge("step_0001", patch("good"))
+    gate = await gate_for(Scripted(by_rule(0.3, good=0.3), salt=1), count=1000)
+    verdict = await measured(gate, patch("good"))
     effect = by_id(verdict)["s0001e01"]
     assert effect.low < 0.3 < effect.high and effect.high - effect.low < 0.2
-    assert effect.rollouts == 100
+    assert effect.rollouts == 500
 
 
 async def test_training_rollouts_are_evidence():
     measure = Scripted(by_rule(0.2, good=0.6))
     gate = await gate_for(measure, count=10)
-    await gate.judge("step_0001", patch("good", "other"))
+    await measured(gate, patch("good", "other"))
     before = gate.effects()[0]
     training = [item for item in items(90) if item.id >= "i050"]
-    verdict = await gate.judge("step_0002", None, trained(gate, "step_0002", measure, training))
+    verdict = await judge(gate, 3, None, trained(gate, "step_0003", measure, training))
     after = by_id(verdict)["s0001e01"]
     assert after.rollouts > before.rollouts + 15 and after.status == "promoted"
 
 
-async def test_rollouts_of_an_item_are_not_evidence_for_edits_written_from_it():
-    """The edit only helps the items that it was written from."""
-    own = {f"i{at:03d}" for at in range(50, 60)}
+async def test_rollouts_of_an_item_are_not_evidence_for_an_edit_written_from_it_alone():
+    """The edit only helps the item that it was written from."""
 
     def chance(skill, item):
-        return 1.0 if item in own and "- memorised" in skill.body else 0.3
+        return 1.0 if item == "i050" and "- memorised" in skill.body else 0.3
 
     measure = Scripted(chance)
     gate = await gate_for(measure, count=20)
-    training = [item for item in items(60) if item.id in own]
-    await gate.judge("step_0001", patch("memorised", sources=(tuple(sorted(own)),)))
+    await measured(gate, patch("memorised", sources=(("i050",),)))
     evidence = gate.effects()[0].rollouts
-    arms = [gate.pool.apply(["s0001e01"])] * len(training)
+    arm = gate.pool.apply(["s0001e01"])
     observed = [
-        Observation(item.id, arm, measure._outcome(arm.skill, item.id, repeat, "train"))
-        for repeat in range(5)
-        for arm, item in zip(arms, training, strict=True)
+        Observation("i050", arm, measure._outcome(arm.skill, "i050", repeat, "train"))
+        for repeat in range(50)
     ]
     selected = gate.sampler.rollouts
-    verdict = await gate.judge("step_0002", None, observed)
+    verdict = await judge(gate, 3, None, observed)
     effect = by_id(verdict)["s0001e01"]
     assert effect.rollouts <= evidence + gate.sampler.rollouts - selected
     assert effect.probability < 0.9
@@ -113,7 +125,7 @@ async def test_rollouts_of_an_item_are_not_evidence_for_edits_written_from_it():
 async def test_failed_rollouts_leave_no_row():
     fails = lambda skill, item, repeat: item < "i010"  # noqa: E731
     gate = await gate_for(Scripted(by_rule(0.2, good=0.6), fails=fails))
-    verdict = await gate.judge("step_0001", patch("good"))
+    verdict = await measured(gate, patch("good"))
     assert verdict.evidence.coverage == 0.75
     assert verdict.effects[0].rollouts <= 30
 
@@ -121,7 +133,7 @@ async def test_failed_rollouts_leave_no_row():
 async def test_below_the_coverage_floor_nothing_is_decided():
     fails = lambda skill, item, repeat: skill.hash != BASE.hash or item < "i030"  # noqa: E731
     gate = await gate_for(Scripted(by_rule(0.0, good=1.0), fails=fails))
-    verdict = await gate.judge("step_0001", patch("good"))
+    verdict = await measured(gate, patch("good"))
     assert verdict.decision == verdict.action == "inconclusive" and "scored" in verdict.reason
     assert verdict.winner.hash == BASE.hash and verdict.effects[0].status == "pending"
 
@@ -129,24 +141,26 @@ async def test_below_the_coverage_floor_nothing_is_decided():
 async def test_an_empty_pool_costs_no_rollouts():
     measure = Scripted(by_rule(0.5))
     gate = await gate_for(measure)
-    verdict = await gate.judge("step_0001", None)
-    assert (verdict.decision, len(measure.asked)) == ("reject", 40)
+    assert await judge(gate, 1) is None and measure.asked == []
     assert gate.assign("step_0002", items(3))[0].skill.hash == BASE.hash
 
 
 async def test_a_step_uses_few_distinct_skills():
     measure = Scripted(by_rule(0.5))
     gate = await gate_for(measure, subsets=6)
-    await gate.judge("step_0001", patch(*(f"rule {at}" for at in range(20))))
-    assert 1 < len({skill for _, skill, *_ in measure.asked[40:]}) <= 6
-    arms = gate.assign("step_0002", items(30), repeats=2)
+    await measured(gate, patch(*(f"rule {at}" for at in range(20))))
+    assert 1 < len({skill for _, skill, *_ in measure.asked}) <= 6
+    arms = gate.assign("step_0003", items(30), repeats=2)
     assert len(arms) == 60 and len({arm.skill.hash for arm in arms}) <= 6
 
 
-async def test_several_passes_give_each_item_several_rollouts():
+async def test_items_take_turns_when_a_step_has_more_rollouts_than_items():
     measure = Scripted(by_rule(0.5))
-    gate = await gate_for(measure, count=10, passes=3)
-    verdict = await gate.judge("step_0001", patch("rule"))
+    gate = await gate_for(measure, count=10, selection_rollouts=30)
+    verdict = await measured(gate, patch("rule"))
+    assert Counter(item for _, _, item, _ in measure.asked) == {
+        item.id: 3 for item in items(10)
+    }
     assert verdict.evidence.rollouts == 30 and len(set(measure.asked)) == len(measure.asked)
 
 
@@ -154,20 +168,10 @@ async def test_several_passes_give_each_item_several_rollouts():
 async def test_graded_scores_are_screened_too(metric):
     measure = Scripted(by_rule(0.4, good=0.1, bad=-0.1), graded=True)
     gate = await gate_for(measure, evaluation={"gate_metric": metric})
-    verdict = await steps(gate, 3, proposals={1: patch("good", "neutral", "bad")})
+    verdict = await steps(gate, 4, proposals={1: patch("good", "neutral", "bad")})
     assert by_id(verdict)["s0001e01"].status == "promoted"
     assert by_id(verdict)["s0001e03"].status == "dropped"
     assert 0 < gate.noise() < 0.05
-
-
-async def test_with_the_gate_off_every_edit_is_promoted_and_still_measured():
-    gate = await gate_for(Scripted(by_rule(0.9, bad=-0.8)), evaluation={"use_gate": False})
-    verdict = await steps(gate, 3, proposals={1: patch("bad")})
-    assert "- bad" in gate.incumbent.body
-    assert by_id(verdict)["s0001e01"].status == "promoted"
-    first = await gate.judge("step_0004", patch("more", step=4))
-    assert (first.decision, first.action) == ("accept", "force_accept")
-    assert first.evidence.rollouts == 40
 
 
 # Must-pass items
@@ -182,8 +186,8 @@ async def test_an_edit_that_breaks_a_must_pass_item_is_dropped_and_the_others_st
         return 0.1 + 0.4 * ("- good" in skill.body) + 0.4 * ("- breaker" in skill.body)
 
     gate = await gate_for(Scripted(chance), evaluation={"must_pass": ["i003"]})
-    verdict = await steps(gate, 4, proposals={1: patch("good", "breaker")})
-    found = by_id(verdict)
+    await steps(gate, 4, proposals={1: patch("good", "breaker")})
+    found = {effect.id: effect for effect in gate.effects()}
     assert found["s0001e01"].status == "promoted"
     assert found["s0001e02"].status == "dropped"
     assert found["s0001e02"].reason == "breaks must-pass item i003"
@@ -195,8 +199,8 @@ async def test_one_bad_rollout_of_a_must_pass_item_does_not_drop_the_edit():
 
     for salt in range(5):
         gate = await gate_for(Scripted(chance, salt=salt), evaluation={"must_pass": ["i003"]})
-        verdict = await steps(gate, 2, proposals={1: patch("good")})
-        assert by_id(verdict)["s0001e01"].status == "promoted"
+        await steps(gate, 3, proposals={1: patch("good")})
+        assert gate.effects()[0].status == "promoted"
 
 
 # Whole documents
@@ -206,7 +210,7 @@ OTHER = Skill.from_text("# Another text\n\n- good\n")
 
 async def test_a_better_document_replaces_the_incumbent():
     gate = await gate_for(Scripted(by_rule(0.3, good=0.5)))
-    verdict = await gate.judge("step_0001", Candidate(OTHER))
+    verdict = await judge(gate, 1, Candidate(OTHER))
     assert verdict.decision == "accept" and gate.incumbent.hash == OTHER.hash
     assert verdict.evidence.rollouts == 4 * 40 and verdict.candidate_tally is not None
     assert gate.best_score > 0.6
@@ -214,15 +218,15 @@ async def test_a_better_document_replaces_the_incumbent():
 
 async def test_a_worse_document_is_rejected_after_one_pass():
     gate = await gate_for(Scripted(by_rule(0.8, good=-0.5)))
-    verdict = await gate.judge("step_0001", Candidate(OTHER))
+    verdict = await judge(gate, 1, Candidate(OTHER))
     assert verdict.decision == "reject" and gate.incumbent.hash == BASE.hash
     assert verdict.evidence.rollouts == 2 * 40
 
 
 async def test_pending_edits_stay_pending_after_a_new_document():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.3, more=0.5)))
-    await gate.judge("step_0001", Candidate(OTHER))
-    verdict = await steps(gate, 2, 2, {2: patch("more", step=2, incumbent=OTHER)})
+    await judge(gate, 1, Candidate(OTHER))
+    verdict = await measured(gate, patch("more", step=2, incumbent=OTHER))
     assert gate.incumbent.body.startswith("# Another text") and "- more" in verdict.winner.body
     assert 0.65 < gate.best_score < 1
 
@@ -230,6 +234,7 @@ async def test_pending_edits_stay_pending_after_a_new_document():
 async def test_an_adopted_skill_is_measured_unless_it_is_equivalent():
     measure = Scripted(by_rule(0.2, good=0.6))
     gate = await gate_for(measure)
+    await gate.record(BASE)
     same = Skill.from_text(BASE.body + "\n<!-- note -->\n")
     assert (await gate.adopt(same, like=BASE)) == gate.tally(BASE)
     assert len(measure.asked) == 40 and gate.incumbent.hash == same.hash
@@ -244,7 +249,7 @@ async def test_an_adopted_skill_is_measured_unless_it_is_equivalent():
 async def test_the_final_skill_is_composed_and_compared_on_fresh_rollouts():
     measure = Scripted(by_rule(0.2, good=0.4, fair=0.08))
     gate = await gate_for(measure)
-    await steps(gate, 3, proposals={1: patch("good"), 2: patch("fair", step=2)})
+    await steps(gate, 4, proposals={1: patch("good"), 2: patch("fair", step=2)})
     pending = [effect for effect in gate.effects() if effect.status == "pending"]
     spent = len(measure.asked)
     finalists = await gate.compose()
@@ -254,22 +259,19 @@ async def test_the_final_skill_is_composed_and_compared_on_fresh_rollouts():
     assert len(finalists) == (2 if pending and pending[0].mean > 0 else 1)
 
 
-async def test_a_composed_skill_that_scores_worse_is_ranked_second():
-    """Two edits that help alone and harm together: main effects cannot express that."""
-
-    def chance(skill, item):
-        one, two = "- one" in skill.body, "- two" in skill.body
-        return 0.1 if one and two else 0.7 if one or two else 0.3
-
-    gate = await gate_for(Scripted(chance))
-    await gate.judge("step_0001", patch("one"))
+async def test_the_composed_skill_is_the_first_finalist_and_the_incumbent_the_second():
+    measure = Scripted(by_rule(0.3, one=0.4))
+    gate = await gate_for(measure)
+    await measured(gate, patch("one"))
     pool = gate.pool
     if pool.edits["s0001e01"].status == "pending":
         pool.promote("s0001e01", "test")
     pool.join(patch("two", step=2))
     pool.edits["s0002e01"].estimate = pool.edits["s0001e01"].estimate
+    spent = len(measure.asked)
     finalists = await gate.compose()
-    assert [("- two" in skill.body) for skill in finalists] == [False, True]
+    assert [("- two" in skill.body) for skill in finalists] == [True, False]
+    assert len(measure.asked) == spent  # the final comparison measures them
 
 
 async def test_without_helpful_edits_there_is_no_finalist():
@@ -284,11 +286,12 @@ async def test_without_helpful_edits_there_is_no_finalist():
 async def test_decisions_do_not_depend_on_the_order_in_which_rollouts_finish():
     async def run(shuffle):
         measure = Scripted(by_rule(0.4, good=0.3, bad=-0.2), shuffle=shuffle)
-        gate = await gate_for(measure, passes=2)
-        verdicts = [await gate.judge("step_0001", patch("good", "bad", "neutral"))]
+        gate = await gate_for(measure, selection_rollouts=80)
+        verdicts = [await judge(gate, 1, patch("good", "bad", "neutral"))]
         training = items(80)[40:]
         observed = trained(gate, "step_0002", measure, training)
-        verdicts.append(await gate.judge("step_0002", patch("more", step=2), observed))
+        verdicts.append(await judge(gate, 2, patch("more", step=2), observed))
+        verdicts.append(await judge(gate, 3))
         return verdicts, [skill.hash for skill in await gate.compose()]
 
     first = await run("")
@@ -297,7 +300,7 @@ async def test_decisions_do_not_depend_on_the_order_in_which_rollouts_finish():
 
 async def test_assigning_arms_does_not_change_the_gate():
     gate = await gate_for(Scripted(by_rule(0.5)))
-    await gate.judge("step_0001", patch("one", "two", "three"))
+    await judge(gate, 1, patch("one", "two", "three"))
     assert gate.assign("step_0002", items(9)) == gate.assign("step_0002", items(9))
     assert gate.assign("step_0002", items(9)) != gate.assign("step_0003", items(9))
 
@@ -310,7 +313,7 @@ async def test_a_skipped_or_failed_training_rollout_is_ignored():
     scored = Outcome("t3", 0, "scored", Score(1.0))
     before = len(gate.posterior.groups)
     observed = [Observation(one.item_id, arm, one) for one in (lost, skipped, scored)]
-    await gate.judge("step_0001", None, observed)
+    await judge(gate, 1, None, observed)
     assert len(gate.posterior.groups) == before + 1
 
 
@@ -329,11 +332,11 @@ async def test_the_final_skill_has_no_edit_that_breaks_a_must_pass_item():
 async def test_a_skill_can_be_measured_on_items_that_it_has_not_run_on():
     measure = Scripted(by_rule(0.2, good=0.8))
     gate = await gate_for(measure)
-    await gate.judge("step_0001", patch("good"))
-    measured = gate.tally(gate.incumbent).scored
+    await measured(gate, patch("good"))
+    scored = gate.tally(gate.incumbent).scored
     samples = await gate.record(gate.incumbent)
-    assert measured < 40 == len(samples.scores)
-    assert len(measure.asked) == len(set(measure.asked)) == 40 + 40 + 40 - measured
+    assert scored < 40 == len(samples.scores)
+    assert len(measure.asked) == len(set(measure.asked)) == 40 + 40 - scored
 
 
 USELESS = [f"Paragraph {number} tells a story that no item needs." for number in range(8)]
@@ -352,7 +355,7 @@ async def pruned(count=12, *, prune=True):
     training = items(80)[40:]
     for step in range(1, count + 1):
         observed = trained(gate, f"step_{step:04d}", measure, training)
-        verdict = await gate.judge(f"step_{step:04d}", None, observed)
+        verdict = await judge(gate, step, None, observed)
     return gate, verdict
 
 
@@ -370,7 +373,7 @@ async def test_useless_text_of_the_initial_skill_is_cut_and_needed_text_stays():
 
 async def test_without_prune_initial_the_initial_skill_stays_unchanged():
     gate, verdict = await pruned(count=2, prune=False)
-    assert verdict.effects == () and gate.incumbent.hash == BLOATED.hash
+    assert verdict is None and gate.effects() == () and gate.incumbent.hash == BLOATED.hash
 
 
 def test_a_subclass_that_overrides_judge_is_refused():

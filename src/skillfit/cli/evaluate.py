@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -261,6 +261,7 @@ def evaluate_in_terminal(
     split: str,
     repeats: int,
     spending: Spending,
+    only: Collection[str] | None = None,
     series: str = "evaluate",
     force_new: bool = False,
 ) -> list[Measured]:
@@ -275,6 +276,7 @@ def evaluate_in_terminal(
             skills,
             path,
             split=split,
+            only=only,
             repeats=repeats,
             series=series,
             force_new=force_new,
@@ -442,7 +444,9 @@ def _ablation_text(
     return "\n".join(lines)
 
 
-_LATEST_FIRST = ("ship", "compose", "final", "gate", "baseline")  # phases on the selection split
+# Phases that may have measured the best skill. Training rollouts are the last resort: they measured
+# the initial skill of a run that changed nothing.
+_LATEST_FIRST = ("ship", "compose", "final", "gate", "baseline", "rollout")
 _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
 
 
@@ -452,7 +456,7 @@ class VerifyRecord:
 
     config: dict[str, Any]  # the settings of the run, with absolute paths
     skill: str  # the best skill's document
-    means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
+    means: dict[str, float]  # item -> mean score, from the freshest rollouts there are
 
     @classmethod
     def of_run(cls, path: Path) -> VerifyRecord:
@@ -557,7 +561,7 @@ def _from_folder(key: str, path: str, folder: Path) -> str:
 
 
 def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, float]:
-    """The mean score of each selection item, from the latest phase that measured the skill."""
+    """Return the mean score of each item in the latest phase that measured the skill."""
     from skillfit.gate.samples import mean
     from skillfit.report import open_details
 
@@ -574,7 +578,8 @@ def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, f
     measured = next((phases[phase] for phase in _LATEST_FIRST if phases[phase]), None)
     if measured is None:
         raise InputError(
-            f"The run in {path} has no measurement of its best skill on the selection split."
+            f"The run in {path} has no measurement of its best skill.",
+            hint=f"Continue the run with `skillfit resume {path}`, or train again.",
         )
     return {item: mean(scores) for item, scores in sorted(measured.items())}
 
@@ -712,7 +717,8 @@ def _measure_again(
             inputs,
             {"skill": skill},
             Path(folder) / "run",
-            split="selection",
+            split="all",
+            only=record.means,
             repeats=repeats,
             series=series,
             spending=spending,

@@ -511,19 +511,20 @@ class ScreeningGate(BaseGate):
         return Ruling("reject", "the new document is not better than the incumbent")
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Continue with a skill that no verdict chose. With `like` its measurements stay valid;
-        otherwise the skill gets a pass over the selection items.
+        """Continue with a skill that no verdict chose. It shares the measurements of `like`, if
+        there are any; otherwise it gets a pass over the selection items.
         """
         self._base = self._columns(self.pool.incumbent)
-        if like is not None:
-            self._samples.setdefault(skill.hash, self.samples_of(like))
+        known = self._samples.get(like.hash) if like is not None else None
+        if known is not None:
+            self._samples.setdefault(skill.hash, known)
         else:
             column = f"adopted {len(self._documents)}"
             self._documents.append(column)
             self._base = (*self._base, column)
         self.pool.rebase(skill)
         self._base_of[skill.hash] = self._base
-        if like is None:
+        if known is None:
             await self._fresh_samples(self.pool.incumbent, self.items)
             self._fit()
         return self.tally(skill)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -147,6 +147,7 @@ async def evaluate_skills(
     path: Path,
     *,
     split: str = "selection",
+    only: Collection[str] | None = None,
     repeats: int = 1,
     series: str = "evaluate",
     force_new: bool = False,
@@ -154,7 +155,7 @@ async def evaluate_skills(
     control: Control | None = None,
     spending: Spending | None = None,
 ) -> list[Measured]:
-    """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
+    """Roll out each skill on the split's items; `only` names some of them. What is recorded in the run directory `path` is not
     paid for again; `force_new` moves it aside and measures again. A command that evaluates several
     times hands each call its one `spending`.
     """
@@ -163,6 +164,8 @@ async def evaluate_skills(
     if not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"repeats is {repeats!r}, but each item needs at least one rollout.")
     items = items_of_split(inputs.task, split)
+    if only is not None:
+        items = tuple(item for item in items if item.id in only)
     refuse_endless(
         f"repeats: {shown_count(repeats)} with {quantity(len(items), 'item')} and "
         f"{quantity(len(skills), 'skill')} gives",
