@@ -32,7 +32,7 @@ from skillfit.config import load_config
 from skillfit.config.schema import Config, TrainSection
 from skillfit.gate import Arm, Candidate, GateSettings, Observation, ScreeningGate, StrictGate
 from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks import Task
 from skillfit.tasks.item import Item
@@ -190,7 +190,7 @@ async def opened(
     """The task, and the rollout engine on its journal."""
     config = load_config(write_task(folder, model, threads))
     inputs = read_inputs(config, training=False)
-    with RunDirectory.open(folder / "rollouts", RecordedIdentity({"model": model.name})) as run:
+    with RunDirectory.open(folder / "rollouts", {"model": model.name}) as run:
         async with open_engine(inputs, run) as engine:
             yield inputs.task, engine
 

@@ -526,7 +526,7 @@ def default_run_path(inputs: Inputs, kind: str = "") -> Path:
     if inputs.config.run:
         return Path(f"{inputs.config.run}-{kind}" if kind else inputs.config.run)
     name = folder_name(inputs.skill.name) or "skill"
-    parts = [name, kind, stable_hash(inputs.identity().for_name())[:6]]
+    parts = [name, kind, stable_hash(inputs.identity())[:6]]
     return Path("runs") / "-".join(part for part in parts if part)
 
 

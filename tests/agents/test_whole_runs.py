@@ -18,7 +18,7 @@ from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.models import Usage
 from skillfit.run.budget import BudgetReached
-from skillfit.run.directory import RunDirectory, RunIdentity
+from skillfit.run.directory import Identity, RunDirectory
 from skillfit.tasks.item import Attempt
 from skillfit.training.inputs import read_inputs
 from tests.agents.stand_in import DESCRIPTION, StandIn
@@ -354,7 +354,7 @@ def test_the_run_identity_includes_a_programs_description_but_not_its_location(
     )
     describe_optimizer(tmp_path)
 
-    def identity(*overrides: str) -> RunIdentity:
+    def identity(*overrides: str) -> Identity:
         return read_inputs(load_config(config, overrides)).identity()
 
     before = identity()
@@ -370,7 +370,7 @@ def test_another_corpus_changes_the_run_identity(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "page.txt").write_text("text")
 
-    def identity(corpus: str) -> RunIdentity:
+    def identity(corpus: str) -> Identity:
         overrides = [f"env.corpus={tmp_path / corpus}"]
         return read_inputs(load_config(config, overrides)).identity()
 

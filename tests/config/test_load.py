@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.config import Config, load_config
-from skillfit.config.schema import describe_keys, with_earlier_behaviour
+from skillfit.config.schema import describe_keys
 from skillfit.errors import InputError
 
 
@@ -246,22 +245,6 @@ def test_true_is_not_a_number(key: str) -> None:
     assert "it should be a whole number" in refusal({}, "train.num_epochs=true")
 
 
-@pytest.mark.parametrize(
-    ("agent", "model", "sandbox"),
-    [
-        ("chat", {"id": "openai/x"}, "auto"),
-        ("own.py:agent", None, "auto"),
-        ("tools", {"id": "openai/x"}, "off"),
-        ("chat", {"id": "cli/claude"}, "off"),
-    ],
-)
-def test_a_recorded_sandbox_that_was_ignored_is_left_out(
-    agent: str, model: dict[str, str] | None, sandbox: str
-) -> None:
-    recorded = {"model": {"agent": model}, "env": {"agent": agent, "sandbox": "off"}}
-    assert load_config(with_earlier_behaviour(recorded)).env.sandbox == sandbox
-
-
 def test_plain_words_that_older_yaml_reads_as_values_stay_text(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.yaml",
@@ -473,38 +456,6 @@ def test_a_model_file_is_looked_for_in_the_current_folder_and_then_beside_the_co
     write(here / "m.gguf", "")
     agent = load_config(path).model.agent
     assert agent is not None and agent.id == "local/m.gguf"
-
-
-def test_a_scripted_model_of_an_older_record_is_found_here_or_in_the_folder_of_its_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded = {
-        "model": {"agent": {"id": "scripted/own.py:agent"}},
-        "env": {"tasks": "t.jsonl", "folder": str(tmp_path / "project")},
-    }
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    spec = load_config(recorded).model.agent
-    assert spec is not None and spec.id == f"scripted/{tmp_path}/project/own.py:agent"
-    write(here / "own.py", "")
-    spec = load_config(recorded).model.agent
-    assert spec is not None and spec.id == f"scripted/{here}/own.py:agent"
-
-
-@pytest.mark.parametrize(
-    "tasks",
-    [
-        "searchqa",
-        "command: python grade.py",
-        "inspect:inspect_evals/gsm8k",
-        "inspect:file.py@task",
-        "",
-    ],
-)
-def test_values_that_are_not_paths_stay_unchanged(tmp_path: Path, tasks: str) -> None:
-    path = write(tmp_path / "c.yaml", yaml.safe_dump({"env": {"tasks": tasks}}))
-    assert load_config(path).env.tasks == tasks
 
 
 def test_a_function_and_a_folder_beside_the_config_are_found(tmp_path: Path) -> None:

@@ -158,9 +158,7 @@ async def test_items_take_turns_when_a_step_has_more_rollouts_than_items():
     measure = Scripted(by_rule(0.5))
     gate = await gate_for(measure, count=10, selection_rollouts=30)
     verdict = await measured(gate, patch("rule"))
-    assert Counter(item for _, _, item, _ in measure.asked) == {
-        item.id: 3 for item in items(10)
-    }
+    assert Counter(item for _, _, item, _ in measure.asked) == {item.id: 3 for item in items(10)}
     assert verdict.evidence.rollouts == 30 and len(set(measure.asked)) == len(measure.asked)
 
 

@@ -31,7 +31,7 @@ from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder, _has_text_of
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     EvaluationFinished,
     EventLog,
@@ -388,8 +388,8 @@ def test_a_run_is_running_only_while_its_writer_is_alive(
     run.close()
     assert not in_use(tmp_path / "run")
     writer = (
-        "import os, sys; from skillfit.run.directory import RecordedIdentity, RunDirectory as R;"
-        " kept = R.open(sys.argv[1], RecordedIdentity({})); os._exit(9)"
+        "import os, sys; from skillfit.run.directory import RunDirectory as R;"
+        " kept = R.open(sys.argv[1], {}); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", writer, str(tmp_path / "dead")], check=False)
     assert not in_use(tmp_path / "dead")
@@ -575,7 +575,7 @@ def test_a_stop_request_is_handled_when_the_run_has_stopped(tmp_path: Path) -> N
 
 def test_an_unfinished_ablation_reports_no_steps(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
-    RecordedIdentity({"ablate": {}, "skill": "old", "by": "line"}).write(run.journal)
+    run.journal.set_fact("identity", {"kind": "ablation", "skill": "old", "by": "line"})
     assert read_story(tmp_path / "run").verdict == "Measuring what each part of the skill is worth."
     run.close()
     story = read_story(tmp_path / "run")
@@ -590,7 +590,7 @@ def test_an_unfinished_ablation_reports_no_steps(tmp_path: Path) -> None:
 
 def test_the_commands_of_an_ablation_name_what_it_leaves_out(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
-    RecordedIdentity({"ablate": {}, "skill": "old", "by": "paragraph"}).write(run.journal)
+    run.journal.set_fact("identity", {"kind": "ablation", "skill": "old", "by": "paragraph"})
     run.close()
     story = read_story(tmp_path / "run")
     at = story.path

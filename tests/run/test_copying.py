@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Warned
 
 
@@ -31,7 +31,7 @@ def _counts(journal: Path, folder: Path) -> tuple[int, int]:
 async def test_the_journal_file_alone_has_every_record_of_a_closed_run(
     tmp_path: Path, watched: bool
 ) -> None:
-    run = RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
+    run = RunDirectory.open(tmp_path / "run", {})
     view = RunDirectory.read(tmp_path / "run") if watched else None
     await _fill(run, 50)
     if view is not None:
@@ -51,7 +51,7 @@ def test_the_journal_file_is_complete_despite_a_reader_in_another_process(tmp_pa
         "view = RunDirectory.read(sys.argv[1]); print(view.journal.count(), flush=True)\n"
         "sys.stdin.readline(); print(view.journal.count(), len(list(view.events.read())))"
     )
-    run = RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
+    run = RunDirectory.open(tmp_path / "run", {})
     reader = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path / "run")],
         stdin=subprocess.PIPE,
@@ -68,11 +68,11 @@ def test_the_journal_file_is_complete_despite_a_reader_in_another_process(tmp_pa
 
 
 async def test_a_closed_run_can_be_resumed_while_a_reader_is_open(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
         await _fill(run, 3)
     view = RunDirectory.read(tmp_path / "run")
     assert view.journal.count() == 3
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
         await _fill(run, 6)
         assert view.journal.count() == 6
     assert view.journal.count() == 6

@@ -5,6 +5,7 @@ own identity: what is recorded of it, and what counts as a change.
 import json
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -14,15 +15,19 @@ import pytest
 
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
-from skillfit.models.protocol import Usage
-from skillfit.run.directory import RecordedIdentity, RunDirectory, settings_identity
+from skillfit.models.protocol import ROLES, Usage
+from skillfit.run.directory import (
+    Identity,
+    RunDirectory,
+    identity_changes,
+    is_fix,
+    settings_identity,
+)
 from skillfit.run.events import RunFinished, RunStarted, Warned
 from skillfit.run.store import RunLock, in_use
 from tests.support.records import run_started, run_summary
 
-IDENTITY = RecordedIdentity(
-    {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
-)
+IDENTITY = {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
 
 
 def started(**config: object) -> RunStarted:
@@ -34,7 +39,7 @@ def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:
         first = run.run_id
         assert not run.resumed
         run.events.emit(started())
-    reordered = RecordedIdentity(dict(reversed(IDENTITY.values.items())))
+    reordered = dict(reversed(IDENTITY.items()))
     with RunDirectory.open(tmp_path / "deep" / "run", reordered) as run:
         assert run.resumed
         assert run.run_id == first
@@ -49,7 +54,7 @@ async def test_a_changed_identity_is_refused_with_exactly_what_changed(tmp_path:
         "skill": "hash",
     }
     with pytest.raises(InputError) as raised:
-        RunDirectory.open(tmp_path / "run", RecordedIdentity(changed))
+        RunDirectory.open(tmp_path / "run", changed)
     lines = [line.strip() for line in raised.value.message.splitlines() if "->" in line]
     assert lines == ['tasks: ["a","b"] -> ["a"]', "train.seed: 1 -> 2"]
     RunDirectory.open(tmp_path / "run", IDENTITY).close()  # and nothing was changed or left locked
@@ -58,7 +63,7 @@ async def test_a_changed_identity_is_refused_with_exactly_what_changed(tmp_path:
 async def test_a_run_that_only_probed_its_models_may_change_and_keeps_its_usage(
     tmp_path: Path,
 ) -> None:
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({"model": "typo"})) as run:
+    with RunDirectory.open(tmp_path / "run", {"model": "typo"}) as run:
         run.events.emit(started(model="typo"))
         run.events.emit(Warned(what="of the typo", message=""))
         await run.journal.once(
@@ -73,11 +78,11 @@ async def test_a_run_that_only_probed_its_models_may_change_and_keeps_its_usage(
                 finish_reason="infrastructure", diagnosis="", best_skill="", summary=run_summary()
             )
         )
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({"model": "right"})) as run:
+    with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
         assert not run.resumed and run.journal.spent().input == 7
         assert list(run.events.read()) == []
         run.events.emit(started(model="right"))
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({"model": "right"})) as run:
+    with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
         assert run.resumed
 
 
@@ -86,14 +91,12 @@ async def tried() -> int:
 
 
 def test_a_run_that_records_nothing_leaves_no_files(tmp_path: Path) -> None:
-    with RunDirectory.open(
-        tmp_path / "runs" / "run", RecordedIdentity({"secret": "canary"})
-    ) as run:
+    with RunDirectory.open(tmp_path / "runs" / "run", {"secret": "canary"}) as run:
         run.journal.set_fact("minutes", 1)
     assert list((tmp_path / "runs").iterdir()) == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / ".log").write_text("kept")
-    RunDirectory.open(tmp_path / "mine", RecordedIdentity({})).close()
+    RunDirectory.open(tmp_path / "mine", {}).close()
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == [".log"]
 
 
@@ -110,16 +113,14 @@ def test_a_lock_file_deleted_by_an_empty_run_does_not_block_the_next_run(tmp_pat
 def test_force_new_renames_the_old_run_and_deletes_nothing(tmp_path: Path) -> None:
     ids = []
     for seed in (1, 1, 3):
-        with RunDirectory.open(
-            tmp_path / "run", RecordedIdentity({"seed": seed}), force_new=True
-        ) as run:
+        with RunDirectory.open(tmp_path / "run", {"seed": seed}, force_new=True) as run:
             run.write_text("note.txt", f"run {len(ids)}")
             ids.append(run.run_id)
     assert len(set(ids)) == 3
     assert [
         (tmp_path / name / "note.txt").read_text() for name in ("run.old-1", "run.old-2", "run")
     ] == ["run 0", "run 1", "run 2"]
-    with RunDirectory.open(tmp_path / "run.old-1", RecordedIdentity({"seed": 1})) as old:
+    with RunDirectory.open(tmp_path / "run.old-1", {"seed": 1}) as old:
         assert old.run_id == ids[0]
 
 
@@ -127,15 +128,15 @@ def test_a_damaged_run_is_reported_and_can_be_renamed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.sqlite").write_bytes(b"garbage " * 1000)
     with pytest.raises(InputError, match="is damaged") as raised:
-        RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
+        RunDirectory.open(tmp_path / "run", {})
     assert "--force-new" in raised.value.hint
-    RunDirectory.open(tmp_path / "run", RecordedIdentity({}), force_new=True).close()
+    RunDirectory.open(tmp_path / "run", {}, force_new=True).close()
     assert (tmp_path / "run.old-1" / "journal.sqlite").read_bytes() == b"garbage " * 1000
 
 
 def test_the_error_for_a_locked_run_names_the_process(tmp_path: Path) -> None:
-    code = "import sys; from skillfit.run.directory import RecordedIdentity, RunDirectory\n"
-    code += "run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))\n"
+    code = "import sys; from skillfit.run.directory import RunDirectory\n"
+    code += "run = RunDirectory.open(sys.argv[1], {})\n"
     code += "print('open', flush=True); sys.stdin.readline()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")],
@@ -146,22 +147,20 @@ def test_the_error_for_a_locked_run_names_the_process(tmp_path: Path) -> None:
     assert holder.stdout is not None
     assert holder.stdout.readline() == "open\n"
     with pytest.raises(InputError, match=f"in use by process {holder.pid} on "):
-        RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
+        RunDirectory.open(tmp_path / "run", {})
     with pytest.raises(InputError, match="in use by"):
-        RunDirectory.open(tmp_path / "run", RecordedIdentity({"other": 1}), force_new=True)
+        RunDirectory.open(tmp_path / "run", {"other": 1}, force_new=True)
     RunDirectory.read(tmp_path / "run").close()  # reading needs no lock
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    RunDirectory.open(
-        tmp_path / "run", RecordedIdentity({})
-    ).close()  # a killed process holds no lock
+    RunDirectory.open(tmp_path / "run", {}).close()  # a killed process holds no lock
     holder.stdout.close()
     assert holder.stdin is not None
     holder.stdin.close()
 
 
 def test_files_are_written_atomically_and_only_when_they_change(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
         run.write_json("steps/a.json", {"text": "é", "n": [1, None], "x": float("nan")})
         target = tmp_path / "run" / "steps" / "a.json"
         assert json.loads(target.read_text(encoding="utf-8")) == {
@@ -180,8 +179,8 @@ def test_readers_see_the_old_or_the_new_file_even_after_a_kill(
 ) -> None:
     program = textwrap.dedent("""
         import sys
-        from skillfit.run.directory import RecordedIdentity, RunDirectory
-        run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
+        from skillfit.run.directory import RunDirectory
+        run = RunDirectory.open(sys.argv[1], {})
         for n in range(1_000_000):
             run.write_text("big.txt", str(n % 10) * 3_000_000)
             print("written", flush=True)
@@ -200,7 +199,7 @@ def test_readers_see_the_old_or_the_new_file_even_after_a_kill(
         assert len(text) == 3_000_000
         assert text == text[0] * len(text)
     writer.stdout.close()
-    RunDirectory.open(tmp_path / "run", RecordedIdentity({})).close()
+    RunDirectory.open(tmp_path / "run", {}).close()
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == [
         "big.txt",
         "journal.sqlite",
@@ -212,8 +211,8 @@ def test_a_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import resource, signal, sys
         from skillfit.errors import InputError
-        from skillfit.run.directory import RecordedIdentity, RunDirectory
-        run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
+        from skillfit.run.directory import RunDirectory
+        run = RunDirectory.open(sys.argv[1], {})
         run.write_text("file.txt", "old")
         # Then a write beyond the limit fails like one on a full disk.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -232,21 +231,21 @@ def test_a_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("No room left on the disk while writing ")
     assert (tmp_path / "run" / "file.txt").read_text() == "old"
-    RunDirectory.open(tmp_path / "run", RecordedIdentity({})).close()
+    RunDirectory.open(tmp_path / "run", {}).close()
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
 def test_a_path_that_is_a_file_or_has_other_files_is_refused_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file"):
-        RunDirectory.open(tmp_path / "file", RecordedIdentity({}))
+        RunDirectory.open(tmp_path / "file", {})
     with pytest.raises(InputError, match="Cannot write"):
-        RunDirectory.open(tmp_path / "file" / "below", RecordedIdentity({}))
+        RunDirectory.open(tmp_path / "file" / "below", {})
     project = tmp_path / "project"
     project.mkdir()
     (project / "main.py").write_text("")
     with pytest.raises(InputError, match=r"holds other files \(main.py\)"):
-        RunDirectory.open(project, RecordedIdentity({}))
+        RunDirectory.open(project, {})
     assert [entry.name for entry in project.iterdir()] == ["main.py"]
 
 
@@ -255,11 +254,11 @@ def test_a_path_that_is_a_file_or_has_other_files_is_refused_unchanged(tmp_path:
 )
 def test_a_folder_without_permission_is_reported() -> None:
     with pytest.raises(InputError, match="No permission to write /sys/kernel/run"):
-        RunDirectory.open("/sys/kernel/run", RecordedIdentity({}))
+        RunDirectory.open("/sys/kernel/run", {})
 
 
 def test_a_read_only_view_follows_a_run(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
         view = RunDirectory.read(tmp_path / "run")
         assert (view.run_id, view.config.root) == (run.run_id, {})
         assert view.events.last(RunFinished) is None
@@ -278,7 +277,7 @@ def test_a_read_only_view_follows_a_run(tmp_path: Path) -> None:
         assert finished.summary == run_summary(best_step=1)
         assert len(list(view.events.read())) == 3
         view.close()
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})):
+    with RunDirectory.open(tmp_path / "run", {}):
         assert not RunDirectory.read(tmp_path / "run").events.found(RunFinished)  # it was resumed
 
 
@@ -297,81 +296,64 @@ PARTS = {
 }
 
 
-def with_sources(**sources: str) -> RecordedIdentity:
+def with_sources(**sources: str) -> Identity:
     """An identity with other content of the files of these parts."""
     changed = {kind: {**(PARTS[kind] or {}), "source": source} for kind, source in sources.items()}
-    return RecordedIdentity({"config": SETTINGS, "parts": {**PARTS, **changed}})
+    return {"config": SETTINGS, "parts": {**PARTS, **changed}}
 
 
 def test_a_change_is_named_with_its_key_and_both_values() -> None:
-    before = RecordedIdentity({"train": {"seed": 1}, "tasks": ["a", "b"], "gone": None})
-    after = RecordedIdentity({"train": {"seed": 2}, "tasks": ["a"]})
-    changes = [str(change) for change in before.changes(after)]
+    before = {"train": {"seed": 1}, "tasks": ["a", "b"], "gone": None}
+    after = {"train": {"seed": 2}, "tasks": ["a"]}
+    changes = [str(change) for change in identity_changes(before, after)]
     assert changes == ['tasks: ["a","b"] -> ["a"]', "train.seed: 1 -> 2"]
 
 
 def test_moved_files_are_not_a_change() -> None:
-    before = RecordedIdentity({"gate": "/home/one/parts.py:Gate", "all": [{"a": "x/p.py:f"}]})
-    after = RecordedIdentity({"gate": "/srv/parts.py:Gate", "all": [{"a": "y/p.py:f"}]})
-    assert before.changes(after) == []
-    assert before.changes(RecordedIdentity({**after.values, "gate": "/srv/other.py:Gate"}))
+    before = {"gate": "/home/one/parts.py:Gate", "all": [{"a": "x/p.py:f"}]}
+    after = {"gate": "/srv/parts.py:Gate", "all": [{"a": "y/p.py:f"}]}
+    assert identity_changes(before, after) == []
+    assert identity_changes(before, {**after, "gate": "/srv/other.py:Gate"})
 
 
 def test_a_fix_may_change_only_the_failed_part_and_parts_that_decide_again() -> None:
     before = with_sources()
-    both = before.changes(with_sources(gate="2222", proposer="2222"))
+    both = identity_changes(before, with_sources(gate="2222", proposer="2222"))
     assert [change.key for change in both] == ["parts.gate.source", "parts.proposer.source"]
-    assert before.is_fix(both, "gate")
-    assert not before.is_fix(both, ""), "no part has failed"
-    assert not before.is_fix(both, "sampler"), "that part is in no file"
-    with_agent = before.changes(with_sources(gate="2222", agent="2222"))
-    assert not before.is_fix(with_agent, "gate"), "attempts of the agent are recorded"
+    assert is_fix(before, both, "gate")
+    assert not is_fix(before, both, ""), "no part has failed"
+    assert not is_fix(before, both, "sampler"), "that part is in no file"
+    with_agent = identity_changes(before, with_sources(gate="2222", agent="2222"))
+    assert not is_fix(before, with_agent, "gate"), "attempts of the agent are recorded"
 
 
-def test_parts_that_an_older_version_did_not_record_are_not_a_change() -> None:
-    older = RecordedIdentity({"config": {}, "parts": {"gate": PARTS["gate"]}})
-    assert older.changes(with_sources()) == []
-    assert [change.key for change in older.changes(with_sources(gate="2222"))] == [
-        "parts.gate.source"
-    ]
+async def test_a_setting_that_was_added_since_the_run_started_is_no_change(tmp_path: Path) -> None:
+    def now(*overrides: str) -> Identity:
+        return {"config": settings_identity(load_config({}, ["train.seed=7", *overrides]))}
 
-
-# What a version without `optimizer.prune_initial` recorded about a run.
-OLDER = json.loads((Path(__file__).parent / "older_identity.json").read_text())
-
-
-def identity_now(*overrides: str) -> RecordedIdentity:
-    """The identity of the same run under this version."""
-    return RecordedIdentity(
-        {**OLDER, "config": settings_identity(load_config(OLDER["config"], overrides))}
-    )
-
-
-async def test_a_run_of_an_older_version_resumes_with_settings_that_were_added_since(
-    tmp_path: Path,
-) -> None:
-    assert "prune_initial" not in OLDER["config"]["optimizer"]
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity(OLDER)) as run:
+    recorded = now()
+    assert recorded == {"config": {"train": {"seed": 7}, "model": dict.fromkeys(ROLES)}}
+    with RunDirectory.open(tmp_path / "run", recorded) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
-    with RunDirectory.open(tmp_path / "run", identity_now()) as run:
+    with RunDirectory.open(tmp_path / "run", now()) as run:
         assert run.resumed
     with pytest.raises(InputError, match=r"config\.optimizer\.prune_initial: false -> true"):
-        RunDirectory.open(tmp_path / "run", identity_now("optimizer.prune_initial=true"))
+        RunDirectory.open(tmp_path / "run", now("optimizer.prune_initial=true"))
 
 
-@pytest.mark.parametrize("key", ["env.network", "model.agent.thinking", "evaluation.leak_check"])
-async def test_any_setting_may_be_unknown_to_the_version_that_started_the_run(
-    tmp_path: Path, key: str
-) -> None:
-    older = json.loads(json.dumps(OLDER))
-    *sections, name = key.split(".")
-    holder = older["config"]
-    for section in sections:
-        holder = holder[section]
-    del holder[name]
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity(older)) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    RunDirectory.open(tmp_path / "run", identity_now()).close()
+@pytest.mark.parametrize("reading", [False, True])
+def test_a_run_with_another_format_is_refused(tmp_path: Path, reading: bool) -> None:
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        run.write_text("note.txt", "kept")
+    with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as journal:
+        journal.execute("PRAGMA user_version = 99")
+    journal.close()
+    with pytest.raises(InputError, match="its format is 99, and this version reads format 1"):
+        RunDirectory.read(tmp_path / "run") if reading else RunDirectory.open(
+            tmp_path / "run", IDENTITY
+        )
+    RunDirectory.open(tmp_path / "run", IDENTITY, force_new=True).close()
+    assert (tmp_path / "run.old-1" / "note.txt").read_text() == "kept"
 
 
 def test_speed_and_length_settings_may_change_on_resume() -> None:

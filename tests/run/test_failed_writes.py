@@ -13,7 +13,7 @@ from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.run.budget import Budget
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Warned
 from skillfit.run.journal import Journal
 from skillfit.run.store import RunNotWritable
@@ -22,10 +22,10 @@ from tests.support.small_disk import needs_small_disk, on_small_disk
 PROGRAM = textwrap.dedent("""
     import asyncio, sys
     from skillfit.errors import InputError
-    from skillfit.run.directory import RecordedIdentity, RunDirectory
+    from skillfit.run.directory import RunDirectory
 
     async def main():
-        run = RunDirectory.open(sys.argv[1], RecordedIdentity({}))
+        run = RunDirectory.open(sys.argv[1], {})
         started = 0
         failures = []  # effects started until each failure, and why
         slots = asyncio.Semaphore(8)
@@ -63,14 +63,12 @@ def test_on_a_full_disk_effects_in_flight_finish_and_no_new_ones_start(tmp_path:
     assert "No room left on the disk" in message
     assert int(started) == int(at_failure)
     assert int(recorded) >= int(started) - 8
-    with RunDirectory.open(
-        tmp_path / "disk.after" / "run", RecordedIdentity({})
-    ) as run:  # the journal is whole
+    with RunDirectory.open(tmp_path / "disk.after" / "run", {}) as run:  # the journal is whole
         assert run.journal.count() == int(recorded) > 5
 
 
 async def test_every_writer_of_a_run_stops_at_the_first_failed_write(tmp_path: Path) -> None:
-    run = RunDirectory.open(tmp_path / "run", RecordedIdentity({}))
+    run = RunDirectory.open(tmp_path / "run", {})
     budget = Budget(BudgetSection(), run.journal)
     run.events.emit(Warned(what="first", message=""))
     run.journal.fail(RunNotWritable("No room left."))
@@ -88,12 +86,12 @@ async def test_every_writer_of_a_run_stops_at_the_first_failed_write(tmp_path: P
         run.write_text("file.txt", "text")
     budget.close()
     run.close()
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as again:
+    with RunDirectory.open(tmp_path / "run", {}) as again:
         assert [stored.event.key for stored in again.events.read()] == ["Warned/first"]
 
 
 async def test_a_file_that_cannot_be_written_stops_the_journal_too(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
         run.events.emit(Warned(what="first", message=""))
         (tmp_path / "run" / "steps").write_text("in the way")
         with pytest.raises(InputError, match="Cannot write"):
@@ -105,7 +103,7 @@ async def test_a_file_that_cannot_be_written_stops_the_journal_too(tmp_path: Pat
 @pytest.mark.parametrize("how", ["deleted", "moved"])
 async def test_a_deleted_or_moved_run_directory_stops_the_run(tmp_path: Path, how: str) -> None:
     path = tmp_path / "run"
-    run = RunDirectory.open(path, RecordedIdentity({}))
+    run = RunDirectory.open(path, {})
     started = 0
 
     async def effect() -> int:
@@ -132,7 +130,7 @@ async def test_a_deleted_or_moved_run_directory_stops_the_run(tmp_path: Path, ho
 async def test_effects_in_flight_when_the_directory_is_deleted_are_not_recorded(
     tmp_path: Path,
 ) -> None:
-    run, gone = RunDirectory.open(tmp_path / "run", RecordedIdentity({})), asyncio.Event()
+    run, gone = RunDirectory.open(tmp_path / "run", {}), asyncio.Event()
 
     async def effect() -> int:
         await gone.wait()
@@ -153,12 +151,12 @@ def test_a_run_on_a_read_only_disk_is_refused(tmp_path: Path) -> None:
         import subprocess, sys
         from pathlib import Path
         from skillfit.errors import InputError
-        from skillfit.run.directory import RecordedIdentity, RunDirectory
+        from skillfit.run.directory import RunDirectory
         disk = Path(sys.argv[1])
-        RunDirectory.open(disk / "run", RecordedIdentity({})).write_text("a.txt", "a")
+        RunDirectory.open(disk / "run", {}).write_text("a.txt", "a")
         def readonly(path):
             try:
-                RunDirectory.open(path, RecordedIdentity({}))
+                RunDirectory.open(path, {})
             except InputError as error:
                 print(error.message)
         subprocess.run(["mount", "-o", "bind,ro", str(disk / "run"), str(disk / "run")], check=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     CandidateBuilt,
     EditsSelected,
@@ -271,7 +271,7 @@ def load(path: Path, name: str) -> Any:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    with RunDirectory.open(tmp_path / "whole", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "whole", {}) as run:
         for event in story():
             run.events.emit(event)
     return tmp_path / "whole"
@@ -435,7 +435,7 @@ def test_the_files_have_the_fields_that_users_of_skillopt_know(whole: Path) -> N
     ],
 )
 def test_rewrite_modes_write_their_own_result_file(tmp_path: Path, mode: str, name: str) -> None:
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
         for event in story(mode):
             run.events.emit(event)
     assert load(tmp_path / "run", f"steps/step_0001/{name}") == {
@@ -449,7 +449,7 @@ def test_replaying_a_finished_run_writes_deleted_files_again(whole: Path) -> Non
     expected = contents(whole)
     for name in expected:
         (whole / name).unlink()
-    with RunDirectory.open(whole, RecordedIdentity({})) as run:
+    with RunDirectory.open(whole, {}) as run:
         for event in story():
             run.events.emit(later(event))
     assert contents(whole) == expected
@@ -461,10 +461,10 @@ def test_a_run_stopped_after_any_event_and_replayed_has_identical_files(
     events = list(story())
     for stop in range(1, len(events), 31):
         path = tmp_path / f"run{stop}"
-        with RunDirectory.open(path, RecordedIdentity({})) as run:
+        with RunDirectory.open(path, {}) as run:
             for event in events[:stop]:
                 run.events.emit(event)
-        with RunDirectory.open(path, RecordedIdentity({})) as run:
+        with RunDirectory.open(path, {}) as run:
             for event in events[:stop]:
                 run.events.emit(later(event))
             for event in events[stop:]:
@@ -478,11 +478,11 @@ def test_a_run_killed_between_an_event_and_its_files_has_identical_files(
 ) -> None:
     program = textwrap.dedent("""
         import os, signal, sys
-        from skillfit.run.directory import RecordedIdentity, RunDirectory
+        from skillfit.run.directory import RunDirectory
         from tests.run.test_files import later, story
 
         stop, again = int(sys.argv[2]), len(sys.argv) > 3
-        with RunDirectory.open(sys.argv[1], RecordedIdentity({})) as run:
+        with RunDirectory.open(sys.argv[1], {}) as run:
             # called before the files are written: only the event is stored
             def kill(stored):
                 if stored.seq == stop:
@@ -518,11 +518,11 @@ def test_a_run_killed_between_an_event_and_its_files_has_identical_files(
 def test_growing_files_do_not_shrink_during_a_replay(tmp_path: Path) -> None:
     events = [event for event in story() if not isinstance(event, RunFinished)]
     path = tmp_path / "run"
-    with RunDirectory.open(path, RecordedIdentity({})) as run:
+    with RunDirectory.open(path, {}) as run:
         for event in events:
             run.events.emit(event)
     before = contents(path)
-    with RunDirectory.open(path, RecordedIdentity({})) as run:
+    with RunDirectory.open(path, {}) as run:
         for event in events:
             run.events.emit(later(event))
             assert contents(path) == before
@@ -537,7 +537,7 @@ def test_a_file_lost_between_event_and_write_exists_after_the_resume(whole: Path
         "best_skill.md",
     ):
         (whole / name).unlink()
-    with RunDirectory.open(whole, RecordedIdentity({})) as run:
+    with RunDirectory.open(whole, {}) as run:
         for event in story():
             run.events.emit(event)
     assert contents(whole) == before
@@ -554,7 +554,7 @@ def test_files_do_not_depend_on_the_order_in_which_rollouts_finish(
         random.Random(1).shuffle(batch)
         events += [*batch, event]
         batch = []
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
         for event in events:
             run.events.emit(event)
     assert contents(tmp_path / "run") == contents(whole)

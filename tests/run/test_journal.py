@@ -180,20 +180,6 @@ async def test_an_entry_names_its_parent_effect(path: Path) -> None:
     assert last[-1] == "call/alone" and len(last) < 5
 
 
-async def test_a_journal_without_parent_effects_is_read_and_resumed(path: Path) -> None:
-    journal = Journal(path)
-    await journal.once("old", Effect(1), returns=int)
-    journal.close()
-    with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE effects DROP COLUMN parent")
-    reader = Journal.open_readonly(path)
-    assert [(entry.key, entry.parent) for entry in reader.entries()] == [("old", "")]
-    reader.close()
-    journal = Journal(path)
-    await journal.once("new", Effect(2), returns=int)
-    assert [entry.value(int) for entry in journal.entries()] == [1, 2]
-
-
 async def test_usage_is_summed_over_resumes_and_includes_failed_attempts(path: Path) -> None:
     journal = Journal(path)
     used = Usage(calls=1, input=100, output=20, usd=0.25)

@@ -9,7 +9,6 @@ import pytest
 from skillfit.errors import SkillfitError
 from skillfit.models.protocol import (
     AuthFailed,
-    BadReply,
     Message,
     ModelError,
     Overloaded,
@@ -19,6 +18,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.run.journal import Journal, RecordedModel
+from skillfit.run.store import DamagedRun
 
 
 @dataclass
@@ -105,7 +105,9 @@ async def test_accepted_lost_replies_stay_lost_on_replay(
 
 
 @pytest.mark.parametrize("spoilt", ['{"text": 5}', '{"text": "x", "usage": {"input": 1.5}}', "[]"])
-async def test_an_unreadable_recorded_reply_is_a_failed_call(tmp_path: Path, spoilt: str) -> None:
+async def test_an_unreadable_recorded_reply_names_the_damaged_journal(
+    tmp_path: Path, spoilt: str
+) -> None:
     path, model = tmp_path / "journal.sqlite", Echo()
     journal = Journal(path)
     await RecordedModel(model, journal, "optimizer").complete(_request())
@@ -114,9 +116,8 @@ async def test_an_unreadable_recorded_reply_is_a_failed_call(tmp_path: Path, spo
         db.execute("UPDATE effects SET value = ?", (spoilt.encode(),))
     db.close()
     recorded = RecordedModel(model, Journal(path), "optimizer")
-    with pytest.raises(BadReply, match="recorded reply of scripted/echo for merge cannot be read"):
+    with pytest.raises(DamagedRun, match=r"record 1 \(Reply\) cannot be read"):
         await recorded.complete(_request())
-    assert (await recorded.complete(_request("another"))).text == "another"
 
 
 async def test_the_cost_of_a_call_that_the_budget_ended_is_billed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed, Message, Reply, Request, Usage
 from skillfit.models.secrets import remember_secret
-from skillfit.run.directory import RecordedIdentity, RunDirectory, model_identity
+from skillfit.run.directory import RunDirectory, model_identity
 from skillfit.run.events import RunFinished, StepFinished, Warned
 from skillfit.run.journal import RecordedModel
 from tests.support.records import run_started, run_summary, step_record
@@ -52,9 +52,7 @@ async def test_no_file_of_the_run_directory_contains_a_key_from_any_variable(
     path = tmp_path / "run"
     with RunDirectory.open(
         path,
-        RecordedIdentity(
-            {"base_url": "http://me:url-password-77@host/v1", "secrets_text": secrets_text}
-        ),
+        {"base_url": "http://me:url-password-77@host/v1", "secrets_text": secrets_text},
     ) as run:
         model = RecordedModel(KeyEcho(), run.journal, "agent")
         await model.complete(Request((Message("user", secrets_text),), stage="rollout"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Warned
 from skillfit.run.store import RunClosed
 from skillfit.run.view import RunView
@@ -21,7 +21,7 @@ EVENTS = 3000
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("threads") / "run"
-    with RunDirectory.open(path, RecordedIdentity({})) as opened:
+    with RunDirectory.open(path, {}) as opened:
         for number in range(EVENTS):
             opened.events.emit(Warned(what=str(number), message="m" * 100))
     return path
@@ -40,7 +40,7 @@ def test_a_view_closed_while_threads_read_ends_their_reads_cleanly(run: Path) ->
         import sys, threading
         from pathlib import Path
         from tests.run.test_threads import read_all
-        from skillfit.run.directory import RecordedIdentity, RunDirectory
+        from skillfit.run.directory import RunDirectory
         for _ in range(60):
             view = RunDirectory.read(sys.argv[1])
             reading = threading.Barrier(5)
@@ -96,7 +96,7 @@ async def test_the_thread_of_a_cancelled_stream_ends_cleanly(run: Path) -> None:
 
 
 def test_a_reader_in_another_thread_sees_the_usage_of_a_running_writer(tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as opened:
+    with RunDirectory.open(tmp_path / "run", {}) as opened:
         view = RunDirectory.read(tmp_path / "run")
 
         def poll() -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -11,12 +9,11 @@ import pytest
 import skillfit
 from skillfit.config import load_config
 from skillfit.errors import InputError
-from skillfit.run.directory import IdentityJson, RecordedIdentity, RunDirectory
 from skillfit.run.events import AblationFinished
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.measure import ablate_skill, evaluate_skills
 from tests.support.chat_server import Call
-from tests.training.practice_project import COLOURS, TrainingProject, items, knowing, system
+from tests.training.practice_project import COLOURS, items, knowing, system
 from tests.training.project_fixture import MakeProject
 
 RULES = "\n".join(f"- {colour} means {COLOURS[colour]}." for colour in ("red", "green", "blue"))
@@ -35,8 +32,6 @@ DEMO_RULES = """\
 - Mentions of app, crash or update mean technical.
 """
 ROWS = items(20, 20, 0)
-# Hash of the keys under which version 1 of the plan recorded 100 rollouts of SKILL on ROWS.
-EARLIER_ROLLOUTS = "c11e986583504d7cef458bdf40bbb8b3edce2d295c85383d203d39e14a00b200"
 
 
 async def test_helpful_useless_and_wrong_lines_are_distinguished(make_project: MakeProject) -> None:
@@ -151,44 +146,6 @@ async def test_a_longer_ablation_uses_the_rollouts_of_a_shorter_one(
     assert len(project.calls) == longer.event.rollouts == 130
 
 
-def recorded_by_an_earlier_version(project: TrainingProject) -> IdentityJson:
-    """The identity of an ablation as it was recorded before there were two plans."""
-    unset = {
-        "temperature": None,
-        "max_tokens": None,
-        "reasoning_effort": None,
-        "thinking": "default",
-        "context_window": None,
-        "options": {},
-        "base_url": project.server.url,
-    }
-    models = {"agent": {"id": "openai/agent", **unset}, "judge": None}
-    models["optimizer"] = {"id": "openai/optimizer", **unset}
-    return {"ablate": models, "skill": project.inputs().skill.hash, "by": "line"}
-
-
-async def test_an_ablation_of_an_earlier_version_is_continued(make_project: MakeProject) -> None:
-    project = make_project(rows=ROWS, skill=SKILL)
-    recorded = RecordedIdentity(recorded_by_an_earlier_version(project))
-    with RunDirectory.open(project.folder / "run", recorded) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    found = await ablate_skill(project.inputs(), project.folder / "run", rollouts=40)
-    assert found.event.rollouts == 40
-
-
-async def test_an_ablation_of_an_earlier_version_keeps_its_plan(make_project: MakeProject) -> None:
-    """The earlier version asked for exactly these rollouts, so what it recorded is all used."""
-    project = make_project(rows=ROWS, skill=SKILL)
-    recorded = RecordedIdentity(recorded_by_an_earlier_version(project))
-    with RunDirectory.open(project.folder / "run", recorded) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    await ablate_skill(project.inputs(), project.folder / "run", rollouts=100)
-    with closing(RunDirectory.read(project.folder / "run")) as view:
-        keys = sorted(entry.key for entry in view.journal.entries("rollout/ablate/"))
-    assert len(keys) == 100
-    assert sha256("\n".join(keys).encode()).hexdigest() == EARLIER_ROLLOUTS
-
-
 @pytest.mark.parametrize(
     ("setting", "change"),
     [
@@ -205,18 +162,6 @@ async def test_an_ablation_whose_answers_would_differ_is_not_continued(
     with pytest.raises(InputError, match=rf"other settings:\n  {change}"):
         await ablate_skill(project.inputs(setting), project.folder / "run", rollouts=40)
     assert len(project.calls) == 40
-
-
-async def test_an_ablation_with_the_plan_of_a_later_version_is_refused(
-    make_project: MakeProject,
-) -> None:
-    project = make_project(rows=ROWS, skill=SKILL)
-    later = {**recorded_by_an_earlier_version(project), "version of the rollout plan": 3}
-    with RunDirectory.open(project.folder / "run", RecordedIdentity(later)) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    with pytest.raises(InputError, match="version of the rollout plan: 3 -> 2"):
-        await ablate_skill(project.inputs(), project.folder / "run", rollouts=40)
-    assert not project.calls
 
 
 async def test_the_shorter_skill_is_compared_on_fresh_rollouts_first(
@@ -261,16 +206,3 @@ async def test_more_rollouts_than_the_regression_supports_are_refused(
     with pytest.raises(InputError, match=r"100,001 rollouts\. At most 100,000 are possible"):
         await ablate_skill(project.inputs(), project.folder / "run", rollouts=100_001)
     assert not project.calls and not (project.folder / "run").exists()
-
-
-async def test_a_recorded_ablation_that_is_larger_than_the_limit_is_resumed(
-    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Earlier versions had no limit."""
-    project = make_project(rows=ROWS, skill=SKILL)
-    first = await ablate_skill(project.inputs(), project.folder / "run", rollouts=120)
-    monkeypatch.setattr("skillfit.training.measure.MOST_ABLATION_ROLLOUTS", 119)
-    again = await ablate_skill(project.inputs(), project.folder / "run", rollouts=120)
-    assert again.event == first.event
-    with pytest.raises(InputError, match="At most 119 are possible"):
-        await ablate_skill(project.inputs(), project.folder / "other", rollouts=120)

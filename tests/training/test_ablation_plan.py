@@ -13,7 +13,7 @@ from skillfit.gate.pool import Pool
 from skillfit.skill import Skill
 from skillfit.skill.units import units
 from skillfit.tasks.item import Item
-from skillfit.training.ablation_plan import LEFT_OUT, WHOLE, PlannedRollout, WholeAndSubsets
+from skillfit.training.ablation_plan import LEFT_OUT, WHOLE, AblationPlan, PlannedRollout
 
 
 def planned(
@@ -24,7 +24,7 @@ def planned(
     removals = tuple(unit.removal for unit in units(skill, "line"))
     pool.join(Candidate(skill, removals, removes_initial_text=True))
     rows = [Item(f"item-{number}", {"input": str(number)}) for number in range(items)]
-    return list(islice(WholeAndSubsets(seed, pool, rows).rounds(), rounds))
+    return list(islice(AblationPlan(seed, pool, rows).rounds(), rounds))
 
 
 @pytest.mark.parametrize("items", [1, 2, 7, 40])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -558,44 +558,6 @@ def test_another_gate_from_python_changes_the_run_identity(project: Path) -> Non
     skillfit.train(config=project / "skillfit.yaml", run="r", progress=False)
     with pytest.raises(InputError, match=r"parts\.gate: null -> .*:MyGate"):
         given("gate", load_object("parts.py:MyGate", project), project)
-
-
-def test_a_run_that_recorded_nothing_about_its_parts_resumes(
-    project: Path, edit_identity: Callable[[Callable[[dict[str, Any]], None]], None]
-) -> None:
-    named("gate", "parts.py:MyGate", project)
-
-    def as_before(identity: dict[str, Any]) -> None:
-        del identity["parts"]
-        identity["config"]["evaluation"]["gate"] = str(project / "parts.py") + ":MyGate"
-
-    edit_identity(as_before)
-    assert named("gate", "parts.py:MyGate", project).finished is not None
-
-
-@pytest.mark.parametrize("kind", ["proposer", "sampler"])
-def test_a_recorded_config_with_a_relative_file_still_finds_it(kind: str, project: Path) -> None:
-    data = load_config(project / "skillfit.yaml").model_dump(mode="json")
-    section, _, name = SETTINGS[kind].partition(".")
-    data[section][name] = f"parts.py:{CLASSES[kind]}"  # as earlier versions recorded it
-    config = load_config(data)
-    assert getattr(getattr(config, section), name) == f"{project / 'parts.py'}:{CLASSES[kind]}"
-
-
-@pytest.fixture
-def edit_identity(here: Path) -> Callable[[Callable[[dict[str, Any]], None]], None]:
-    """Changes what the run in `r` recorded about itself."""
-    from skillfit.run.journal import Journal
-
-    def edit(change: Callable[[dict[str, Any]], None]) -> None:
-        journal = Journal(here / "r" / "journal.sqlite")
-        identity = journal.fact("identity", dict)
-        assert identity is not None
-        change(identity)
-        journal.set_fact("identity", identity)
-        journal.close()
-
-    return edit
 
 
 def test_an_agent_needs_only_the_method_attempt() -> None:

@@ -270,7 +270,7 @@ async def test_item_weights_affect_scores_and_the_run_identity(make_project: Mak
     assert project.summary()["baseline_selection_hard"] == pytest.approx(10 / 16)
     assert project.summary()["baseline_test_hard"] == pytest.approx(5 / 8)
     plain = make_project(*STRICT, *ALONE, rows=items(8, 8, 4), name="plain")
-    assert plain.inputs().identity().task != project.inputs().identity().task
+    assert plain.inputs().identity()["task"] != project.inputs().identity()["task"]
 
 
 async def test_scores_on_fresh_rollouts_are_weighted_like_their_difference(

@@ -486,7 +486,7 @@ class VerifyRecord:
         if problem := record.problem():
             raise _not_a_record(path, problem)
         folder = path.parent.resolve()
-        config = map_paths(record.config, lambda key, name: _from_folder(key, name, folder))
+        config = map_paths(record.config, lambda _, name: _from_folder(name, folder))
         return replace(record, config=config)
 
     def problem(self) -> str:
@@ -550,14 +550,11 @@ def _to_folder(path: str, folder: Path) -> str:
     return path if shared == Path(shared).anchor else relative_path(path, folder)
 
 
-def _from_folder(key: str, path: str, folder: Path) -> str:
-    """The absolute path in the setting `key` of a record in the folder."""
+def _from_folder(path: str, folder: Path) -> str:
+    """Return the absolute form of a path in a record that is in the folder."""
     if not path.startswith("."):
         return path
-    resolved = os.path.normpath(folder / path)
-    # Earlier versions wrote the file of a scripted model as the config named it.
-    is_unknown_model = key.startswith("model.") and not Path(resolved).exists()
-    return path if is_unknown_model else resolved
+    return os.path.normpath(folder / path)
 
 
 def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, float]:
@@ -648,15 +645,13 @@ def verify_command(
 
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
     """
-    from skillfit.config.schema import with_earlier_behaviour
     from skillfit.skill import Skill
 
     record = VerifyRecord.of_run(recorded) if recorded.is_dir() else VerifyRecord.read(recorded)
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    recorded_settings = with_earlier_behaviour(record.config)
-    inputs = config_inputs(recorded_settings, overrides, training=False)
+    inputs = config_inputs(record.config, overrides, training=False)
     best = inputs.skill.with_document(Skill.from_text(record.skill))
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
     compared, verdict = checked.comparison, "regression" if checked.regression else "ok"

@@ -466,7 +466,6 @@ def _asked_texts(run: Path, records: Mapping[str, ItemRecord]) -> dict[str, list
     that is not as it was then, or cannot be read, has the text of the log.
     """
     from skillfit.api import Run
-    from skillfit.config.schema import with_earlier_behaviour
     from skillfit.errors import SkillfitError
     from skillfit.training.inputs import item_records
 
@@ -474,8 +473,7 @@ def _asked_texts(run: Path, records: Mapping[str, ItemRecord]) -> dict[str, list
         item: [TurnJson(role="user", content=record.input)] for item, record in records.items()
     }
     try:
-        recorded = with_earlier_behaviour(Run.open(run).story.config.root)
-        task = config_inputs(recorded, None, training=False).task
+        task = config_inputs(Run.open(run).story.config.root, None, training=False).task
     except SkillfitError as error:
         if any(record.is_cut for record in records.values()):
             warn(f"Long inputs are cut, because the tasks cannot be read: {error.message}")

@@ -220,10 +220,9 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
     the file.
     """
-    from skillfit.config.schema import with_earlier_behaviour
 
     opened = open_training_run(run)
-    inputs = config_inputs(with_earlier_behaviour(opened.story.config.root), overrides)
+    inputs = config_inputs(opened.story.config.root, overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 

@@ -15,7 +15,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from pydantic import ValidationError
 
 from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
 from skillfit.config.yaml_source import (
-    FROM_PYTHON,
     PlacedSettings,
     SettingPlace,
     read_overrides,
@@ -40,12 +38,8 @@ from skillfit.plain_text import shorten
 from skillfit.plugins.skillopt.skillopt_config import is_skillopt, table, translate
 from skillfit.settings import setting_problems
 
-# Keys of earlier versions that no longer do anything.
-_RETIRED_KEYS = ("candidates", "finest", "rollout_budget", "prune")
 # How a chat model is called. A benchmark's values for these do not suit a command-line agent.
 _CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
-# Settings whose file.py:name earlier versions recorded relative to env.folder.
-_ONCE_RELATIVE = ("train.sampler", "optimizer.proposer")
 _FILE_FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _TEXT_FILE = re.compile(r".*\.(md|txt)", re.IGNORECASE)
 _SECRET_NAME = re.compile(
@@ -98,7 +92,6 @@ def load_config(
         settings = above.over(settings)
     _refuse_secrets(settings)
     _refuse_infinite(settings)
-    _drop_retired(settings.data, warn or _python_warning)
     data = {}
     for key, value in settings.data.items():
         is_empty_section = value is None and key in SECTIONS
@@ -197,19 +190,6 @@ def _refuse_infinite(settings: PlacedSettings) -> None:
             )
 
 
-def _drop_retired(data: Mapping[str, Any], warn: Callable[[str], None]) -> None:
-    """Settings of the race gate, which screening replaced, are left out with a warning."""
-    evaluation = data.get("evaluation")
-    if not isinstance(evaluation, dict):
-        return
-    for name in _RETIRED_KEYS:
-        if evaluation.pop(name, None) is not None:
-            warn(f"evaluation.{name} has no effect any more: the screening gate replaced the race.")
-    if evaluation.get("gate") == "race":
-        evaluation["gate"] = "screening"
-        warn("evaluation.gate: race was replaced by screening.")
-
-
 def _recipe_defaults(data: Mapping[str, Any]) -> PlacedSettings:
     recipe = data.get("recipe", "default")
     sections = RECIPES.get(recipe, {}) if isinstance(recipe, str) else {}
@@ -244,21 +224,7 @@ def _agent_id(data: Mapping[str, Any]) -> str:
 
 def _resolve_paths(data: JsonObject, settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
-    given_env = data.get("env")
-
-    def absolute(key: str, path: str) -> str:
-        place = settings.place(key)
-        resolved = _absolute_path(path, place)
-        if place.name != FROM_PYTHON:
-            return resolved
-        # Earlier versions recorded the id of a scripted model as it was written, and started in the
-        # current folder; where its file is not there, env.folder is tried.
-        is_script = key.startswith("model.") and ".options." not in key
-        if key in _ONCE_RELATIVE or (is_script and not Path(resolved).exists()):
-            return _absolute_path(path, _place_in_folder(place, given_env))
-        return resolved
-
-    data |= map_paths(data, absolute)
+    data |= map_paths(data, lambda key, path: _absolute_path(path, settings.place(key)))
     _find_model_files(data, settings)
     env = data.get("env")
     if isinstance(env, dict) and env.get("tasks") and not env.get("folder"):
@@ -303,13 +269,6 @@ def _find_model_files(data: JsonObject, settings: PlacedSettings) -> None:
         if Path(path).is_file():
             found = f"{LOCAL}/{path}"
             data["model"] = {**data["model"], role: {**spec, "id": found} if is_mapping else found}
-
-
-def _place_in_folder(place: SettingPlace, env: Any) -> SettingPlace:
-    """The place of a setting that a run of an earlier version recorded: in env.folder."""
-    folder = env.get("folder") if isinstance(env, dict) else None
-    recorded = isinstance(folder, str) and Path(folder).is_absolute()
-    return replace(place, folder=Path(str(folder))) if recorded else place
 
 
 def _absolute_path(path: str, place: SettingPlace) -> str:

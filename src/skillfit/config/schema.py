@@ -477,30 +477,11 @@ def describe_keys() -> Iterator[Key]:
     yield from _describe(Config, "")
 
 
-def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:
-    """A recorded config without a sandbox for an agent without programs: earlier versions ignored
-    it, and this one refuses it.
-    """
-    whole = dict(recorded)
-    env = whole.get("env")
-    if isinstance(env, Mapping) and not _runs_programs(env, whole.get("model")):
-        whole["env"] = {name: value for name, value in env.items() if name != "sandbox"}
-    return whole
-
-
-def _runs_programs(env: Mapping[str, Any], models: Any) -> bool:
-    """Whether the agent of a recorded config runs programs."""
-    spec = models.get("agent") if isinstance(models, Mapping) else None
-    named = spec.get("id") if isinstance(spec, Mapping) else spec
-    return agent_kind(str(env.get("agent")), str(named)) in PROGRAM_AGENTS
-
-
 def settings_of_run(recorded: JsonObject) -> Config:
-    """The settings that a run recorded. A setting that it did not record, or recorded in a way
-    that this version does not accept, has its default, or the value that means what earlier
-    versions did (`with_earlier_behaviour`). So runs of other versions can be opened.
+    """Return the settings that a run recorded. A setting that it did not record, or that is not
+    accepted here (an agent from a package that is not installed), has its default.
     """
-    return _accepted(Config, with_earlier_behaviour(recorded)) or Config()
+    return _accepted(Config, recorded) or Config()
 
 
 def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:

@@ -76,15 +76,13 @@ def connect(
     notice: Notice | None = None,
     folder: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    resumed: bool = False,
 ) -> Client:
     """A model with limiter, retries and metering. Call `await model.close()` when done.
 
     Use one `limiters` for all models of a run. `notice` is called with what could not be done as
     configured, and when calls are retried because the endpoint does not answer. `folder` is where
     handoff prompts are written. Missing keys, unknown providers and settings that a provider would
-    ignore are errors here, before anything is spent. In a run that is `resumed`, such settings are
-    a notice.
+    ignore are errors here, before anything is spent.
     """
     limiters = limiters or Limiters()
     setup = Setup(
@@ -95,7 +93,6 @@ def connect(
         os.environ if environ is None else environ,
         notice or log_notice,
         folder,
-        resumed,
     )
     provider = create_provider(setup)
     slots = min(concurrency, provider.slots or concurrency)

@@ -188,7 +188,6 @@ class Setup:
     environ: Mapping[str, str] = field(repr=False)
     notice: Notice = field(repr=False)
     folder: Path | None = None  # where handoff prompts are written
-    resumed: bool = False  # the run was started before, maybe by an earlier version
 
     def takes(
         self,
@@ -198,32 +197,37 @@ class Setup:
         key_env: bool = True,
         context_window: bool = False,
     ) -> None:
-        """Refuse settings of the spec that this provider would ignore. When a run is resumed they
-        are only reported: the version that started it may have accepted them.
-        """
-        spec, problems = self.spec, list[InputError]()
+        """Raise for settings of the spec that this provider would ignore."""
+        spec = self.spec
         if unknown := sorted(set(spec.options) - set(options)):
             hint = f"Available: {', '.join(options)}." if options else "It has no options."
-            problems.append(InputError(f"{spec.id} has no option `{unknown[0]}`.", hint=hint))
-        if spec.thinking != "default" and not thinking:
-            hint = "Use reasoning_effort, or leave it out."
-            problems.append(InputError(f"{spec.id} has no `thinking` switch.", hint=hint))
-        if spec.base_url and not base_url:
-            message = f"{spec.id} has no address, so it takes no `base_url`."
-            problems.append(InputError(message, hint="Leave it out."))
-        if spec.key_env and not key_env:
-            message = f"{spec.id} needs no key, so it takes no `key_env`."
-            problems.append(InputError(message, hint="Leave it out."))
-        if spec.context_window and self.role != "optimizer" and not context_window:
-            message = (
+            raise InputError(f"{spec.id} has no option `{unknown[0]}`.", hint=hint)
+        no_window = self.role != "optimizer" and not context_window
+        for is_ignored, message, hint in (
+            (
+                spec.thinking != "default" and not thinking,
+                f"{spec.id} has no `thinking` switch.",
+                "Use reasoning_effort, or leave it out.",
+            ),
+            (
+                spec.base_url and not base_url,
+                f"{spec.id} has no address, so it takes no `base_url`.",
+                "Leave it out.",
+            ),
+            (
+                spec.key_env and not key_env,
+                f"{spec.id} needs no key, so it takes no `key_env`.",
+                "Leave it out.",
+            ),
+            (
+                spec.context_window and no_window,
                 f"model.{self.role}.context_window has no effect: only the optimizer's prompts "
-                "are cut to fit a context window."
-            )
-            problems.append(InputError(message, hint="Leave it out."))
-        for problem in problems:
-            if not self.resumed:
-                raise problem
-            self.notice(problem.message)
+                "are cut to fit a context window.",
+                "Leave it out.",
+            ),
+        ):
+            if is_ignored:
+                raise InputError(message, hint=hint)
 
     def key(self, *usual: str, needed: bool) -> str:
         """The key, from the variable that the spec names or from one of the usual ones."""

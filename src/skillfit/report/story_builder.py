@@ -43,7 +43,7 @@ from skillfit.report.story import (
 )
 from skillfit.rollout.outcome import Outcome, weighted_values
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, STATUS_AFTER, read_requests
-from skillfit.run.directory import AblationIdentity
+from skillfit.run.directory import ablated_by
 from skillfit.run.events import (
     AblationFinished,
     CandidateBuilt,
@@ -130,7 +130,7 @@ class RunFollower:
                 self._read_events(view)
             self._bill = view.journal.bill(self._bill)
             self._isolation = self._isolation or _last_isolation(view)
-            self._ablated_by = AblationIdentity.recorded_granularity(view.journal)
+            self._ablated_by = ablated_by(view.journal)
         return self._complete(run_id)
 
     def _read_events(self, view: RunView) -> None:

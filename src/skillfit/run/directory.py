@@ -3,10 +3,9 @@
 `RunDirectory.open` starts or resumes a run and is its only writer. Files appear complete or not at
 all. `RunDirectory.read` gives a `RunView` to everybody else, also while the run is being written.
 
-A run is resumed only by a command with the same identity: `RunIdentity` for training,
-`EvaluationIdentity` for `eval`, `AblationIdentity` for `ablate`. The journal keeps it as JSON.
-`RecordedIdentity` is that JSON, perhaps written by an older version. It is compared key by key, so
-that an error names every setting that has changed.
+A run is resumed only by a command with the same identity: a dict that says what must stay the same.
+Its key `kind` says what the run does. It is compared key by key, so that an error names every
+setting that has changed.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal
 
 import pydantic_core
 
 from skillfit.atomic_write import replace_file
-from skillfit.config.schema import Config, ModelSection, with_earlier_behaviour
+from skillfit.config.schema import SECTIONS, Config, ModelSection
 from skillfit.errors import InputError
-from skillfit.extensions import JsonValue, PartDescription, is_reference
+from skillfit.extensions import JsonValue, is_reference
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import MACHINE_OPTIONS, SCRIPTED, ModelSpec, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
@@ -52,9 +51,8 @@ from skillfit.skill.units import Granularity
 
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
 PartKind = Literal["gate", "proposer", "sampler", "executor"]  # parts that a user can replace
-IdentityJson = dict[str, JsonValue]
-SettingsJson = Mapping[str, JsonValue]
-"""Settings of the config as JSON. Other versions have other settings: no closer type holds all."""
+Identity = Mapping[str, JsonValue]
+"""What must stay the same when a run is resumed. `kind`: training, evaluation or ablation."""
 
 # What may change between two starts of one run: limits, speed and places. The contents of skill and
 # tasks are compared instead of their paths. docs/runs.md lists them.
@@ -81,9 +79,7 @@ CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _SCRATCH = ".writing"  # files are written here and renamed when they are complete
 _IDENTITY_FACT = "identity"  # names of facts in the journal
 _FAILED_PART_FACT = "failed_part"
-_TRAINING_RUN = "a training run"
-_PLAN_VERSION = "version of the rollout plan"  # in the identity of an ablation
-_FIRST_PLAN = 1
+_KINDS = {"training": "a training run", "evaluation": "an evaluation", "ablation": "an ablation"}
 # Parts of which no result is recorded: after a fix they decide again.
 _RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -124,7 +120,9 @@ class RunDirectory:
         its result is decided again. A run that records nothing leaves no files when it is closed.
         """
         path = Path(path).absolute()
-        recorded = RecordedIdentity.of(identity, redact)
+        # As it will be read back, to compare like with like.
+        text = redact(pydantic_core.to_json(identity).decode())
+        recorded: Identity = pydantic_core.from_json(text)
         with _explained_file_errors(path):
             lock = _locked_directory(path)
             if force_new and (path / JOURNAL).exists():
@@ -138,26 +136,26 @@ class RunDirectory:
                 raise
         return run
 
-    def _begin(self, identity: RecordedIdentity, keep_end: bool) -> None:
+    def _begin(self, identity: Identity, keep_end: bool) -> None:
         """Resume the recorded run if its identity is the same, else begin a new one."""
-        before = RecordedIdentity.read(self.journal)
+        before = recorded_identity(self.journal)
         if before is None and (others := other_files(self.path)):
             raise emptied(self.path / JOURNAL, others)
-        changes = before.changes(identity) if before is not None else []
+        changes = identity_changes(before, identity) if before is not None else []
         if before is not None and changes:
-            if before.is_fix(changes, self.journal.fact(_FAILED_PART_FACT, str) or ""):
-                identity.write(self.journal)
+            if is_fix(before, changes, self.journal.fact(_FAILED_PART_FACT, str) or ""):
+                self.journal.set_fact(_IDENTITY_FACT, identity)
                 changes = []
             elif self._has_results():
-                if before.kind != identity.kind:
+                if _kind(before) != _kind(identity):
                     raise InputError(
-                        f"{self.path} holds {before.kind}, not {identity.kind}.",
+                        f"{self.path} holds {_named_kind(before)}, not {_named_kind(identity)}.",
                         hint="Give another directory with --run.",
                     )
-                raise _changed_settings_error(self.path, changes, before.kind)
+                raise _changed_settings_error(self.path, changes, _kind(before))
         self.resumed = before is not None and not changes
         if not self.resumed:
-            identity.write(self.journal)
+            self.journal.set_fact(_IDENTITY_FACT, identity)
             self.events.clear()
         if before is None:
             self.journal.set_fact("run", secrets.token_hex(6))
@@ -279,7 +277,7 @@ def _move_aside(path: Path, lock: RunLock) -> None:
 
 def _changed_settings_error(path: Path, changes: Sequence[IdentityChange], kind: str) -> InputError:
     hint = "Set them back, or give another directory with --run."
-    if kind == _TRAINING_RUN:
+    if kind == "training":
         hint = (
             "Set them back to resume it. `skillfit train` starts a new run in another directory "
             "with --run, or in this one with --force-new (the old run is moved aside)."
@@ -307,10 +305,10 @@ def _applied_document(path: Path) -> str:
 def refuse_other_kinds(path: Path) -> None:
     """Raise an error when the directory holds an evaluation or an ablation."""
     with closing(RunView.open(path)) as view:
-        recorded = RecordedIdentity.read(view.journal)
-    if recorded is not None and recorded.kind != _TRAINING_RUN:
+        recorded = recorded_identity(view.journal)
+    if recorded is not None and _kind(recorded) != "training":
         raise InputError(
-            f"{path} holds {recorded.kind}, not {_TRAINING_RUN}.",
+            f"{path} holds {_named_kind(recorded)}, not {_KINDS['training']}.",
             hint="Give the directory of a training run.",
         )
 
@@ -340,183 +338,30 @@ def _explained_file_errors(path: Path) -> Iterator[None]:
         raise
 
 
-class Identity(Protocol):
-    """What tells a run from others."""
-
-    def as_json(self) -> IdentityJson:
-        """As the journal keeps it. The keys are named in messages about changes."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """What must be the same when a training run is resumed."""
-
-    config: SettingsJson  # the settings that must stay the same
-    skill: str  # hash
-    task: TaskIdentity
-    parts: ReplacedParts
-    agent: PartDescription | None  # of an agent in Python
-    programs: Mapping[str, str]  # role -> hash of the command-line program's description
-    corpus: str  # hash; empty: no corpus
-    memory: str = ""  # hash of the evidence of earlier runs; empty: none
-
-    def as_json(self) -> IdentityJson:
-        """Without what the run does not have."""
-        whole: IdentityJson = {
-            "config": self.config,
-            "skill": self.skill,
-            "task": self.task.as_json(),
-            "parts": self.parts.as_json(),
-        }
-        if self.agent is not None:
-            whole["agent"] = self.agent
-        if self.programs:
-            whole["programs"] = self.programs
-        if self.corpus:
-            whole["corpus"] = self.corpus
-        if self.memory:
-            whole["memory"] = self.memory
-        return whole
-
-    def for_name(self) -> IdentityJson:
-        """What the default name of a run's directory is computed from. If no part is replaced, it
-        is what versions without replaceable parts computed it from.
-        """
-        whole = self.as_json()
-        if not any(self.parts.as_json().values()):
-            del whole["parts"]
-        return whole
-
-
-@dataclass(frozen=True, slots=True)
-class TaskIdentity:
-    """Hashes of the items, and how they are graded."""
-
-    train: str
-    selection: str
-    test: str
-    weights: str  # empty: all items count the same
-    grader: PartDescription | None
-    evaluator: PartDescription | None
-
-    def as_json(self) -> IdentityJson:
-        items: IdentityJson = {
-            "train items": self.train,
-            "selection items": self.selection,
-            "test items": self.test,
-        }
-        weights = {"weights": self.weights} if self.weights else {}
-        return {**items, **weights, "grader": self.grader, "evaluator": self.evaluator}
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacedParts:
-    """Parts of the user that the settings do not describe completely; None for other parts. The
-    executor is left out: where rollouts run does not change the results.
+def settings_identity(config: Config) -> Identity:
+    """Return the settings that must stay the same for a run to be resumed: those that differ from
+    their defaults. So a later version may add a setting whose default changes nothing.
     """
-
-    gate: PartDescription | None
-    proposer: PartDescription | None
-    sampler: PartDescription | None
-    agent: PartDescription | None
-    ship_grader: PartDescription | None
-
-    def as_json(self) -> Mapping[str, PartDescription | None]:
-        return {
-            "gate": self.gate,
-            "proposer": self.proposer,
-            "sampler": self.sampler,
-            "agent": self.agent,
-            "ship_grader": self.ship_grader,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationIdentity:
-    """How the answers of an evaluation are made and graded. Items, splits, skills and repeats may
-    change, because each rollout is recorded separately.
-    """
-
-    agent_model: SettingsJson | None
-    judge_model: SettingsJson | None
-    env: SettingsJson  # of skillfit's own agents
-    corpus: str  # hash; empty: no corpus
-    seed: int
-    agent: PartDescription | None  # of an agent in Python
-    grader: PartDescription | None
-    evaluator: PartDescription | None
-
-    def as_json(self) -> IdentityJson:
-        return {
-            "model": {"agent": self.agent_model, "judge": self.judge_model},
-            "env": self.env,
-            "corpus": self.corpus,
-            "seed": self.seed,
-            "described": [self.agent, self.grader, self.evaluator],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class AblationIdentity:
-    """What must be the same when an ablation is resumed."""
-
-    models: SettingsJson  # by role
-    skill: str  # hash
-    by: Granularity
-    plan: int  # version of the plan that says which skill each rollout runs under
-    answers: EvaluationIdentity
-
-    def as_json(self) -> IdentityJson:
-        return {
-            "ablate": self.models,
-            "skill": self.skill,
-            "by": self.by,
-            _PLAN_VERSION: self.plan,
-            "env": self.answers.env,
-            "corpus": self.answers.corpus,
-            "seed": self.answers.seed,
-            "agent": self.answers.agent,
-            "grader": self.answers.grader,
-            "evaluator": self.answers.evaluator,
-        }
-
-    @staticmethod
-    def recorded_plan(journal: Journal) -> int:
-        """The plan that the ablation was begun with; the first versions did not record it."""
-        recorded = RecordedIdentity.read(journal)
-        plan = recorded.values.get(_PLAN_VERSION) if recorded is not None else None
-        return plan if isinstance(plan, int) else _FIRST_PLAN
-
-    @staticmethod
-    def recorded_granularity(journal: Journal) -> Granularity | None:
-        """What the ablation leaves out of the skill at a time; None for other runs."""
-        recorded = RecordedIdentity.read(journal)
-        if recorded is None or "ablate" not in recorded.values:
-            return None
-        return "paragraph" if recorded.values.get("by") == "paragraph" else "line"
-
-
-def settings_identity(config: Config) -> SettingsJson:
-    """The part of a config that must stay the same for a run to be resumed."""
-    kept = _without_changeable(config.model_dump(mode="json"))
+    kept = _without_changeable(config.model_dump(mode="json", exclude_defaults=True))
     return {**kept, "model": models_identity(config.model)}
 
 
-def models_identity(models: ModelSection) -> dict[str, SettingsJson | None]:
-    """By role; None: the run has no such model."""
+def models_identity(models: ModelSection) -> Identity:
+    """Return the identity of each model by its role; None where the run has no such model."""
     return {role: model_identity(models.of_role(role)) for role in ROLES}
 
 
-def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
-    """The settings of a model that decide what it answers."""
+def model_identity(spec: ModelSpec | None) -> Identity | None:
+    """Return the settings of a model that decide what it answers."""
     if spec is None:
         return None
-    kept: IdentityJson = spec.model_dump(mode="json", exclude=set(CHANGEABLE_OF_A_MODEL))
+    kept: dict[str, JsonValue] = spec.model_dump(
+        mode="json", exclude=set(CHANGEABLE_OF_A_MODEL), exclude_defaults=True
+    )
     provider, _, name = spec.id.partition("/")
     if provider == SCRIPTED:  # without its folder, so that a moved project is the same run
         kept["id"] = f"{SCRIPTED}/{Path(name).name}"
-    options = kept["options"]
+    options = kept.get("options")
     if names_cli_program(spec.id) and isinstance(options, dict):
         kept["options"] = {
             name: value for name, value in options.items() if name not in MACHINE_OPTIONS
@@ -524,69 +369,42 @@ def model_identity(spec: ModelSpec | None) -> SettingsJson | None:
     return kept
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedIdentity:
-    """An identity as the journal keeps it."""
+def _without_changeable(settings: Identity) -> dict[str, JsonValue]:
+    kept: dict[str, JsonValue] = {}
+    for section, values in settings.items():
+        if section in CHANGEABLE:
+            continue
+        if isinstance(values, dict):
+            values = {
+                name: value
+                for name, value in values.items()
+                if f"{section}.{name}" not in CHANGEABLE
+            }
+        if values != {}:
+            kept[section] = values
+    return kept
 
-    values: Mapping[str, JsonValue]
 
-    @classmethod
-    def of(cls, identity: Identity, redact: Redact) -> RecordedIdentity:
-        """The identity as it will be read back, to compare like with like."""
-        text = pydantic_core.to_json(identity.as_json()).decode()
-        return cls(pydantic_core.from_json(redact(text)))
+def recorded_identity(journal: Journal) -> Identity | None:
+    """Return the identity of the run in this journal; None before it is recorded."""
+    return journal.fact(_IDENTITY_FACT, dict)
 
-    @classmethod
-    def read(cls, journal: Journal) -> RecordedIdentity | None:
-        """None: nothing is recorded yet."""
-        values = journal.fact(_IDENTITY_FACT, dict)
-        return None if values is None else cls(values)
 
-    @property
-    def kind(self) -> str:
-        """What the command does that recorded it."""
-        if "ablate" in self.values:
-            return "an ablation"
-        return "an evaluation" if "described" in self.values else _TRAINING_RUN
+def ablated_by(journal: Journal) -> Granularity | None:
+    """Return what an ablation leaves out of the skill at a time; None for other runs."""
+    identity = recorded_identity(journal) or {}
+    if _kind(identity) != "ablation":
+        return None
+    return "paragraph" if identity.get("by") == "paragraph" else "line"
 
-    def write(self, journal: Journal) -> None:
-        journal.set_fact(_IDENTITY_FACT, self.as_json())
 
-    def as_json(self) -> IdentityJson:
-        return dict(self.values)
+def _kind(identity: Identity) -> str:
+    return str(identity.get("kind", "training"))
 
-    def changes(self, current: RecordedIdentity) -> list[IdentityChange]:
-        """What differs in the identity of the command that wants to resume the run."""
-        return _json_changes(self._completed(current).values, current.values)
 
-    def is_fix(self, changes: Sequence[IdentityChange], failed_part: str) -> bool:
-        """Whether only the file of the part that failed has changed. Other parts may be in it, but
-        none whose results are recorded (agents, graders).
-        """
-        file = _recorded_source(self.values.get("parts"), failed_part)
-        allowed = {f"parts.{kind}.source" for kind in _RECOMPUTED}
-        return file is not None and all(
-            change.key in allowed and change.before == file for change in changes
-        )
-
-    def _completed(self, current: RecordedIdentity) -> RecordedIdentity:
-        """As this version would have recorded it. What an older version did not record about
-        replaced parts, an evaluation or an ablation is taken to be the same. An ablation is
-        continued with the plan it was begun with.
-        """
-        if self.kind != _TRAINING_RUN and self.kind == current.kind:
-            env, recorded_env = current.values.get("env"), self.values.get("env", {})
-            if isinstance(env, dict) and isinstance(recorded_env, dict):
-                env = {**env, **recorded_env}
-            return RecordedIdentity({**current.values, **self.values, "env": env})
-        settings = self.values.get("config")
-        if not isinstance(settings, dict):
-            return self
-        completed = {**self.values, "config": _completed_settings(settings)}
-        parts, recorded = current.values.get("parts"), self.values.get("parts", {})
-        if isinstance(parts, dict) and isinstance(recorded, dict):
-            completed["parts"] = {**parts, **recorded}
-        return RecordedIdentity(completed)
+def _named_kind(identity: Identity) -> str:
+    kind = _kind(identity)
+    return _KINDS.get(kind, f"a run of the kind {kind!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,41 +416,44 @@ class IdentityChange:
     after: JsonValue
 
     def __str__(self) -> str:
-        return f"{self.key}: {_shown_value(self.before)} -> {_shown_value(self.after)}"
+        """Name the key and both values. A setting that is not in an identity has its default."""
+        default = _default_setting(self.key)
+        before, after = (default if one is None else one for one in (self.before, self.after))
+        return f"{self.key}: {_shown_value(before)} -> {_shown_value(after)}"
 
 
-def _completed_settings(recorded: SettingsJson) -> SettingsJson:
-    """Recorded settings with exactly the keys that this version compares. A setting that was added
-    since the run started has its default, or the value that means what earlier versions did
-    (`with_earlier_behaviour`): that is how the run was made.
+def identity_changes(before: JsonValue, after: JsonValue, key: str = "") -> list[IdentityChange]:
+    """Compare two identities key by key."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        found: list[IdentityChange] = []
+        for name in sorted(before.keys() | after.keys()):
+            # A section of the settings that is missing has its defaults only.
+            missing: JsonValue = {} if key == "config" and name in SECTIONS else None
+            old, new = before.get(name, missing), after.get(name, missing)
+            found += identity_changes(old, new, f"{key}.{name}".strip("."))
+        return found
+    if _without_folders(before) == _without_folders(after):
+        return []
+    return [IdentityChange(key, before, after)]
+
+
+def is_fix(before: Identity, changes: Sequence[IdentityChange], failed_part: str) -> bool:
+    """Return whether only the file of the part that failed has changed. Other parts may be in it,
+    but none whose results are recorded (agents, graders).
     """
-    whole = dict(settings_identity(Config()))
-    for section, values in with_earlier_behaviour(dict(recorded)).items():
-        known = whole.get(section)
-        if isinstance(known, dict) and isinstance(values, dict):
-            values = {**known, **values}
-        whole[section] = values
-    if isinstance(models := whole["model"], dict):
-        unset = model_identity(ModelSpec(id="any/model")) or {}
-        whole["model"] = {
-            name: {**unset, **spec} if name in ROLES and isinstance(spec, dict) else spec
-            for name, spec in models.items()
-        }
-    return _without_changeable(whole)
+    file = _recorded_source(before.get("parts"), failed_part)
+    allowed = {f"parts.{kind}.source" for kind in _RECOMPUTED}
+    return file is not None and all(
+        change.key in allowed and change.before == file for change in changes
+    )
 
 
-def _without_changeable(settings: SettingsJson) -> IdentityJson:
-    kept: IdentityJson = {}
-    for section, values in settings.items():
-        if isinstance(values, dict):
-            kept[section] = {
-                name: value
-                for name, value in values.items()
-                if f"{section}.{name}" not in CHANGEABLE
-            }
-        else:
-            kept[section] = values
-    return {section: values for section, values in kept.items() if section not in CHANGEABLE}
+def _default_setting(key: str) -> JsonValue:
+    """Return the default of a setting by its key in an identity; None where it has none."""
+    value: JsonValue = {"config": Config().model_dump(mode="json")}
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if isinstance(value, Mapping) else value
 
 
 def _recorded_source(parts: JsonValue, kind: str) -> str | None:
@@ -640,17 +461,6 @@ def _recorded_source(parts: JsonValue, kind: str) -> str | None:
     part = parts.get(kind) if isinstance(parts, dict) else None
     source = part.get("source") if isinstance(part, dict) else None
     return source if isinstance(source, str) else None
-
-
-def _json_changes(before: JsonValue, after: JsonValue, key: str = "") -> list[IdentityChange]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        found: list[IdentityChange] = []
-        for name in sorted(before.keys() | after.keys()):
-            found += _json_changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
-        return found
-    if _without_folders(before) == _without_folders(after):
-        return []
-    return [IdentityChange(key, before, after)]
 
 
 def _without_folders(value: JsonValue) -> JsonValue:

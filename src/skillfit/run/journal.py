@@ -26,15 +26,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-from pydantic import ValidationError
-
 from skillfit.errors import SkillfitError
 from skillfit.extensions import JsonValue
 from skillfit.models.failures import can_be_lost, make_failure
-from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import BadReply, Model, ModelError, Reply, Request, Role, Usage
+from skillfit.models.protocol import Model, ModelError, Reply, Request, Role, Usage
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import DamagedRun, ReadAhead, Redact, Store, dump, in_pages, load
+from skillfit.run.store import ReadAhead, Redact, Store, dump, in_pages, load
 
 T = TypeVar("T")
 
@@ -173,8 +170,6 @@ class Journal(Store):
         self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False
     ) -> None:
         super().__init__(path, redact=redact, readonly=readonly)
-        if not readonly and not self._has_parents():  # a journal of an earlier version
-            self._write("ALTER TABLE effects ADD COLUMN parent TEXT NOT NULL DEFAULT ''", ())
         self._rows = ReadAhead(
             self._db, "SELECT seq, value FROM effects WHERE seq >= ? AND seq < ?"
         )
@@ -268,10 +263,6 @@ class Journal(Store):
         marks = ",".join("?" * len(row))
         return self._write(f"INSERT INTO {table} ({','.join(row)}) VALUES ({marks})", safe)
 
-    def _has_parents(self) -> bool:
-        columns = self._db.execute("SELECT name FROM pragma_table_info('effects')")
-        return ("parent",) in columns.fetchall()
-
     def has(self, key: str) -> bool:
         return self._find(self._redact(key)) is not None
 
@@ -301,9 +292,8 @@ class Journal(Store):
         """Recorded effects behind number `after` whose key begins with `prefix`, in the order of
         recording.
         """
-        parent_column = "parent" if self._has_parents() else "''"
         query = (
-            f"SELECT seq, key, stage, role, model, at, seconds, usage, value, {parent_column} "
+            "SELECT seq, key, stage, role, model, at, seconds, usage, value, parent "
             "FROM effects WHERE key >= ? AND key < ? AND seq > ? ORDER BY seq LIMIT ?"
         )
         for row in in_pages(self._db, query, *_key_range(prefix), after=after):
@@ -322,14 +312,7 @@ class Journal(Store):
         return self._decoded(returns, data, f"record {seq} ({returns.__name__})")
 
     def _usage(self, text: str | bytes) -> Usage:
-        """A recorded usage. Earlier versions may have recorded numbers that cannot be added up."""
-        try:
-            usage = load(Usage, text)
-        except (TypeError, ValueError):
-            given = self._decoded(JsonObject, text, "the usage of a record")
-            names = Usage.__dataclass_fields__
-            return _countable(Usage(**{name: given.get(name, 0) for name in names}))
-        return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
+        return self._decoded(Usage, text, "the usage of a record")
 
     def bill(self, since: Bill | None = None) -> Bill:
         """Everything used so far. `since` is an earlier bill of this run: only what was recorded
@@ -445,20 +428,7 @@ class RecordedModel:
         if abandoned is not None:
             raise make_failure(abandoned.kind, abandoned.message, hint=abandoned.hint)
         try:
-            reply = await self._once(key, request)
-        except ModelError as error:
-            if can_be_lost(error.kind):
-                self._failed[key] = _Abandoned(error.kind, error.message, error.hint)
-            raise
-        self._failed.pop(key, None)
-        return reply
-
-    async def _once(self, key: str, request: Request) -> Reply:
-        """The recorded reply, or a new one. A record that cannot be read as a reply (earlier
-        versions checked less) is a failure of this call, so that the run can continue.
-        """
-        try:
-            return await self._journal.once(
+            reply = await self._journal.once(
                 key,
                 lambda: self._model.complete(request),
                 returns=Reply,
@@ -467,12 +437,12 @@ class RecordedModel:
                 model=self._model.id,
                 usage=lambda reply: reply.usage,
             )
-        except DamagedRun as error:
-            if not isinstance(error.__cause__, ValidationError):
-                raise
-            raise BadReply(
-                f"The recorded reply of {self.id} for {request.stage} cannot be read."
-            ) from error
+        except ModelError as error:
+            if can_be_lost(error.kind):
+                self._failed[key] = _Abandoned(error.kind, error.message, error.hint)
+            raise
+        self._failed.pop(key, None)
+        return reply
 
     async def persist_failures(self) -> None:
         """Record that the run decides without the replies it did not get, so that a resumed run

@@ -40,6 +40,7 @@ from skillfit.models.secrets import hide_keys_in_use
 T = TypeVar("T")
 Redact = Callable[[str], str]
 
+FORMAT = 1  # of a run's tables and records: count up when older ones cannot be read any more
 JOURNAL = "journal.sqlite"
 DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
 LOCK = "run.lock"
@@ -200,6 +201,25 @@ class RunDatabase:
         except sqlite3.DatabaseError as error:
             raise self._explained(error) from error
         self._inode = _inode(path)
+        try:
+            self._require_format()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _require_format(self) -> None:
+        """Raise for a run that this version cannot read. A new file gets this version's number."""
+        found = self.execute("PRAGMA user_version").fetchone()[0]
+        if found == FORMAT:
+            return
+        if self.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise InputError(
+                f"The run in {self.path.parent} was recorded by another version of skillfit: "
+                f"its format is {found}, and this version reads format {FORMAT}.",
+                hint="Use that version, or start a new run in another directory with --run.",
+            )
+        if not self.readonly:
+            self.execute(f"PRAGMA user_version = {FORMAT}")
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> Rows:
         """Run one statement. Writes go through `write`, which checks that they can be kept."""

@@ -13,10 +13,9 @@ where the last round ends and nothing else, so a longer ablation uses the rollou
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 import numpy as np
 
@@ -30,8 +29,6 @@ LEFT_OUT = 0.35  # the share of all rollouts that run without a unit
 SUBSETS = 16  # distinct subsets per round: few keep prompt caches warm
 DRAWS = 30  # sets of subsets drawn for a round, of which the most balanced one is used
 
-PLAN_VERSION = 2  # of new ablations
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedRollout:
@@ -39,15 +36,9 @@ class PlannedRollout:
     item: Item
 
 
-class AblationPlan(Protocol):
-    def rounds(self) -> Iterator[list[PlannedRollout]]:
-        """Round after round, without end."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class WholeAndSubsets:
-    """Plan 2, which new ablations use."""
+class AblationPlan:
+    """Says which skill each rollout runs under, round after round."""
 
     seed: int
     pool: Pool  # of removals, one for each unit
@@ -98,29 +89,6 @@ class WholeAndSubsets:
             for row in subsets
         ]
         return list({arm.skill.hash: arm for arm in arms}.values())
-
-
-@dataclass(frozen=True, slots=True)
-class SubsetsOnly:
-    """Plan 1, of versions that did not record a plan. Their ablations continue with it."""
-
-    seed: int
-    pool: Pool
-    items: Sequence[Item]
-
-    def rounds(self) -> Iterator[list[PlannedRollout]]:
-        shares = dict.fromkeys(self.pool.edits, LEFT_OUT)
-        for number in count():
-            key = f"{self.seed}/ablate/{number}"
-            order = _shuffled(key, self.items)
-            arms = self.pool.assign(key, self.pool.draw(key, SUBSETS, shares), order)
-            yield [PlannedRollout(arm, item) for arm, item in zip(arms, order, strict=True)]
-
-
-PLANS: Mapping[int, type[SubsetsOnly] | type[WholeAndSubsets]] = {
-    1: SubsetsOnly,
-    PLAN_VERSION: WholeAndSubsets,
-}
 
 
 def _shuffled(key: str, items: Sequence[Item]) -> list[Item]:

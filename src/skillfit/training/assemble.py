@@ -258,7 +258,6 @@ class _Models:
                 Warned(what=f"{role} model: {message}", message=message)
             ),
             folder=self._directory.path / HANDOFF,
-            resumed=self._directory.resumed,
         )
         self._resources.push_async_callback(client.close)
         self.clients[role] = client

@@ -21,7 +21,7 @@ from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.optimize.memory import evidence_hash, read_evidence
 from skillfit.plain_text import shorten
-from skillfit.run.directory import ReplacedParts, RunIdentity, TaskIdentity, settings_identity
+from skillfit.run.directory import Identity, settings_identity
 from skillfit.run.records import EvidenceMemory, ItemRecord, RolloutPlan
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
@@ -103,17 +103,27 @@ class Inputs:
         corpus = self.config.env.corpus
         return corpus_fingerprint(Path(corpus)) if corpus else ""
 
-    def identity(self) -> RunIdentity:
-        return RunIdentity(
-            config=settings_identity(self.config),
-            skill=self.skill.hash,
-            task=_task_identity(self.task),
-            parts=_replaced_parts(self),
-            agent=self.agent.describe() if self.agent is not None else None,
-            programs=_programs(self.config),
-            corpus=self.corpus_hash,
-            memory=evidence_hash(self.evidence),
-        )
+    def identity(self) -> Identity:
+        """Return what must stay the same when this training run is resumed."""
+        ship = self.ship_task.grader if self.ship_task else None
+        agent = None
+        if not isinstance(self.agent, CallableAgent):  # that one describes its file itself
+            agent = describe_part(None, self.config.env.agent, Path(self.config.env.folder))
+        return {
+            "kind": "training",
+            "config": settings_identity(self.config),
+            "skill": self.skill.hash,
+            "task": _task_identity(self.task),
+            "parts": {
+                **self.parts.describe(),
+                "agent": agent,
+                "ship_grader": ship.describe() if ship else None,
+            },
+            "agent": self.agent.describe() if self.agent is not None else None,
+            "programs": _programs(self.config),
+            "corpus": self.corpus_hash,
+            "memory": evidence_hash(self.evidence),
+        }
 
     def refuse_template(self) -> None:
         """Raise an error when tasks or rubric are what `skillfit init` wrote as an example."""
@@ -142,24 +152,17 @@ class Inputs:
         return planned.first_steps(self.rollout_plan.steps)
 
 
-def _task_identity(task: Task) -> TaskIdentity:
+def _task_identity(task: Task) -> Identity:
+    """Return hashes of the items, and how they are graded."""
     weights = weights_of(task.items)
-    return TaskIdentity(
-        train=_fingerprint(task.train),
-        selection=_fingerprint(task.selection),
-        test=_fingerprint(task.test),
-        weights=stable_hash(weights) if weights else "",
-        grader=task.grader.describe() if task.grader else None,
-        evaluator=task.evaluator.describe() if task.evaluator else None,
-    )
-
-
-def _replaced_parts(inputs: Inputs) -> ReplacedParts:
-    env, agent = inputs.config.env, None
-    if not isinstance(inputs.agent, CallableAgent):  # that one describes its file itself
-        agent = describe_part(None, env.agent, Path(env.folder))
-    ship = inputs.ship_task.grader if inputs.ship_task else None
-    return inputs.parts.describe(agent, ship.describe() if ship else None)
+    return {
+        "train items": _fingerprint(task.train),
+        "selection items": _fingerprint(task.selection),
+        "test items": _fingerprint(task.test),
+        "weights": stable_hash(weights) if weights else "",
+        "grader": task.grader.describe() if task.grader else None,
+        "evaluator": task.evaluator.describe() if task.evaluator else None,
+    }
 
 
 def _programs(config: Config) -> dict[str, str]:

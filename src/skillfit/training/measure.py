@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
@@ -44,8 +43,7 @@ from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import (
-    AblationIdentity,
-    EvaluationIdentity,
+    Identity,
     RunDirectory,
     model_identity,
     models_identity,
@@ -60,19 +58,16 @@ from skillfit.run.events import (
 )
 from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import MeasuredScore, UnitWorth
-from skillfit.run.store import JOURNAL
-from skillfit.run.view import RunView
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without_units
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
-from skillfit.training.ablation_plan import PLAN_VERSION, PLANS, AblationPlan, PlannedRollout
+from skillfit.training.ablation_plan import AblationPlan, PlannedRollout
 from skillfit.training.assemble import Listener, open_engine
 from skillfit.training.inputs import Inputs, item_records, refuse_run_inside_skill
 from skillfit.training.plan import (
     MOST_AT_ONCE,
-    MOST_TRAINING_ROLLOUTS,
     refuse_endless,
     shown_count,
 )
@@ -155,9 +150,9 @@ async def evaluate_skills(
     control: Control | None = None,
     spending: Spending | None = None,
 ) -> list[Measured]:
-    """Roll out each skill on the split's items; `only` names some of them. What is recorded in the run directory `path` is not
-    paid for again; `force_new` moves it aside and measures again. A command that evaluates several
-    times hands each call its one `spending`.
+    """Roll out each skill on the split's items; `only` names some of them. What is recorded in the
+    run directory `path` is not paid for again; `force_new` moves it aside and measures again. A
+    command that evaluates several times hands each call its one `spending`.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path, force_new=force_new)
     inputs.refuse_template()
@@ -171,7 +166,7 @@ async def evaluate_skills(
         f"{quantity(len(skills), 'skill')} gives",
         repeats * len(items) * len(skills),
         "rollouts",
-        most=_most_rollouts(path, series, MOST_AT_ONCE),
+        most=MOST_AT_ONCE,
         hint="Use fewer repeats, or measure fewer skills or items at a time.",
     )
     replayed = _Replayed()
@@ -214,34 +209,40 @@ class _Replayed:
         return len(times), min(times, default=None)
 
 
-def _most_rollouts(path: Path, series: str, most: int) -> int:
-    """The most rollouts that a measurement may have. Earlier versions had no such limit, so one
-    that is recorded in `path` may have more than a new one and is resumed.
+def _evaluation_identity(inputs: Inputs) -> Identity:
+    """Return how answers are made and graded. Items, splits, skills and repeats may change, because
+    each rollout is recorded separately.
     """
-    if not (path / JOURNAL).is_file():
-        return most
-    with closing(RunView.open(path)) as view:
-        return MOST_TRAINING_ROLLOUTS if view.journal.count(f"{ROLLOUTS}{series}/") else most
-
-
-def _evaluation_identity(inputs: Inputs) -> EvaluationIdentity:
     config, env, task = inputs.config, inputs.config.env, inputs.task
-    return EvaluationIdentity(
-        agent_model=model_identity(config.model.agent),
-        judge_model=model_identity(config.model.judge),
-        env={
+    return {
+        "kind": "evaluation",
+        "model": {
+            "agent": model_identity(config.model.agent),
+            "judge": model_identity(config.model.judge),
+        },
+        "env": {
             "agent": env.agent,
             "prompt": env.prompt,
             "max_turns": env.max_turns,
             "max_rollout_tokens": env.max_rollout_tokens,
             "network": env.network,
         },
-        corpus=inputs.corpus_hash,
-        seed=config.train.seed,
-        agent=inputs.agent.describe() if inputs.agent else None,
-        grader=task.grader.describe() if task.grader else None,
-        evaluator=task.evaluator.describe() if task.evaluator else None,
-    )
+        "corpus": inputs.corpus_hash,
+        "seed": config.train.seed,
+        "agent": inputs.agent.describe() if inputs.agent else None,
+        "grader": task.grader.describe() if task.grader else None,
+        "evaluator": task.evaluator.describe() if task.evaluator else None,
+    }
+
+
+def _ablation_identity(inputs: Inputs, by: Granularity) -> Identity:
+    return {
+        **_evaluation_identity(inputs),
+        "kind": "ablation",
+        "model": models_identity(inputs.config.model),
+        "skill": inputs.skill.hash,
+        "by": by,
+    }
 
 
 def items_of_split(task: Task, split: str) -> tuple[Item, ...]:
@@ -312,20 +313,16 @@ async def ablate_skill(
         "This ablation would take",
         total,
         "rollouts",
-        most=_most_rollouts(path, ABLATE, MOST_ABLATION_ROLLOUTS),
+        most=MOST_ABLATION_ROLLOUTS,
         hint="Use a smaller number for --rollouts.",
     )
-    models = models_identity(inputs.config.model)
-    answers = _evaluation_identity(inputs)
-    identity = AblationIdentity(models, inputs.skill.hash, by, PLAN_VERSION, answers)
-    with RunDirectory.open(path, identity) as run:
+    with RunDirectory.open(path, _ablation_identity(inputs, by)) as run:
         async with open_engine(inputs, run, listeners, control) as engine:
             splits = {"selection": len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
             work = AblationRollouts(inputs, engine, run, parts, items)
             recorded = run.journal.count(f"{ROLLOUTS}{ABLATE}/")  # of an earlier call, paid for
-            plan = work.plan(AblationIdentity.recorded_plan(run.journal))
-            await work.roll_out(plan, total if rollouts else max(total, recorded))
+            await work.roll_out(total if rollouts else max(total, recorded))
             found = work.measured()
             if check and found.shorter is not None:
                 found = await work.checked(found, found.shorter)
@@ -356,11 +353,11 @@ class AblationRollouts:
         self._scored = 0
         self._highest = 0.0  # score of a rollout
 
-    def plan(self, version: int) -> AblationPlan:
-        return PLANS[version](self._settings.config.train.seed, self._pool, self._items)
-
-    async def roll_out(self, plan: AblationPlan, total: int) -> None:
-        """`total` rollouts, in rounds that use each item once. A reached budget ends them early."""
+    async def roll_out(self, total: int) -> None:
+        """Make `total` rollouts, in rounds that use each item once. A reached budget ends them
+        early.
+        """
+        plan = AblationPlan(self._settings.config.train.seed, self._pool, self._items)
         rounds = ceil(total / len(self._items))
         with StepLog(self._run.events.emit).stage("ablate", total):
             for number, planned in enumerate(islice(plan.rounds(), rounds)):

@@ -49,7 +49,7 @@ from skillfit.optimize.proposer import (
     optimizer_use,
 )
 from skillfit.rollout import Executor, Outcome
-from skillfit.run.directory import PartKind, ReplacedParts
+from skillfit.run.directory import PartKind
 from skillfit.run.records import RolloutPlan
 from skillfit.skill import Edit
 from skillfit.tasks import Item, Task
@@ -218,18 +218,17 @@ class RunParts:
             if isinstance(found, type):
                 check_methods(kind, found, protocol, source)
 
-    def describe(
-        self, agent: PartDescription | None, ship_grader: PartDescription | None
-    ) -> ReplacedParts:
-        """What tells the parts from others of the same name, for the run's identity."""
+    def describe(self) -> dict[str, PartDescription | None]:
+        """Return what tells the parts from others of the same name, for the run's identity; None
+        for a part that its setting describes. The executor is left out: where rollouts run does
+        not change the results.
+        """
         config, given = self.config, self.given
-        return ReplacedParts(
-            gate=describe_part(given.gate, config.evaluation.gate, self._base),
-            proposer=describe_part(given.proposer, config.proposer, self._base),
-            sampler=describe_part(given.sampler, config.train.sampler, self._base),
-            agent=agent,
-            ship_grader=ship_grader,
-        )
+        return {
+            "gate": describe_part(given.gate, config.evaluation.gate, self._base),
+            "proposer": describe_part(given.proposer, config.proposer, self._base),
+            "sampler": describe_part(given.sampler, config.train.sampler, self._base),
+        }
 
     @property
     def _base(self) -> Path:

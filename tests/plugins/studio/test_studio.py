@@ -24,7 +24,6 @@ from skillfit.plugins.studio.web_app import Session, make_app, serve_studio
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.story_builder import read_story
 from skillfit.run.control import read_requests
-from skillfit.run.directory import RecordedIdentity
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.run.store import RunLock, in_use
@@ -682,7 +681,7 @@ def test_an_ablation_is_shown_without_steps_scores_and_an_optimizer(tmp_path: Pa
 
 def test_a_stopped_ablation_is_resumed_as_an_ablation(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "parts", total_epochs=0, steps_per_epoch=0)
-    RecordedIdentity({"ablate": {}, "skill": "old", "by": "line"}).write(run.journal)
+    run.journal.set_fact("identity", {"kind": "ablation", "skill": "old", "by": "line"})
     run.close()
     with browser(tmp_path) as client:
         page = client.get("/run/parts").text

@@ -20,7 +20,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.plugins.trackers.trackers import Tracker, make_tracker
-from skillfit.run.directory import RecordedIdentity, RunDirectory
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     RolloutFinished,
     RunFinished,
@@ -328,7 +328,7 @@ async def test_opentelemetry_gets_rollouts_and_their_model_calls(
     endpoint, spans = collector
     for resumed in (False, True):  # a run that is stopped, and the same run resumed
         tracker = make_tracker(f"otel:{endpoint}", tmp_path / "run")
-        with RunDirectory.open(tmp_path / "run", RecordedIdentity({})) as run:
+        with RunDirectory.open(tmp_path / "run", {}) as run:
             run.events.listen(tracker)
             await small_run(run, 3 if resumed else 2)
         tracker.close()
