@@ -56,7 +56,11 @@ def reply(*edits, failures=()):
 async def propose(optimizer, cases, context=None, skill=SKILL):
     proposer = CorpusProposer(
         ProposerParts(
-            optimizer.optimizer, [], optimizer.optimizer.settings, optimizer.events.append
+            optimizer.optimizer,
+            [],
+            optimizer.optimizer.settings,
+            optimizer.events.append,
+            paid=None,
         )
     )
     requests = [

@@ -96,7 +96,7 @@ async def test_accepted_lost_replies_stay_lost_on_replay(
     recorded = RecordedModel(model, journal, "optimizer")
     with pytest.raises(Overloaded):
         await recorded.complete(_request())
-    await recorded.persist_failures()
+    await journal.persist_losses()
     journal.close()
     model.error = None
     with pytest.raises(Overloaded, match="busy"):

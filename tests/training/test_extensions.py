@@ -34,7 +34,7 @@ from skillfit.gate import (
 )
 from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import PatchMerged, RolloutFinished
+from skillfit.run.events import PatchMerged, RolloutFinished, StepFinished
 from skillfit.run.records import Evidence, Suggestion
 from skillfit.skill import Edit
 from skillfit.tasks.item import Attempt
@@ -535,6 +535,40 @@ def test_a_proposer_that_needs_no_model_trains_without_one(project: Path, here: 
         progress=False,
     )
     assert run.finished is not None and "proposer" in marks(here)
+
+
+def test_what_a_proposer_pays_for_is_paid_once_and_counted(project: Path, here: Path) -> None:
+    text = """
+from pathlib import Path
+from skillfit.models.protocol import Usage
+from skillfit.optimize.optimizer import Patch, Proposal
+from skillfit.run.paid import Paid
+from skillfit.skill import Edit
+
+
+class Mine:
+    def __init__(self, parts):
+        self.paid = parts.paid
+
+    async def propose(self, skill, rollouts, context):
+        async def work():
+            with Path("paid").open("a") as file:
+                file.write("once\\n")
+            usage = Usage(calls=2, input=50, usd=0.01)
+            return Paid("- Mentions of parcel mean delivery.", usage)
+
+        await rollouts.outcomes()
+        found = await self.paid.once(f"step {context.step}", work, returns=str)
+        return [Patch((Proposal(Edit("append", content=found.value)),))]
+"""
+    written(project, text)
+    runs = [named("proposer", "mine.py:Mine", project) for _ in range(2)]
+    assert all(run.finished is not None for run in runs)
+    with closing(RunDirectory.read("r")) as run:
+        paid = list(run.journal.entries("paid/"))
+        steps = [event.record for event in run.events.found(StepFinished)]
+    assert len(paid) == len((here / "paid").read_text().splitlines()) == len(steps) > 0
+    assert {step.tokens["propose"].calls for step in steps} == {2}
 
 
 @pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "agent", "grader"])

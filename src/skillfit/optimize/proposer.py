@@ -60,6 +60,7 @@ from skillfit.optimize.optimizer import (
 from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import Outcome, RolloutRequest, StepRollouts, gather, settle
 from skillfit.run.events import Event, ReflectionFinished
+from skillfit.run.paid import PaidEffects
 from skillfit.run.records import FailureNote, ProposalSource
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, example_edit, examples
 from skillfit.tasks.item import Item
@@ -117,6 +118,7 @@ class ProposerParts:
     train_items: Sequence[Item]
     settings: OptimizerSection
     emit: Callable[[Event], None]
+    paid: PaidEffects  # for work that costs money besides calls of the optimizer
 
 
 OptimizerUse = Literal["required", "possible", "never"]

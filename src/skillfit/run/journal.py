@@ -175,6 +175,7 @@ class Journal(Store):
         )
         self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
+        self._lost: dict[str, _LostCall] = {}  # failed, and not yet permanent
         self._bill = Bill()  # as `spent` read it last
 
     async def once(
@@ -209,6 +210,43 @@ class Journal(Store):
             value: T = await execution.value()
             return value
         return self._read(self._known[key], returns)
+
+    async def once_or_lost(
+        self,
+        key: str,
+        effect: Callable[[], Awaitable[T]],
+        *,
+        returns: type[T],
+        stage: str = "",
+        role: str = "",
+        model: str = "",
+        usage: Callable[[T], Usage] = lambda _: Usage(),
+    ) -> T:
+        """As `once`, for an effect that the run can go without: the model call of a decision.
+
+        After `persist_losses` its failure is permanent and is raised again without a new attempt.
+        """
+        lost = self.get(f"{ABANDONED}/{key}", _LostCall)
+        if lost is not None:
+            raise make_failure(lost.kind, lost.message, hint=lost.hint)
+        try:
+            value = await self.once(
+                key, effect, returns=returns, stage=stage, role=role, model=model, usage=usage
+            )
+        except ModelError as error:
+            if can_be_lost(error.kind):
+                self._lost[key] = _LostCall(error.kind, error.message, error.hint)
+            raise
+        self._lost.pop(key, None)
+        return value
+
+    async def persist_losses(self) -> None:
+        """Record that the run decides without the results it did not get, so that a resumed run
+        decides the same. Until this is called, a resumed run tries them again.
+        """
+        lost, self._lost = self._lost, {}
+        for key, loss in lost.items():
+            await self.note(f"{ABANDONED}/{key}", loss, _LostCall)
 
     async def note(self, key: str, value: T, returns: type[T], *, stage: str = "") -> None:
         """Record a value that is already known, unless one is recorded under `key`."""
@@ -395,8 +433,8 @@ _RECORDED_NOTHING = _dump_usage(_NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
-class _Abandoned:
-    """A request that the run continued without."""
+class _LostCall:
+    """The failure of an effect that the run continued without."""
 
     kind: str
     message: str
@@ -412,7 +450,6 @@ class RecordedModel:
         self._model = model
         self._journal = journal
         self._role = role
-        self._failed: dict[str, _Abandoned] = {}
 
     @property
     def id(self) -> str:
@@ -423,31 +460,14 @@ class RecordedModel:
         return self._model.context_window
 
     async def complete(self, request: Request) -> Reply:
-        key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
-        abandoned = self._journal.get(f"{ABANDONED}/{key}", _Abandoned)
-        if abandoned is not None:
-            raise make_failure(abandoned.kind, abandoned.message, hint=abandoned.hint)
-        try:
-            reply = await self._journal.once(
-                key,
-                lambda: self._model.complete(request),
-                returns=Reply,
-                stage=request.stage,
-                role=self._role,
-                model=self._model.id,
-                usage=lambda reply: reply.usage,
-            )
-        except ModelError as error:
-            if can_be_lost(error.kind):
-                self._failed[key] = _Abandoned(error.kind, error.message, error.hint)
-            raise
-        self._failed.pop(key, None)
-        return reply
-
-    async def persist_failures(self) -> None:
-        """Record that the run decides without the replies it did not get, so that a resumed run
-        decides the same. Until this is called, a resumed run sends their requests again.
-        """
-        failed, self._failed = self._failed, {}
-        for key, abandoned in failed.items():
-            await self._journal.note(f"{ABANDONED}/{key}", abandoned, _Abandoned)
+        # The calls of agents and judges belong to rollouts, whose losses the engine records.
+        once = self._journal.once_or_lost if self._role == "optimizer" else self._journal.once
+        return await once(
+            f"call/{self._role}/{request.stage}/{request.fingerprint()}",
+            lambda: self._model.complete(request),
+            returns=Reply,
+            stage=request.stage,
+            role=self._role,
+            model=self._model.id,
+            usage=lambda reply: reply.usage,
+        )

@@ -27,6 +27,7 @@ from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
+from skillfit.run.paid import PaidEffects
 from skillfit.run.store import HANDOFF
 from skillfit.sandbox.known_good import prove
 from skillfit.tasks import Task
@@ -34,7 +35,13 @@ from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import grade_with_retries
 from skillfit.training.inputs import Inputs
-from skillfit.training.state import Components, CountedModel, FinishComponents, SelectionRollouts
+from skillfit.training.state import (
+    Components,
+    CountedModel,
+    FinishComponents,
+    SelectionRollouts,
+    count_usage,
+)
 from skillfit.training.user_parts import gate_settings
 
 Listener = Callable[[Stored], None]
@@ -76,8 +83,7 @@ async def assemble(
             control.check()  # what a stop cut short is not lost: it is tried again on resume
             for engine in engines.all():
                 await engine.persist_failures()
-            if recorded is not None:
-                await recorded.persist_failures()
+            await directory.journal.persist_losses()
 
         components = Components(
             config=config,
@@ -95,6 +101,9 @@ async def assemble(
                     inputs.task.train,
                     config.optimizer,
                     directory.events.emit,
+                    PaidEffects(
+                        directory.journal, models.budget, check=control.check, count=count_usage
+                    ),
                 )
             ),
             text_filter=TextFilter(index, directory.events.emit, config.optimizer.max_skill_tokens),

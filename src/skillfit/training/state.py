@@ -301,6 +301,13 @@ def current_step() -> int:
     return current.log.step if current is not None else 0
 
 
+def count_usage(stage: str, usage: Usage) -> None:
+    """Count what the optimizer used in the log of the current step."""
+    current = _current.get()
+    if current is not None:
+        current.log.usage.add(stage, usage)
+
+
 class CountedModel:
     """The optimizer's model; its usage is counted in the log. `check` may refuse a call."""
 
@@ -319,9 +326,7 @@ class CountedModel:
     async def complete(self, request: Request) -> Reply:
         self._check()
         reply = await self._model.complete(request)
-        current = _current.get()
-        if current is not None:
-            current.log.usage.add(request.stage, reply.usage)
+        count_usage(request.stage, reply.usage)
         return reply
 
 
