@@ -27,7 +27,7 @@ def test_both_measurements_of_verify_have_one_budget(
     with ChatServer(lambda call: "no such category") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         result = shell(
-            "verify", finished / "run", "model.agent=openai/one", "budget.calls=100", "--json"
+            "verify", finished / "run", "model.agent=openai/one", "budget.calls=60", "--json"
         )
-    assert result.code == 5 and "budget of 100 calls is reached" in result.err
-    assert len(server.calls) == 100
+    assert result.code == 5 and "budget of 60 calls is reached" in result.err
+    assert len(server.calls) == 60

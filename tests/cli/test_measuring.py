@@ -47,7 +47,7 @@ def test_eval_of_several_skills_has_a_paired_difference(
 ) -> None:
     skills = ("--skill", config.parent / "triage-tickets", "--skill", better)
     output = shell("eval", config, "--run", "both", *skills)
-    assert "2 against 1, paired by item: +0." in output.out
+    assert "2 against 1, paired by item (90 %): +0." in output.out
     first, second = shell("eval", config, "--run", "both", *skills, "--json").json
     assert first["gain"] is None
     low, high = second["gain"]["interval"]
@@ -109,7 +109,7 @@ def test_show_report_export_and_ls_take_a_check(shell: Shell, config: Path) -> N
     assert shell("export", "checked", "--out", "out").code == 0
     assert "checked" in shell("ls", ".").out.splitlines()[1].split()
     trained = shell("train", config, "env.limit=8", "train.num_epochs=1", "--run", "other")
-    assert trained.code in (0, 3) and "Checked, not trained" not in shell("show", "other").out
+    assert trained.code in (0, 3, 4) and "Checked, not trained" not in shell("show", "other").out
 
 
 def test_export_writes_whole_inputs_although_the_log_has_them_cut(

@@ -453,16 +453,6 @@ def test_a_damaged_record_is_refused_with_the_wrong_field(
     assert "skillfit verify RUN --save FILE" in output
 
 
-def test_a_record_of_an_earlier_version_may_have_an_ignored_setting(
-    shell: Shell, run: Path
-) -> None:
-    shell("verify", run, "--save", "record.json")
-    record = json.loads(Path("record.json").read_text())
-    record["config"]["env"]["sandbox"] = "off"  # refused since, where the agent runs no programs
-    Path("record.json").write_text(json.dumps(record))
-    assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
-
-
 def test_a_record_works_in_another_checkout(shell: Shell, run: Path, tmp_path: Path) -> None:
     record = run.parent / "ci" / "record.json"
     record.parent.mkdir()
