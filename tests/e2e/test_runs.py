@@ -241,7 +241,7 @@ async def test_an_agent_that_works_with_tools_in_a_workspace(make_project: MakeP
     }
     result = await train(project, env={"agent": "tools"}, train={"num_epochs": 1}, evaluation=short)
     assert result.finish_reason == "improved"
-    [analysed] = project.asked("reflect.failure")
+    [analysed] = project.asked("reflect.corpus")
     assert "[calls read]" in analysed.text
 
 

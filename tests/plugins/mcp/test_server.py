@@ -114,7 +114,7 @@ async def test_an_agent_checks_starts_follows_shows_and_applies_a_run(tmp_path: 
         assert "RolloutFinished" not in seen
         shown = await call(agent, "show", run=str(run))
         assert shown["practice"] is True
-        assert shown["points"][0]["name"] == "baseline"
+        assert shown["points"][0]["name"] == "step_0001"
         assert shown["finish_reason"] == "improved"
         await call(agent, "apply", run=str(run))
         assert (tmp_path / "triage" / "SKILL.md").read_text() == SKILL, "not before it is confirmed"
@@ -127,12 +127,7 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
     config, run = project(tmp_path, "handoff"), tmp_path / "run"
     rules = [f"- Mentions of {word} mean {label}." for word, label in LABELS.items()]
     edits = [{"op": "append", "target": "", "content": rule} for rule in rules]
-    reply = {
-        "failure_summary": [],
-        "patch": {"reasoning": "words", "edits": edits},
-        "success_patterns": [],
-    }
-    chosen = {"reasoning": "", "edits": edits, "selected_indices": [0, 1, 2]}
+    reply = json.dumps({"reasoning": "words", "failures": [], "edits": edits})
     status: dict[str, Any] = {}
     async with client(tmp_path) as agent:
         answered = 0
@@ -142,8 +137,7 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
             if status["state"] != "waiting":
                 break
             for waiting in (await call(agent, "prompts", run=str(run)))["prompts"]:
-                text = json.dumps(reply if "reflect" in waiting["id"] else chosen)
-                given = {"run": str(run), "id": waiting["id"], "text": text}
+                given = {"run": str(run), "id": waiting["id"], "text": reply}
                 assert "needs_confirmation" in await call(agent, "answer", **given)
                 await call(agent, "answer", **given, confirm=True)
                 answered += 1

@@ -22,6 +22,7 @@ from skillfit.errors import InputError
 from skillfit.plain_text import quantity
 from skillfit.plugins.studio.web_app import Session, make_app, serve_studio
 from skillfit.report.html_report import PageData, make_environment
+from skillfit.report.story import NOT_IN_SKILL
 from skillfit.report.story_builder import read_story
 from skillfit.run.control import read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
@@ -100,15 +101,15 @@ async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> 
 def test_the_overview_says_how_many_edits_it_does_not_list(tmp_path: Path) -> None:
     screening_run(tmp_path / "long", steps=110, items=2, rollouts=2)
     edits = read_story(tmp_path / "long").edits
-    dropped = sum(edit.status == "dropped" for edit in edits)
-    kept = len(edits) - dropped
+    left_out = sum(edit.standing == NOT_IN_SKILL for edit in edits)
+    kept = len(edits) - left_out
     with browser(tmp_path) as client:
         page = client.get("/run/long").text
     rest, _, cut = page.partition('data-keep="dropped"')
     assert kept > 60 and f"<summary>{kept - 15} more edits</summary>" in rest
     assert f"Not listed here: {kept - 60} edits." in rest
-    assert dropped > 60 and f"<summary>{dropped} dropped edits</summary>" in cut
-    assert f"Not listed here: {quantity(dropped - 60, 'edit')}." in cut
+    assert left_out > 60 and f"<summary>{left_out} edits not in the skill</summary>" in cut
+    assert f"Not listed here: {quantity(left_out - 60, 'edit')}." in cut
 
 
 async def test_missing_pages_are_404(folder: Path) -> None:
@@ -702,7 +703,7 @@ async def test_a_run_without_a_comparison_has_no_gain(tmp_path: Path) -> None:
             difference=0.0,
             interval=(0.0, 0.0),
             p_value=1.0,
-            repeats=0,
+            pairs=0,
             skill_hash="old",
             evidence=Evidence(),
         )
