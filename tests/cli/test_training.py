@@ -3,11 +3,9 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
