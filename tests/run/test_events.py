@@ -1,5 +1,6 @@
 """The event log: ordered, persisted, the same on replay, readable live."""
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -29,7 +30,8 @@ from skillfit.run.events import (
     Warned,
     as_json,
 )
-from skillfit.run.records import EditEffect, Evidence, RecordedConfig
+from skillfit.run.records import EditEffect, Evidence, KindEffect, RecordedConfig
+from skillfit.run.store import dump
 from skillfit.skill import Edit
 from tests.support.records import run_started, run_summary
 
@@ -128,6 +130,33 @@ def test_fields_a_newer_version_added_do_not_break_an_older_reader(path: Path) -
 def effect(**changes: Any) -> EditEffect:
     edit = Edit("append", content="- Rule.")
     return EditEffect("s0001e01", 1, edit, "pending", 0.1, 0.0, 0.2, 0.9, 60, **changes)
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "word"),
+    [
+        (0.1, 0.01, "measured to help"),
+        (0.1, 0.0, "likely"),
+        (0.01, -0.3, "likely"),
+        (0.0, -0.1, "no evidence"),
+        (-0.2, -0.3, "no evidence"),
+        (None, 0.0, "no evidence"),
+    ],
+)
+def test_the_word_about_an_edit_follows_from_its_interval(
+    mean: float | None, low: float, word: str
+) -> None:
+    found = replace(effect(), mean=mean, low=low)
+    assert found.evidence == word
+    assert json.loads(dump(EditEffect, found))["evidence"] == word
+
+
+def test_the_kinds_of_items_that_an_edit_acts_on_are_recorded(path: Path) -> None:
+    money = KindEffect("money", 18, 60, mean=0.41, low=0.2, high=0.5, rollouts=30)
+    event = decided(effect(kinds=(money,)))
+    EventLog(path).emit(event)
+    assert next(EventLog.open_readonly(path).read()).event == event
+    assert money.text == "+0.41 on money, 18 of 60 items"
 
 
 def decided(*effects: EditEffect) -> GateDecided:

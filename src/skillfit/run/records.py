@@ -19,6 +19,7 @@ from pydantic import (
     GetPydanticSchema,
     RootModel,
     SerializerFunctionWrapHandler,
+    computed_field,
     model_serializer,
     model_validator,
 )
@@ -81,6 +82,8 @@ RolloutStatus = Literal["scored", "failed", "skipped"]
 ProposalSource = Literal["failure", "success", "contrast", "diagnosis", "examples", "custom"]
 PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]
 EditStatus = Literal["pending", "promoted", "dropped"]
+# What was measured about a text, as people read it; `evidence_word` decides which.
+EvidenceWord = Literal["measured to help", "likely", "no evidence"]
 Decision = Literal["accept", "reject", "inconclusive"]
 # What became of a step: the gate decided, or it ended without a candidate.
 GateAction = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
@@ -210,6 +213,33 @@ def edit_id(step: int, number: int) -> str:
     return f"s{step:04d}e{number:02d}"
 
 
+def evidence_word(mean: float | None, low: float) -> EvidenceWord:
+    """Say what was measured about a text: its 80 % interval is above 0 (`low` is its lower end), it
+    is more likely to help than not, or neither. `mean` is None for a text that was not measured.
+    """
+    if mean is None or mean <= 0:
+        return "no evidence"
+    return "measured to help" if low > 0 else "likely"
+
+
+@dataclass(frozen=True, slots=True)
+class KindEffect:
+    """What an edit changes on the selection items of one type. Points of their mean score."""
+
+    kind: str  # `Item.type`
+    items: int  # selection items of the type
+    of: int  # selection items of all types
+    mean: float
+    low: float  # 80 % interval
+    high: float
+    rollouts: int  # scored rollouts of items of the type that carried the edit
+
+    @property
+    def text(self) -> str:
+        """`+0.41 on money, 18 of 60 items`."""
+        return f"{self.mean:+.2f} on {self.kind}, {self.items} of {self.of} items"
+
+
 @dataclass(frozen=True, slots=True)
 class EditEffect:
     """One edit of the pool and what is known about it.
@@ -230,6 +260,12 @@ class EditEffect:
     reason: str = ""  # why it was promoted or dropped
     items: tuple[str, ...] = ()  # training items it was written from
     awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
+    kinds: tuple[KindEffect, ...] = ()  # the types of items that it acts on, largest effect first
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def evidence(self) -> EvidenceWord:
+        return evidence_word(self.mean, self.low)
 
     @model_validator(mode="before")
     @classmethod
