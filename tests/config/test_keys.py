@@ -13,7 +13,7 @@ from skillfit.config.schema import (
 def test_every_key_is_described_once_with_type_and_default() -> None:
     keys = {described.key: described for described in describe_keys()}
     assert len(keys) == len(list(describe_keys()))
-    assert keys["train.batch_size"].default == 40
+    assert keys["train.batch_size"].default == 20
     assert keys["evaluation.gate_metric"].type == "hard | soft | mixed"
     assert keys["model.agent"].type == "string or mapping | null"
     assert keys["model.agent.id"].doc.startswith("`provider/name`")

@@ -224,6 +224,7 @@ DECIDED_BY_CLASS = {
     "models/providers/openai_protocols.py: except BadRequest",
     # Not a failure: the run waits for an answer, and the error names the prompts.
     "cli/draft.py: except AnswerPending",
+    "cli/train.py: except AnswerPending",
     "training/assemble.py: except AnswerPending",
     "training/start.py: except AnswerPending",
 }
