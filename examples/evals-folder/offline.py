@@ -53,28 +53,12 @@ def _passes(check: str, answer: str) -> bool:
 
 
 def optimizer(request: Request) -> str:
-    """Proposes the rules the skill does not have yet; merges and ranks in the order given."""
+    """Proposes the rules the skill does not have yet."""
     prompt = "\n".join(message.content for message in request.messages)
-    if request.stage == "merge":
-        proposed = [
-            json.loads(text)
-            for text in re.findall(r"^\[\d+\] [^{\n]*(\{.*\})$", prompt, re.MULTILINE)
-        ]
-        unique = {entry["content"]: {**entry, "sources": [0]} for entry in proposed}
-        return json.dumps({"reasoning": "equal ones joined", "edits": list(unique.values())})
-    if request.stage == "rank":
-        return json.dumps({"reasoning": "in order", "selected_indices": [0, 1, 2, 3]})
-    if not request.stage.startswith("reflect.fail"):
-        return json.dumps(
-            {"patch": {"reasoning": "nothing to add", "edits": []}, "success_patterns": []}
-        )
-    missing = [rule for rule in RULES.values() if rule not in prompt]
-    return json.dumps(
-        {
-            "failure_summary": [],
-            "patch": {"reasoning": "form", "edits": [_append(rule) for rule in missing]},
-        }
-    )
+    if request.stage != "reflect.corpus":
+        return "{}"
+    missing = [_append(rule) for rule in RULES.values() if rule not in prompt]
+    return json.dumps({"reasoning": "form", "failures": [], "edits": missing})
 
 
 def _append(rule: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def optimize(call: Call) -> str:
             "failure_summary": [{"failure_type": "unchecked", "items": [], "description": "d"}],
             "patch": {"reasoning": "r", "edits": [edit]},
         },
+        "reflect.corpus": {"reasoning": "r", "failures": [], "edits": [edit]},
         "reflect.success": {"success_patterns": [], "patch": {"edits": []}},
         "merge": {
             "reasoning": "the same edit several times",
