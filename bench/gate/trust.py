@@ -179,7 +179,7 @@ def _hand_back(setting: Setting, seed: int) -> _HandedBack:
         ship_test(world, world.items, START, finalists, settings, noise=gate.noise())
     )
     improved = result.verdict == "improved"
-    handed_back = played(world, result.skill if improved else START, 0, 0.0)
+    handed_back = played(world, finalists[0] if improved else START, 0, 0.0)
     candidates = len(world.rules(finalists[0])) if finalists else 0
     return _HandedBack(improved, handed_back.edits, handed_back.harmful, candidates)
 

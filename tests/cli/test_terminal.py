@@ -233,7 +233,7 @@ def test_plain_lines_are_readable_sentences() -> None:
         verdict="no improvement",
         reason="no candidate was accepted",
         difference=0.0,
-        interval=(0.0, 0.0),
+        interval=None,
         p_value=1.0,
         pairs=0,
         skill_hash="s0",

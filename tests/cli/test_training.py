@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from skillfit.api import Run
-from skillfit.cli.output import ResultSummary, RolloutUse, ShipScores, SplitScores
+from skillfit.cli.output import ResultSummary, RolloutUse, SplitScores
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import config_inputs, run_in_terminal
 from skillfit.errors import Exit
@@ -21,6 +21,7 @@ from skillfit.models.protocol import Usage
 from skillfit.models.providers.handoff import pending
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
+from skillfit.run.records import ShipResult
 from skillfit.run.store import JOURNAL
 from skillfit.training.start import start
 from tests.cli.cli_project import COMMAND, SMALL, Shell, process
@@ -50,7 +51,7 @@ def test_train_json_prints_the_result_as_exactly_one_line(shell: Shell, config: 
         "best",
         "final",
     }
-    assert set(line["ship"]) == {"verdict", "difference", "interval"}
+    assert set(line["ship"]) == {one.name for one in fields(ShipResult)}
     assert line["cut"] == [] and set(line["skill_tokens"]) == {"initial", "best", "found"}
     assert line["usage"]["calls"] > 30 and line["usage"]["tokens"] > line["usage"]["calls"]
     codes = {"improved": 0, "no_improvement": 3, "inconclusive": 4}
@@ -142,8 +143,8 @@ def test_a_reached_budget_has_its_own_exit_code_and_a_larger_one_resumes(
 
 @pytest.mark.parametrize("tested", [True, False])
 def test_unused_rollouts_of_a_budget_are_explained(tested: bool) -> None:
-    compared = ShipScores("inconclusive", 0.1, (-0.1, 0.3))
-    ship = compared if tested else ShipScores("no improvement", 0.0)
+    compared = ShipResult(verdict="inconclusive", difference=0.1, interval=(-0.1, 0.3), pairs=9)
+    ship = compared if tested else ShipResult(verdict="no improvement")
     line = ResultSummary("inconclusive", Path("r"), ship=ship, rollouts=RolloutUse(171, 240))
     words = line.as_text("")
     assert "171 of 240 rollouts used." in words

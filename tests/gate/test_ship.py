@@ -27,7 +27,7 @@ async def shipped(measure, finalists=(GOOD,), count=40, settings=None, **options
 
 async def test_a_real_gain_is_improved_with_its_interval():
     result = await shipped(Scripted(by_rule(0.3, good=0.4)))
-    assert result.verdict == "improved" and result.skill.hash == GOOD.hash
+    assert result.verdict == "improved" and result.skill_hash == GOOD.hash
     assert (
         0 < result.interval[0] < result.difference < result.interval[1] and result.p_value <= 0.05
     )
@@ -77,7 +77,7 @@ async def test_a_comparison_that_cannot_be_won_any_more_stops_early():
 async def test_one_finalist_that_may_still_win_keeps_the_comparison_going():
     measure = Scripted(by_rule(0.5, good=-0.5, other=0.1))
     result = await shipped(measure, finalists=(GOOD, OTHER), count=45)
-    assert result.pairs == 45 and result.skill.hash == OTHER.hash
+    assert result.pairs == 45 and result.skill_hash == OTHER.hash
 
 
 async def test_an_undecided_comparison_uses_all_pairs():
@@ -216,7 +216,7 @@ async def test_a_worse_finalist_is_no_improvement_and_a_small_gain_is_inconclusi
 async def test_without_a_finalist_pairs_or_items_nothing_is_measured(options):
     measure = Scripted(by_rule(0.5))
     result = await shipped(measure, **options)
-    assert (result.verdict, measure.asked, result.skill) == ("no improvement", [], BASE)
+    assert (result.verdict, measure.asked, result.skill_hash) == ("no improvement", [], BASE.hash)
 
 
 async def test_p_values_are_corrected_for_the_number_of_finalists():
@@ -230,7 +230,7 @@ async def test_p_values_are_corrected_for_the_number_of_finalists():
 
 async def test_the_better_finalist_is_the_one_reported():
     result = await shipped(Scripted(by_rule(0.2, good=0.1, other=0.6)), finalists=(GOOD, OTHER))
-    assert result.skill.hash == OTHER.hash and result.verdict == "improved"
+    assert result.skill_hash == OTHER.hash and result.verdict == "improved"
 
 
 async def test_lost_rollouts_make_the_ship_test_inconclusive():

@@ -29,7 +29,6 @@ from skillfit.run.store import DamagedRun
 from skillfit.run.view import (
     ScorePair,
     ScorePoint,
-    ShipGain,
     current_card,
     find_runs,
     list_runs,
@@ -104,7 +103,8 @@ async def test_a_listed_run_has_the_columns_of_the_list(tmp_path: Path, card: st
     assert (found.skill, found.task) == ("my-skill", "tasks.jsonl")
     assert found.models == {"agent": "openai/small", "optimizer": "openai/big"}
     assert (found.finish_reason, found.diagnosis) == ("improved", "It is better.")
-    assert found.ship == ShipGain("improved", 0.2, 0.1, 0.3, pairs=2)
+    assert found.ship is not None and found.ship.verdict == "improved"
+    assert (found.ship.difference, found.ship.interval, found.ship.pairs) == (0.2, (0.1, 0.3), 2)
     assert (found.selection, found.test) == (ScorePair(0.5, 0.8), ScorePair(None, 0.9))
     assert found.points == (ScorePoint("baseline", 0.5), ScorePoint("step_0001", 0.75))
     assert (found.calls, found.tokens, found.usd) == (2, 15, 0.25)
@@ -327,7 +327,7 @@ def test_an_empty_journal_file_is_reported_as_such(tmp_path: Path) -> None:
         (ship_tested(), False, "", 0.8),
         (ship_tested(verdict="inconclusive"), True, "not confirmed", 0.5),
         (ship_tested(verdict="no improvement"), True, "not confirmed", 0.5),
-        (ship_tested(verdict="no improvement", pairs=0), True, "not verified", 0.5),
+        (ship_tested(verdict="no improvement", pairs=0, interval=None), True, "not verified", 0.5),
         (None, False, "not verified", 0.8),  # without a ship test the best skill is handed back
     ],
 )

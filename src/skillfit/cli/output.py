@@ -9,7 +9,7 @@ import shutil
 import sys
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import typer
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from skillfit.report import RunStory
     from skillfit.report.run_details import FailedItem
-    from skillfit.run.records import RunFinishReason, SkillTokens
-    from skillfit.run.view import RunCard, ShipGain
+    from skillfit.run.records import RunFinishReason, ShipResult, SkillTokens
+    from skillfit.run.view import RunCard
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[
@@ -164,20 +164,6 @@ class SplitScores:
 
 
 @dataclass(frozen=True, slots=True)
-class ShipScores:
-    verdict: str | None = None
-    difference: float | None = None
-    interval: tuple[float, float] | None = None  # None: there were no fresh rollouts
-    gap: float | None = None  # only with a second grader
-
-    @classmethod
-    def of(cls, ship: ShipGain | None) -> ShipScores:
-        if ship is None:
-            return cls()
-        return cls(ship.verdict, ship.difference, ship.interval, ship.gap)
-
-
-@dataclass(frozen=True, slots=True)
 class UsedAmounts:
     calls: int | None = None
     tokens: int | None = None
@@ -199,13 +185,6 @@ class _TestJson(_SelectionJson):
     final: float | None
 
 
-class _ShipJson(TypedDict):
-    verdict: str | None
-    difference: float | None
-    interval: tuple[float, float] | None
-    gap: NotRequired[float]
-
-
 class ResultJson(TypedDict):
     """The line that `train --json` ends with."""
 
@@ -215,7 +194,7 @@ class ResultJson(TypedDict):
     metric: str | None
     selection: _SelectionJson
     test: _TestJson
-    ship: _ShipJson
+    ship: ShipResult | None
     unproven: bool
     cut: tuple[str, ...]
     skill_tokens: SkillTokens | dict[str, int]  # an empty object: the run has not finished
@@ -235,7 +214,7 @@ class ResultSummary:
     selection: SplitScores = SplitScores()
     fresh: SplitScores = SplitScores()  # on the rollouts of the ship test, test items included
     test: SplitScores = SplitScores()
-    ship: ShipScores = ShipScores()
+    ship: ShipResult | None = None
     unproven: bool = False
     cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
     edits: str = ""  # how many are in the skill that was found, and how many are not
@@ -246,7 +225,7 @@ class ResultSummary:
 
     @classmethod
     def of_story(cls, story: RunStory) -> ResultSummary:
-        from skillfit.run.view import ShipGain, SummaryScores
+        from skillfit.run.view import SummaryScores
 
         run, summary = Path(story.path), story.summary
         if summary is None:
@@ -261,7 +240,7 @@ class ResultSummary:
             selection=SplitScores(scores.selection.baseline, scores.selection.best),
             fresh=SplitScores(*(point.score if point else None for point in fresh)),
             test=SplitScores(scores.test.baseline, scores.test.best, scores.test_final),
-            ship=ShipScores.of(ShipGain.of(summary.ship) if summary.ship else None),
+            ship=summary.ship,
             unproven=summary.unproven,
             cut=tuple(summary.cut),
             edits=story.edit_counts,
@@ -281,19 +260,13 @@ class ResultSummary:
             metric=card.metric,
             selection=SplitScores(card.selection.baseline, card.selection.best),
             test=SplitScores(card.test.baseline, card.test.best, card.test_final),
-            ship=ShipScores.of(card.ship),
+            ship=card.ship,
             unproven=card.unproven,
             usage=UsedAmounts(card.calls, card.tokens, card.usd),
             wall_s=card.seconds,
         )
 
     def as_json(self) -> ResultJson:
-        ship = self.ship
-        shipped = _ShipJson(
-            verdict=ship.verdict, difference=ship.difference, interval=ship.interval
-        )
-        if ship.gap is not None:
-            shipped["gap"] = ship.gap
         selection, test = self.selection, self.test
         return ResultJson(
             finish_reason=self.finish_reason,
@@ -302,7 +275,7 @@ class ResultSummary:
             metric=self.metric,
             selection=_SelectionJson(baseline=selection.baseline, best=selection.best),
             test=_TestJson(baseline=test.baseline, best=test.best, final=test.final),
-            ship=shipped,
+            ship=self.ship,
             unproven=self.unproven,
             cut=self.cut,
             skill_tokens=self.skill_tokens or {},
@@ -330,7 +303,7 @@ class ResultSummary:
             if before is not None and after is not None:
                 scores = f"initial skill {mean_score(before)} → {compared} {mean_score(after)}"
                 lines.append(f"{name}: {scores}")
-        if self.ship.gap is not None and self.ship.difference is not None:
+        if self.ship is not None and self.ship.gap is not None:
             gain, gap = self.ship.difference, self.ship.gap
             trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"
             lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
@@ -361,7 +334,7 @@ class ResultSummary:
         if used is None or cap is None or used >= cap:
             return []
         line = f"{used:,} of {cap:,} rollouts used."
-        if self.ship.verdict is not None and self.ship.interval is None:
+        if self.ship is not None and not self.ship.pairs:
             line += " The others were kept to test a changed skill, and there was none to test."
         return [line]
 

@@ -19,7 +19,7 @@ from skillfit.gate.diagnosis import Facts, diagnose_run, overall
 from skillfit.gate.leak import LeakIndex, TextFilter
 from skillfit.gate.samples import GateSettings, Measure, RolloutCount, Samples
 from skillfit.gate.screening import ScreeningGate
-from skillfit.gate.ship import ShipResult, ship_test
+from skillfit.gate.ship import ship_test
 from skillfit.rollout.outcome import Arm
 from skillfit.run.records import EditEffect
 
@@ -40,7 +40,6 @@ __all__ = [
     "Ruling",
     "Samples",
     "ScreeningGate",
-    "ShipResult",
     "StrictGate",
     "TextFilter",
     "Verdict",

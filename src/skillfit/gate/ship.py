@@ -35,7 +35,7 @@ from skillfit.gate.samples import (
 )
 from skillfit.rollout.outcome import Arm, gather
 from skillfit.run.budget import BudgetReached
-from skillfit.run.records import Evidence, ShipVerdict
+from skillfit.run.events import ShipTested
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -45,22 +45,6 @@ MOST_LOOKS = 5
 FIRST_LOOK = 8  # pairs; fewer could hardly decide anything
 _SIGNS = 20_000  # random sign assignments that a sum is compared with
 _SPENDING = 1.5  # the level spent grows with this power of the share of pairs
-
-
-@dataclass(frozen=True, slots=True)
-class ShipResult:
-    """Whether a finalist is better than the initial skill on fresh rollouts."""
-
-    verdict: ShipVerdict
-    reason: str
-    skill: Skill  # the finalist the verdict is about; the initial skill when there was none
-    difference: float
-    interval: tuple[float, float]
-    p_value: float  # one-sided, corrected for the looks and the number of finalists
-    pairs: int  # rollouts of each skill
-    evidence: Evidence
-    # With a second grader: gain under the training grader minus gain here, on the same rollouts.
-    gap: float | None = None
 
 
 def entrants(initial: Skill, finalists: Sequence[Skill]) -> list[Skill]:
@@ -92,7 +76,7 @@ async def ship_test(
     *,
     pairs: int,
     fit_only: bool = False,
-) -> ShipResult:
+) -> ShipTested:
     """Compare the finalists with the initial skill on fresh rollouts.
 
     `items` are used in their order, from the beginning again after the last one. `pairs`: rollouts
@@ -102,7 +86,7 @@ async def ship_test(
     compared = entrants(initial, finalists)
     if not compared or not items or not pairs:
         reason = "no candidate was accepted" if not compared else "nothing to compare them on"
-        return ShipResult("no improvement", reason, initial, 0.0, (0.0, 0.0), 1.0, 0, Evidence())
+        return ShipTested(verdict="no improvement", reason=reason, skill_hash=initial.hash)
     comparison = _Comparison(measure, initial, compared, settings, pairs)
     order, done = list(islice(cycle(items), pairs)), 0
     for until in looks(pairs):
@@ -170,7 +154,7 @@ class _Comparison:
         differences = list(self.new[at].against(self.old).values())
         return interval(differences, 1 - 2 * max(self.tests[at].nominal, 1e-6))
 
-    def result(self, done: int) -> ShipResult:
+    def result(self, done: int) -> ShipTested:
         """The result about the finalist that is better, or else the likeliest one."""
         differences = [list(samples.against(self.old).values()) for samples in self.new]
         p_values = [min(1.0, test.p_value * len(self.tests)) for test in self.tests]
@@ -183,10 +167,9 @@ class _Comparison:
             rollouts=self.sampler.rollouts,
             coverage=self.sampler.scored / max(1, self.sampler.rollouts),
         )
-        return ShipResult(
+        return ShipTested(
             verdict="inconclusive",
-            reason="",
-            skill=self.finalists[at],
+            skill_hash=self.finalists[at].hash,
             difference=evidence.difference,
             interval=(bounds.low, bounds.high),
             p_value=p_values[at],
@@ -253,7 +236,7 @@ class SequentialTest:
         return self._signs[item]
 
 
-def _decide(result: ShipResult, settings: GateSettings, fit_only: bool, better: bool) -> ShipResult:
+def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, better: bool) -> ShipTested:
     if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
             result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"

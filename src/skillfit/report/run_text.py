@@ -48,7 +48,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import COMPOSED, DECIDED, LEAK_CHECK, Decision
+from skillfit.run.records import COMPOSED, DECIDED, LEAK_CHECK, Decision, ShipResult
 from skillfit.run.store import CONFIG_FILE, HANDOFF
 
 HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
@@ -183,8 +183,8 @@ def _metric(story: RunStory) -> str:
     return "" if story.metric == "hard" else f" ({story.metric} score)"
 
 
-def _gain(ship: ShipTested) -> str:
-    low, high = ship.interval
+def _gain(ship: ShipResult) -> str:
+    low, high = ship.interval or (ship.difference, ship.difference)
     return f"{points(ship.difference)} points (90 % interval {points(low)} to {points(high)})"
 
 
@@ -520,7 +520,7 @@ def _decided(event: GateDecided) -> str:
 
 
 def _shipped(event: ShipTested) -> str:
-    if not event.pairs:
+    if event.interval is None:
         return f"ship test: {event.verdict}: {event.reason}"
     low, high = event.interval
     gain = f"score {score_change(event.difference)} on fresh rollouts"

@@ -48,7 +48,7 @@ from skillfit.run.records import (
     RunSummary,
     ScoreEstimate,
     SelectionDecision,
-    ShipVerdict,
+    ShipResult,
     SlowUpdateAction,
     SlowUpdateRecord,
     StageName,
@@ -429,18 +429,8 @@ class MetaSkillFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShipTested(Event):
+class ShipTested(Event, ShipResult):
     """The final comparison with the initial skill on fresh rollouts."""
-
-    verdict: Recorded[ShipVerdict]
-    reason: str
-    difference: float
-    interval: tuple[float, float]
-    p_value: float
-    pairs: int
-    skill_hash: str
-    evidence: Evidence
-    gap: float | None = None  # with a second grader: see ShipSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -649,15 +649,22 @@ class EpochStats:
     current_score_at_epoch_end: float
 
 
-@dataclass(frozen=True, slots=True)
-class ShipSummary:
-    """The ship test in summary.json."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipResult:
+    """The final comparison of the skill that was found with the initial one, on fresh rollouts. The
+    gate computes it; the event, summary.json, cards and `--json` hold this type.
+    """
 
     verdict: Recorded[ShipVerdict]
-    difference: float
-    interval: tuple[float, float]
-    gap: float | None = None  # with a second grader: gain under the training grader minus this one
-    pairs: int = 1  # fresh rollouts of each skill; 0: there was nothing to compare
+    reason: str = ""
+    difference: float = 0.0
+    interval: tuple[float, float] | None = None  # of the difference; None: no fresh rollouts
+    p_value: float = 1.0  # one-sided, corrected for the looks and the number of finalists
+    pairs: int = 0  # fresh rollouts of each skill; 0: there was nothing to compare
+    skill_hash: str = ""  # of the finalist that it is about; of the initial skill without one
+    evidence: Evidence = Evidence()
+    # With a second grader: gain under the training grader minus gain here, on the same rollouts.
+    gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -732,7 +739,7 @@ class RunSummary:
     final_test_score: float | None = None
     test_delta_hard: float | None = None
     final_test_delta_hard: float | None = None
-    ship: ShipSummary | None = None
+    ship: ShipResult | None = None
     skill_tokens: SkillTokens = SkillTokens()
     unproven: bool = False  # something was found, but it is not what is handed back
     cut: tuple[str, ...] = ()  # lines of the initial skill that the skill found goes without

@@ -45,7 +45,7 @@ from skillfit.run.records import (
     RecordedConfig,
     RunFinishReason,
     RunSummary,
-    ShipSummary,
+    ShipResult,
     ShipVerdict,
 )
 from skillfit.run.store import HANDOFF, JOURNAL, damaged, dump, in_use, load
@@ -135,28 +135,6 @@ class ScorePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class ShipGain:
-    """The result of the ship test: the gain over the initial skill on fresh rollouts."""
-
-    verdict: Recorded[ShipVerdict]
-    difference: float
-    low: float
-    high: float
-    gap: float | None = None  # with a second grader: gain under the training grader minus this
-    pairs: int = 1  # fresh rollouts of each skill; 0: there was nothing to compare
-
-    @classmethod
-    def of(cls, tested: ShipTested | ShipSummary) -> ShipGain:
-        low, high = tested.interval
-        return cls(tested.verdict, tested.difference, low, high, tested.gap, tested.pairs)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """None when there were no fresh rollouts."""
-        return (self.low, self.high) if self.pairs else None
-
-
-@dataclass(frozen=True, slots=True)
 class ScorePair:
     """Score of the initial and of the best skill; None where not measured."""
 
@@ -183,7 +161,7 @@ class RunCard:
     best_step: int | None = None
     finish_reason: Recorded[CardResult] = ""
     diagnosis: str = ""
-    ship: ShipGain | None = None
+    ship: ShipResult | None = None
     selection: ScorePair = ScorePair()
     test: ScorePair = ScorePair()
     test_final: float | None = None  # of the last skill, where that is not the best
@@ -254,7 +232,7 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
     if isinstance(event, StepFinished):
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):
-        return replace(card, ship=ShipGain.of(event))
+        return replace(card, ship=event)
     if isinstance(event, AblationFinished):
         return replace(card, finish_reason="ablation")
     if isinstance(event, SkillsMeasured):

@@ -18,7 +18,7 @@ from typing import Literal
 from skillfit import __version__
 from skillfit.config.schema import BudgetSection, EvaluationSection
 from skillfit.errors import Exit
-from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose_run, ship_test
+from skillfit.gate import Facts, Gate, GateSettings, diagnose_run, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.samples import Samples, detectable_effect, mean
@@ -40,7 +40,6 @@ from skillfit.run.records import (
     RolloutCounts,
     RunFinishReason,
     RunSummary,
-    ShipSummary,
     ShipVerdict,
     SkillTokens,
     StepRecord,
@@ -97,7 +96,7 @@ class Ending:
     handed_back: Skill  # best_skill.md: the initial skill unless the run improved it
     found: Skill  # what training arrived at
     scores: ComparedTallies | None = None
-    ship: ShipResult | None = None
+    ship: ShipTested | None = None
     last: Tally | None = None  # of the last incumbent on the selection items
     # By name: baseline; best, which is handed back; final: what was found, or without a ship test
     # the last incumbent
@@ -340,7 +339,7 @@ async def _run_ship_test(
     fresh: ShipRollouts,
     pairs: int,
     log: StepLog,
-) -> ShipResult:
+) -> ShipTested:
     """Compare the finalists with the initial skill on fresh rollouts."""
     evaluation = fresh.settings.config.evaluation
     finalists = finalists[: evaluation.finalists]
@@ -356,21 +355,9 @@ async def _run_ship_test(
             pairs=pairs,
             fit_only=task.fit_only,
         )
-    result = replace(result, gap=fresh.gap(result.skill, initial))
-    log.emit(
-        ShipTested(
-            verdict=result.verdict,
-            reason=result.reason,
-            difference=result.difference,
-            interval=result.interval,
-            p_value=result.p_value,
-            pairs=result.pairs,
-            skill_hash=result.skill.hash,
-            evidence=result.evidence,
-            gap=result.gap,
-        )
-    )
-    return result
+    tested = replace(result, gap=fresh.gap(result.skill_hash, initial.hash))
+    log.emit(tested)
+    return tested
 
 
 def ship_items(task: Task, evaluation: EvaluationSection) -> list[Item]:
@@ -415,7 +402,7 @@ class ShipRollouts:
         rollout.
         """
         before, after = (
-            self._samples(skill, self._trained_score, items) for skill in (initial, found)
+            self._samples(skill.hash, self._trained_score, items) for skill in (initial, found)
         )
         if not before.scored or not after.scored:
             return None
@@ -434,27 +421,28 @@ class ShipRollouts:
             found.append(Measured(name, skill, tuple(items), tuple(outcomes)))
         return [one for one in found if one.outcomes]
 
-    def gap(self, skill: Skill, initial: Skill) -> float | None:
+    def gap(self, skill_hash: str, initial_hash: str) -> float | None:
         """With a second grader: the gain under the training grader minus the gain under the second
         one, on the same rollouts.
         """
-        if not self._second_grader or skill.hash == initial.hash:
+        if not self._second_grader or skill_hash == initial_hash:
             return None
         gains = []
         for score in (self._trained_score, _ship_score):
-            differences = self._samples(skill, score).against(self._samples(initial, score))
+            found = self._samples(skill_hash, score)
+            differences = found.against(self._samples(initial_hash, score))
             gains.append(mean(list(differences.values())))
         return gains[0] - gains[1]
 
     def _samples(
         self,
-        skill: Skill,
+        skill_hash: str,
         score_of: Callable[[Score], Score | None],
         items: Sequence[Item] | None = None,
     ) -> Samples:
         samples = Samples(self.settings)
         ids = None if items is None else {item.id for item in items}
-        for outcome in self._outcomes[skill.hash]:
+        for outcome in self._outcomes[skill_hash]:
             if ids is not None and outcome.item_id not in ids:
                 continue
             score = score_of(outcome.score) if outcome.score is not None else None
@@ -476,7 +464,7 @@ def _ending(
     gate: Gate,
     initial: Skill,
     finalists: Finalists,
-    ship: ShipResult | None,
+    ship: ShipTested | None,
     fresh: ShipRollouts,
     selection: Sequence[Item],
 ) -> Ending:
@@ -486,7 +474,7 @@ def _ending(
     if ship is None and not gate.pools_edits:
         found = finalists.state.best
     elif ship is not None and ship.pairs:
-        found = ship.skill
+        found = next(one for one in finalists.skills if one.hash == ship.skill_hash)
     else:
         found = finalists.skills[0] if finalists.skills else initial
     known = _known_scores(gate, finalists.state, initial, found)
@@ -583,7 +571,7 @@ def _emit_tests(measured: Sequence[Measured], log: StepLog) -> dict[str, Tally]:
 
 
 def _finish_reason(
-    ship: ShipResult | None, before: float, after: float, *, fit_only: bool
+    ship: ShipTested | None, before: float, after: float, *, fit_only: bool
 ) -> RunFinishReason:
     if ship is not None:
         return "unverified" if fit_only else _REASON_OF[ship.verdict]
@@ -675,9 +663,7 @@ def summarise(
         current_origin=state.origin,
         best_origin=best_origin,
         epoch_stats=_epoch_stats(state.records),
-        ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.pairs)
-        if ship
-        else None,
+        ship=ship,
         skill_tokens=SkillTokens(
             initial=run.initial.tokens,
             best=ending.handed_back.tokens,

@@ -701,7 +701,7 @@ async def test_a_run_without_a_comparison_has_no_gain(tmp_path: Path) -> None:
             verdict="no improvement",
             reason="nothing to compare",
             difference=0.0,
-            interval=(0.0, 0.0),
+            interval=None,
             p_value=1.0,
             pairs=0,
             skill_hash="old",

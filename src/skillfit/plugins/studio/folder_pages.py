@@ -58,8 +58,9 @@ from skillfit.report import RunStory
 from skillfit.report.charts import compare_chart, sparkline
 from skillfit.report.html_report import PageData, flat_settings
 from skillfit.report.story import EditSummary, by_effect
+from skillfit.run.records import ShipResult
 from skillfit.run.store import JOURNAL, in_use
-from skillfit.run.view import RunCard, RunState, ShipGain
+from skillfit.run.view import RunCard, RunState
 from skillfit.skill import Hunk, diff_hunks
 
 _RUNS_PER_PAGE = 50
@@ -168,7 +169,7 @@ class RunRow:
     curve: Markup
 
     @property
-    def ship(self) -> ShipGain | None:
+    def ship(self) -> ShipResult | None:
         """The result on fresh rollouts, if there were some."""
         return self.card.ship if self.card.ship is not None and self.card.ship.pairs else None
 

@@ -187,7 +187,7 @@ def _numbers(event: Event) -> Mapping[str, float | None]:
             "usage/completion_tokens": sum(stage.completion_tokens for stage in used),
         }
     if isinstance(event, ShipTested):
-        low, high = event.interval
+        low, high = event.interval or (None, None)
         return {
             "ship/difference": event.difference,
             "ship/low": low,
