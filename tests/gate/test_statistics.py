@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from skillfit.gate.samples import (
     believe,
     detectable_effect,
-    interval,
     item_differences,
     repeats_for,
     sign_flip_p,
-    t_quantile,
     within_item_variance,
 )
+from skillfit.intervals import interval, t_quantile
 
 hard_differences = st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]), max_size=10)
 

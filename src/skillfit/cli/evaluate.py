@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from rich.console import RenderableType
 
-    from skillfit.gate.samples import Interval
+    from skillfit.intervals import Interval
     from skillfit.report import RunDetails
     from skillfit.report.run_details import FailedItem
     from skillfit.run.budget import Spending
@@ -559,7 +559,7 @@ def _from_folder(path: str, folder: Path) -> str:
 
 def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, float]:
     """Return the mean score of each item in the latest phase that measured the skill."""
-    from skillfit.gate.samples import mean
+    from skillfit.intervals import mean
     from skillfit.report import open_details
 
     phases: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -603,7 +603,8 @@ def compare_with_record(before: Mapping[str, float], now: Mapping[str, float]) -
     """Paired by item. Items that only one side has do not count; without any in common there is
     nothing to say.
     """
-    from skillfit.gate.samples import mean, sign_flip_p
+    from skillfit.gate.samples import sign_flip_p
+    from skillfit.intervals import mean
 
     shared = [item for item in before if item in now]
     if not shared:

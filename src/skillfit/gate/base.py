@@ -23,10 +23,10 @@ from skillfit.gate.samples import (
     Sampler,
     Samples,
     believe,
-    mean,
     paired_evidence,
     within_item_variance,
 )
+from skillfit.intervals import mean
 from skillfit.rollout.outcome import Arm, Outcome, Tally
 from skillfit.run.control import EditAction
 from skillfit.run.records import (

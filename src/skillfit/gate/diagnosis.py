@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from skillfit.gate.samples import detectable_effect, interval
+from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS
+from skillfit.intervals import interval
 from skillfit.plain_text import dollars, quantity, with_interval
 from skillfit.run.records import CheckName, CheckResult, EditEffect, Level, ShipVerdict
 

@@ -15,15 +15,8 @@ from statistics import NormalDist
 from typing import Protocol
 
 from skillfit.config.schema import Config
-from skillfit.rollout.outcome import (
-    Arm,
-    Outcome,
-    Tally,
-    gather,
-    mark_retrieved,
-    weighted_mean,
-    weighted_values,
-)
+from skillfit.intervals import interval, mean, t_quantile, variance, weighted_mean, weighted_values
+from skillfit.rollout.outcome import Arm, Outcome, Tally, gather, mark_retrieved
 from skillfit.run.records import SOLVED, Evidence, ScoreEstimate
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
@@ -34,27 +27,6 @@ _NORMAL = NormalDist()
 # grid of the sign-flip test: holds thirds, quarters, fifths and sixths exactly, so ties stay ties
 _FRACTION = 60
 _UNITS = 4000  # finer grid for graded scores: the absolute differences together are this long
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean difference and the ends of its confidence interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
-
-
-def variance(values: Sequence[float]) -> float:
-    """Sample variance; 0 for fewer than two values."""
-    if len(values) < 2:
-        return 0.0
-    middle = mean(values)
-    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
 def item_differences(
@@ -71,39 +43,6 @@ def probability_positive(mean: float, variance: float) -> float:
     if variance <= 0:
         return 0.5 if mean == 0 else float(mean > 0)
     return _NORMAL.cdf(mean / math.sqrt(variance))
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t by the Cornish-Fisher expansion: two correct decimals from 4 degrees
-    of freedom on, too large below.
-    """
-    z, v = _NORMAL.inv_cdf(probability), max(freedom, 1)
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )
-
-
-def interval(differences: Sequence[float], confidence: float = 0.9) -> Interval:
-    """Mean difference with a small-sample interval. One pseudo-item, half a full win and half a
-    full loss, widens it: ten equal items do not prove an effect of exactly 0.
-    """
-    if not differences:
-        return Interval(0.0, -1.0, 1.0)
-    middle = mean(differences)
-    squares = math.fsum((value - middle) ** 2 for value in differences)
-    half = half_width(squares, len(differences), confidence)
-    return Interval(middle, max(middle - half, -1.0), min(middle + half, 1.0))
-
-
-def half_width(squares: float, count: int, confidence: float = 0.9) -> float:
-    """Half the width of the interval around the mean of `count` values, by the sum of their squared
-    deviations. The pseudo-item adds 1 to it.
-    """
-    spread = (squares + 1.0) / count
-    return t_quantile(0.5 + confidence / 2, count) * math.sqrt(spread / (count + 1))
 
 
 def sign_flip_p(differences: Iterable[float]) -> float:

@@ -26,13 +26,12 @@ from skillfit.gate.samples import (
     ALPHA,
     TOLERANCE,
     GateSettings,
-    Interval,
     Measure,
     Sampler,
     Samples,
-    interval,
     paired_evidence,
 )
+from skillfit.intervals import Interval, interval
 from skillfit.rollout.outcome import Arm, gather
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import ShipTested

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import get_args
 
 from skillfit.config.schema import EvaluationSection
-from skillfit.gate.samples import Interval, half_width, interval
+from skillfit.intervals import Interval, half_width, interval, weighted_values
 from skillfit.models.providers.handoff import pending
 from skillfit.report.run_text import verdict_sentence
 from skillfit.report.story import (
@@ -41,7 +41,7 @@ from skillfit.report.story import (
     StageProgress,
     TypeSummary,
 )
-from skillfit.rollout.outcome import Outcome, weighted_values
+from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, STATUS_AFTER, read_requests
 from skillfit.run.directory import ablated_by
 from skillfit.run.events import (

@@ -6,11 +6,11 @@ An outcome is scored, failed (the infrastructure broke) or skipped. Failed ones 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from skillfit.intervals import weighted_mean
 from skillfit.models.protocol import Usage
 from skillfit.run.control import Interrupted
 from skillfit.run.records import RolloutStatus
@@ -113,22 +113,6 @@ class Tally:
             scored=len(scores),
             planned=sum(outcome.status != "skipped" for outcome in listed),
         )
-
-
-def weighted_mean(values: Mapping[_K, float], weights: Mapping[_K, float]) -> float:
-    """The mean of values whose weight is 1 where none is given; 0 of nothing."""
-    total = math.fsum(weights.get(key, 1.0) for key in values)
-    return (
-        math.fsum(value * weights.get(key, 1.0) for key, value in values.items()) / total
-        if values
-        else 0.0
-    )
-
-
-def weighted_values(values: Mapping[_K, float], weights: Mapping[_K, float]) -> dict[_K, float]:
-    """The values so scaled that their plain mean is the weighted one."""
-    whole = math.fsum(weights.get(key, 1.0) for key in values) / len(values) if values else 1.0
-    return {key: value * weights.get(key, 1.0) / whole for key, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ from skillfit.errors import Exit
 from skillfit.gate import Facts, Gate, GateSettings, diagnose_run, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
-from skillfit.gate.samples import Samples, detectable_effect, mean
+from skillfit.gate.samples import Samples, detectable_effect
 from skillfit.gate.ship import entrants
 from skillfit.gate.shortcut import audit, shortcuts
+from skillfit.intervals import mean
 from skillfit.optimize.proposer import author_of
 from skillfit.rollout import Arm, Outcome, RolloutEngine, Tally, requests_for
 from skillfit.rollout.outcome import raise_if_skipped

@@ -28,18 +28,11 @@ from skillfit.gate.regression import (
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import (
-    Interval,
-    Sampler,
-    Samples,
-    believe,
-    interval,
-    item_differences,
-    paired_evidence,
-)
+from skillfit.gate.samples import Sampler, Samples, believe, item_differences, paired_evidence
+from skillfit.intervals import Interval, interval, weighted_values
 from skillfit.plain_text import quantity
 from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest, Tally, gather, requests_for
-from skillfit.rollout.outcome import raise_if_skipped, weighted_values
+from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import (
