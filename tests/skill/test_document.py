@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from skillfit.errors import InputError
 from skillfit.plain_text import visible
 from skillfit.skill import Skill, diff, diff_hunks, estimate_tokens
-from skillfit.skill.document import DiffLine, folder_name, reads_path
+from skillfit.skill.diff import DiffLine
+from skillfit.skill.document import folder_name, reads_path
 
 SKILL = b"---\nname: tables\ndescription: Read tables.\n---\n# Tables\n\n- look first\n"
 
@@ -250,10 +251,27 @@ def test_a_missing_newline_at_the_end_is_marked_as_diff_tools_do() -> None:
     assert diff("", "a\n") == HEADER + "@@ -0,0 +1,1 @@\n+a\n"
 
 
-def test_the_diff_names_changed_files_of_the_skill_folder() -> None:
-    old = Skill.from_text("a\n", files={"x": b"1", "y": b"1"})
-    new = Skill.from_text("a\n", files={"x": b"2", "z": b"1"})
-    assert diff(old, new) == "file changed: x\nfile removed: y\nfile added: z\n"
+def test_the_diff_shows_text_files_of_the_folder_and_names_the_others() -> None:
+    old = Skill.from_text("a\n", files={"x.md": b"1\n", "y.md": b"1\n", "z.png": b"\xff"})
+    new = Skill.from_text("a\n", files={"x.md": b"2\n", "w.md": b"1\n", "z.png": b"\xfe"})
+    assert diff(old, new) == (
+        "--- /dev/null\n+++ b/w.md\n@@ -0,0 +1,1 @@\n+1\n"
+        "--- a/x.md\n+++ b/x.md\n@@ -1,1 +1,1 @@\n-1\n+2\n"
+        "--- a/y.md\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-1\n"
+        "file changed: z.png\n"
+    )
+    assert [hunk.file for hunk in diff_hunks(old, new)] == ["w.md", "x.md", "y.md"]
+    assert diff_hunks(old, new)[0].header == "@@ -0,0 +1,1 @@ w.md"
+
+
+def test_the_patch_program_carries_a_whole_folder_over(tmp_path: Path) -> None:
+    files = {"references/a.md": b"one\ntwo\n", "scripts/old.sh": b"exit\n"}
+    old = Skill.from_text("# T\n", files=files)
+    new = Skill.from_text("# T2\n", files={"references/a.md": b"one\n2", "scripts/n.py": b"1\n"})
+    old.save(tmp_path / "skill")
+    command = ["patch", "--silent", "-p1", "-d", str(tmp_path / "skill")]
+    subprocess.run(command, input=diff(old, new).encode(), check=True, capture_output=True)
+    assert Skill.load(tmp_path / "skill") == new
 
 
 def test_the_diff_headers_name_the_document(tmp_path: Path) -> None:

@@ -847,6 +847,15 @@ def test_a_proposer_whose_suggestions_nothing_applies_is_refused(project: Path) 
         given("proposer", Mine, project)
 
 
+def test_a_proposer_that_edits_other_files_than_the_document_is_refused(project: Path) -> None:
+    class Mine:
+        async def propose(self, skill: Any, rollouts: Any, context: Any) -> Any:
+            return [Patch((Proposal(Edit("append", content="x", file="references/a.md")),))]
+
+    with pytest.raises(PartFailed, match=r"an Edit of references/a\.md, and a run trains the body"):
+        given("proposer", Mine, project)
+
+
 class OutOfOrder(InputError): ...
 
 

@@ -242,7 +242,8 @@ class Pool:
         if first.edit.op in EXCLUSIVE_OPS and first.edit.op == second.edit.op:
             return True
         if first.edit.op == second.edit.op == "append":
-            return first.edit.content.strip() == second.edit.content.strip()
+            same_file = first.edit.file == second.edit.file
+            return same_file and first.edit.content.strip() == second.edit.content.strip()
         if second.id in first.needs:
             return False
         keys = sorted((first.needs | second.needs) - {first.id, second.id})
@@ -498,9 +499,11 @@ _NEGATIONS = frozenset({"not", "no", "never", "without", "don", "dont", "avoid",
 
 def same_meaning(entry: Edit, other: Edit) -> bool:
     """Equal, or nearly the same words with the same numbers and negations."""
-    if (entry.op, entry.target, entry.content) == (other.op, other.target, other.content):
+    if (entry.op, entry.file) != (other.op, other.file):
+        return False
+    if (entry.target, entry.content) == (other.target, other.content):
         return True
-    if entry.op != other.op or entry.target.split() != other.target.split():
+    if entry.target.split() != other.target.split():
         return False
     words, others = _words(entry.content), _words(other.content)
     if any(_is_telling(word) for word in words ^ others):

@@ -283,7 +283,8 @@ def _payload_json(payload: Payload, *, sort_keys: bool = False) -> str:
 def payload_fields(payload: Payload) -> Mapping[str, JsonValue]:
     """The fields of a payload that the optimizer reads: of an edit, only those that it writes."""
     if isinstance(payload, Edit):
-        return {"op": payload.op, "target": payload.target, "content": payload.content}
+        fields = {"op": payload.op, "target": payload.target, "content": payload.content}
+        return {**fields, "file": payload.file} if payload.file else fields
     return asdict(payload)
 
 

@@ -348,6 +348,7 @@ class ProposalFields(TypedDict, total=False):
     op: str  # an edit
     target: str
     content: str
+    file: str  # left out for the body
     type: str  # a suggestion for a rewrite
     title: str  # also of a whole new skill
     motivation: str
@@ -366,7 +367,10 @@ def _proposal_fields(proposal: ProposalRecord) -> ProposalFields:
         source_type=proposal.source, support_count=proposal.support, items=proposal.items
     )
     if (edit := proposal.edit) is not None:
-        return {"op": edit.op, "target": edit.target, "content": edit.content, **support}
+        fields = ProposalFields(op=edit.op, target=edit.target, content=edit.content)
+        if edit.file:
+            fields["file"] = edit.file
+        return {**fields, **support}
     if (suggestion := proposal.suggestion) is not None:
         return {
             "type": suggestion.type,

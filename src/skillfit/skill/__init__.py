@@ -1,6 +1,7 @@
-"""The skill document: frontmatter, body, protected regions, edits, removable units, diff, lint."""
+"""The skill: document, folder parts, protected regions, edits, removable units, diff, lint."""
 
-from skillfit.skill.document import Hunk, Skill, diff, diff_hunks, estimate_tokens
+from skillfit.skill.diff import Hunk, diff, diff_hunks
+from skillfit.skill.document import Skill, estimate_tokens
 from skillfit.skill.edits import (
     EXAMPLE_OP,
     MAX_EXAMPLES,

@@ -2,8 +2,8 @@
 
 A patch is a sequence of edits that are applied in order. Each edit gets a status that says what
 happened: `applied_<op>`, `applied_append_before_protected_region`, or `skipped_<why>` with a
-reason. A skipped edit changes nothing. Text edits find their anchor in the body, leave protected
-regions alone and join blocks with blank lines.
+reason. A skipped edit changes nothing. Text edits find their anchor in the part of the skill that
+they name, leave protected regions alone and join blocks with blank lines.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, NotRequired, TypedDict
 
 from skillfit.skill.document import Skill, over_ceiling
+from skillfit.skill.parts import BODY, named_file, over_limit, part_of, part_text, with_part
 from skillfit.skill.regions import (
     Example,
     Region,
@@ -40,6 +41,9 @@ SLOW_UPDATE_OP = "slow_update"
 NOTE_OP = "note"
 _INTERNAL_OPS = (EXAMPLE_OP, SLOW_UPDATE_OP, NOTE_OP)
 _TEXT_OPS = ("append", "insert_after", "replace", "delete")
+# Takes `target` out of the body, puts `content` (a pointer) in its place, and appends the text to
+# the reference that `file` names.
+MOVE_OP = "move"
 MAX_EXAMPLES = 8  # in one skill; the agent reads all of them for every task
 
 # More places than this are ambiguous anyway; the limit keeps the search for them quick.
@@ -50,7 +54,12 @@ _ITEM_WITH_TEXT = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One proposed change. `target` is the anchor: text in the body."""
+    """One proposed change. `target` is the anchor: text in the part that is changed.
+
+    `file` names the part: nothing for the body, `description`, or the path of a file in references/
+    or scripts/. Appending to a file that does not exist creates it; a file that loses all of its
+    text is removed.
+    """
 
     op: str
     target: str = ""
@@ -59,19 +68,20 @@ class Edit:
     source_type: str = "failure"
     id: str = ""
     label: str = ""
+    file: str = BODY
 
     @classmethod
-    def from_reply(cls, op: str, target: str, content: str) -> Edit:
-        """An edit that a model sent. Unknown operations are accepted here and skipped when the edit
-        is applied.
+    def from_reply(cls, op: str, target: str, content: str, file: str = BODY) -> Edit:
+        """Read an edit that a model sent. Unknown operations and files are accepted here and
+        skipped when the edit is applied.
         """
         word = re.sub(r"[\s-]+", "_", op.strip().lower())
         if word in _INTERNAL_OPS:
             word = f"unknown_{word}"
-        return cls(word, target, content)
+        return cls(word, target, content, file=named_file(file))
 
     def as_json(self) -> EditFields:
-        """The edit as it is written; `id` and `label` only where they are set."""
+        """Return the fields as written; `id`, `label` and `file` only where they are set."""
         fields = EditFields(
             op=self.op,
             target=self.target,
@@ -83,6 +93,8 @@ class Edit:
             fields["id"] = self.id
         if self.label:
             fields["label"] = self.label
+        if self.file:
+            fields["file"] = self.file
         return fields
 
 
@@ -94,6 +106,7 @@ class EditFields(TypedDict):
     source_type: str
     id: NotRequired[str]
     label: NotRequired[str]
+    file: NotRequired[str]  # left out for the body
 
 
 class EditReportRow(EditFields):
@@ -106,7 +119,8 @@ class EditReportRow(EditFields):
 def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
     """Apply a patch.
 
-    Nothing that a model sends raises, changes a protected region or the frontmatter, or makes the
+    Nothing that a model sends raises, changes a protected region or another entry of the
+    frontmatter than the description, names a file outside of the skill's parts, or makes the
     document longer than `max_tokens` (estimated). Edits that make it shorter are always allowed.
     """
     patching = _Patching(skill, max_tokens)
@@ -147,9 +161,11 @@ class EditResult:
 def _apply_edit(patching: _Patching, edit: Edit) -> EditResult:
     try:
         if edit.op in _INTERNAL_OPS:
+            if edit.file:
+                raise _EditSkipped("unknown_file", f"{edit.op} changes the body alone")
             patching.continue_with(_with_region_changed(patching.result(), edit))
             return EditResult(edit, f"applied_{edit.op}")
-        return EditResult(edit, patching.apply(edit.op, edit.target or "", edit.content or ""))
+        return EditResult(edit, patching.apply(edit))
     except _EditSkipped as skipped:
         return EditResult(edit, f"skipped_{skipped.status}", skipped.reason)
 
@@ -226,88 +242,153 @@ def _parse_example(content: str) -> Example:
 
 
 class _Patching:
-    """The state of a skill while one patch is applied.
-
-    `_written` are the places that earlier edits of the patch wrote or deleted. Later edits of the
-    same patch may not change them.
-    """
+    """The state of a skill while one patch is applied: its parts that were changed so far."""
 
     def __init__(self, skill: Skill, max_tokens: int | None) -> None:
         self._max_tokens = max_tokens
-        self._start_from(skill)
-
-    def _start_from(self, skill: Skill) -> None:
         self._skill = skill
-        self._original = self._body = skill.unix_body
-        self._regions = scan(self._body)
-        self._written: list[_Span] = []
+        self._texts: dict[str, _Text] = {}
 
     def result(self) -> Skill:
         """The skill after the edits so far."""
-        if self._body == self._original:
-            return self._skill
-        return self._skill.with_body(self._body)
+        return self._with(self._texts)
 
     def continue_with(self, skill: Skill) -> None:
         """Take over a skill that was changed outside; the following edits apply to it."""
-        self._refuse_growth(skill)
-        self._start_from(skill)
+        self._refuse_growth(skill, BODY)
+        self._skill, self._texts = skill, {}
 
-    def apply(self, op: str, target: str, content: str) -> str:
+    def apply(self, edit: Edit) -> str:
         """Apply one text edit and return its status. Raises `_EditSkipped` and changes nothing when
         the edit cannot be applied.
         """
-        if op not in _TEXT_OPS:
+        op, target = edit.op, edit.target or ""
+        if op not in (*_TEXT_OPS, MOVE_OP):
             raise _EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(_TEXT_OPS)}")
-        content = "" if op == "delete" else clean(content).strip("\n")
-        if op != "delete" and not content.strip():
+        content = "" if op == "delete" else clean(edit.content or "").strip("\n")
+        if op not in ("delete", MOVE_OP) and not content.strip():
             raise _EditSkipped(
                 "empty_content",
                 "there is nothing to write (markers of protected regions do not count)",
             )
+        if op == MOVE_OP:
+            return self._move(target, content, edit.file)
+        text = self._text(edit.file, creates=op == "append")
         if op == "append":
-            return self._append(content)
-        span = self._locate(op, target)
-        if op == "insert_after":
-            place = _line_end(self._body, span.end, self._regions)
-            self._commit(_insertion(self._body, place, content))
-        elif op == "replace":
-            content = _with_edges_of(self._body[span.start : span.end], content)
-            self._commit(_Splice(span, content, _Span(0, len(content))))
+            splice, status = text.append(content)
         else:
-            self._commit(_deletion(self._body, span))
-        return f"applied_{op}"
+            splice, status = text.splice(op, target, content), f"applied_{op}"
+        self._commit({edit.file: text.after(splice)})
+        return status
 
-    def _append(self, content: str) -> str:
-        """Append to the body, before protected regions at its end."""
-        if f"\n{content}\n" in f"\n{self._body}\n":
+    def _move(self, target: str, pointer: str, file: str) -> str:
+        if part_of(file) != "references":
+            raise _EditSkipped("unknown_file", "text moves into a file in references/")
+        body, reference = self._text(BODY), self._text(file, creates=True)
+        span = body.locate(MOVE_OP, target)
+        moved = body.text[span.start : span.end].strip("\n")
+        taken = body.splice("replace" if pointer.strip() else "delete", target, pointer)
+        added, _ = reference.append(moved)
+        self._commit({BODY: body.after(taken), file: reference.after(added)})
+        return f"applied_{MOVE_OP}"
+
+    def _text(self, file: str, *, creates: bool = False) -> _Text:
+        """The present text of a part; empty if the edit creates it."""
+        if file in self._texts:
+            return self._texts[file]
+        if part_of(file) is None:
+            raise _EditSkipped(
+                "unknown_file",
+                f"{file!r} is not the body, the description or a file in references/ or scripts/",
+            )
+        text = part_text(self._skill, file)
+        if text is None and (not creates or file in self._skill.files):
+            problem = "is not UTF-8 text" if file in self._skill.files else "does not exist"
+            raise _EditSkipped("file_not_found", f"{file} {problem}")
+        head = self._skill.head if file == BODY else ""
+        return _Text(text or "", text or "", scan(text or ""), head)
+
+    def _commit(self, changed: dict[str, _Text]) -> None:
+        texts = {**self._texts, **changed}
+        if self._max_tokens is not None or any(file != BODY for file in changed):
+            new = self._with(texts)
+            for file in changed:
+                self._refuse_growth(new, file)
+        self._texts = texts
+
+    def _with(self, texts: dict[str, _Text]) -> Skill:
+        skill = self._skill
+        for file, text in texts.items():
+            if text.text == text.original:
+                continue
+            try:
+                skill = with_part(skill, file, text.text)
+            except ValueError as error:
+                raise _EditSkipped("frontmatter", str(error)) from error
+        return skill
+
+    def _refuse_growth(self, new: Skill, file: str) -> None:
+        present = self.result()
+        if problem := over_ceiling(new, present, self._max_tokens):
+            raise _EditSkipped("over_token_ceiling", problem)
+        if problem := over_limit(new, file, part_text(present, file) or ""):
+            raise _EditSkipped("over_size_limit", problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The text of one part while a patch is applied.
+
+    `written` are the places that earlier edits of the patch wrote or deleted. Later edits of the
+    same patch may not change them.
+    """
+
+    original: str
+    text: str
+    regions: tuple[Region, ...]
+    head: str = ""  # the frontmatter above a body, which no anchor may be in
+    written: tuple[_Span, ...] = ()
+
+    def splice(self, op: str, target: str, content: str) -> _Splice:
+        """Plan an edit at the one place that the target names."""
+        span = self.locate(op, target)
+        if op == "insert_after":
+            place = _line_end(self.text, span.end, self.regions)
+            return _insertion(self.text, place, content)
+        if op == "replace":
+            content = _with_edges_of(self.text[span.start : span.end], content)
+            return _Splice(span, content, _Span(0, len(content)))
+        return _deletion(self.text, span)
+
+    def append(self, content: str) -> tuple[_Splice, str]:
+        """Plan to append, before protected regions at the end, and name the status."""
+        if f"\n{content}\n" in f"\n{self.text}\n":
             raise _EditSkipped("no_change", "the skill already says exactly this")
-        place = len(self._body)
-        before_region = False
-        for region in reversed(self._regions):
-            if not self._body[region.end : place].strip():
+        place = len(self.text)
+        status = "applied_append"
+        for region in reversed(self.regions):
+            if not self.text[region.end : place].strip():
                 place = region.start
-                before_region = True
-        self._commit(_insertion(self._body, place, content))
-        return "applied_append_before_protected_region" if before_region else "applied_append"
+                status = "applied_append_before_protected_region"
+        return _insertion(self.text, place, content), status
 
-    def _locate(self, op: str, target: str) -> _Span:
-        """The one place that the target names."""
+    def locate(self, op: str, target: str) -> _Span:
+        """Find the one place that the target names."""
         if not target.strip():
             raise _EditSkipped(f"{op}_missing_target", "the edit names no text to anchor to")
         places = self._places_of(op, target)
-        allowed = [place for place in places if not _overlaps_any(place, self._regions)]
+        allowed = [place for place in places if not _overlaps_any(place, self.regions)]
         if not allowed:
             raise _EditSkipped(
                 "protected_region", "the target is in, or reaches into, a protected region"
             )
-        unwritten = [place for place in allowed if not _overlaps_any(place, self._written)]
+        unwritten = [place for place in allowed if not _overlaps_any(place, self.written)]
         if not unwritten and op != "insert_after":
             raise _EditSkipped("overlapping_edit", "an earlier edit of this patch wrote this text")
         places = unwritten or allowed
         if len(places) == 1:
             return places[0]
-        whole_lines = [place for place in places if _is_whole_lines(self._body, place)]
+        whole_lines = [place for place in places if _is_whole_lines(self.text, place)]
         if len(whole_lines) != 1:
             raise _EditSkipped(
                 f"{op}_target_ambiguous", f"the target occurs in {len(places)} places"
@@ -315,40 +396,35 @@ class _Patching:
         return whole_lines[0]
 
     def _places_of(self, op: str, target: str) -> list[_Span]:
-        places = _find_target(self._body, target)
+        places = _find_target(self.text, target)
         if places:
             return places
-        if _find_target(self._original, target):
+        if _find_target(self.original, target):
             raise _EditSkipped(
                 "overlapping_edit", "an earlier edit of this patch already changed the target"
             )
-        if _find_target(self._skill.head, target):
+        if _find_target(self.head, target):
             raise _EditSkipped(
                 "frontmatter", "the target is in the frontmatter, which edits may not change"
             )
         raise _EditSkipped(f"{op}_target_not_found", "the target is not in the skill")
 
-    def _commit(self, splice: _Splice) -> None:
+    def after(self, splice: _Splice) -> _Text:
+        """Return the text with a splice made."""
         start, end = splice.span
-        body = self._body[:start] + splice.text + self._body[end:]
-        if body == self._body:
+        text = self.text[:start] + splice.text + self.text[end:]
+        if text == self.text:
             raise _EditSkipped("no_change", "the skill would stay as it is")
-        regions = scan(body)
-        if texts_of(regions) != texts_of(self._regions):
+        regions = scan(text)
+        if texts_of(regions) != texts_of(self.regions):
             raise _EditSkipped(
                 "protected_region", "the result would make, break or reach into a protected region"
             )
-        if self._max_tokens is not None:
-            self._refuse_growth(self._skill.with_body(body))
-        self._written = [
-            span if span.end < start else _span_after(splice, span) for span in self._written
-        ]
-        self._written.append(_Span(start + splice.content.start, start + splice.content.end))
-        self._body, self._regions = body, regions
-
-    def _refuse_growth(self, new: Skill) -> None:
-        if problem := over_ceiling(new, self.result(), self._max_tokens):
-            raise _EditSkipped("over_token_ceiling", problem)
+        written = tuple(
+            span if span.end < start else _span_after(splice, span) for span in self.written
+        )
+        content = _Span(start + splice.content.start, start + splice.content.end)
+        return replace(self, text=text, regions=regions, written=(*written, content))
 
 
 class _Span(NamedTuple):

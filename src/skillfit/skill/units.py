@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from skillfit.skill.document import Skill, estimate_tokens
 from skillfit.skill.edits import Edit, apply_edits
+from skillfit.skill.parts import BODY, part_text
 from skillfit.skill.regions import scan
 
 Granularity = Literal["paragraph", "line"]  # of units
@@ -32,14 +33,15 @@ _SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]*_`]*[ \t\r]*$|(?
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A part of a skill that can be removed. Lines count from 1 in the whole document, frontmatter
+    """A part of a skill that can be removed. Lines count from 1 in the whole file, frontmatter
     included; `end` is the last line of the unit.
     """
 
-    id: str  # L12 or L12-15, after its lines
+    id: str  # L12 or L12-15, after its lines; references/a.md:L12 in a file
     text: str
     start: int
     end: int
+    file: str = BODY
 
     @property
     def tokens(self) -> int:
@@ -52,27 +54,31 @@ class Unit:
         together, in any order.
         """
         label = f"{_REMOVAL_LABEL}{self.lines}"
-        return Edit("delete", self.text, id=self.id, label=label, source_type="prune")
+        edit = Edit("delete", self.text, id=self.id, label=label, source_type="prune")
+        return replace(edit, file=self.file)
 
     @property
     def lines(self) -> str:
-        """Where it is, for people: "line 12" or "lines 12-15"."""
-        return f"line {self.start}" if self.start == self.end else f"lines {self.id[1:]}"
+        """Where it is, for people: "line 12", "lines 12-15" or "line 12 of references/a.md"."""
+        single = self.start == self.end
+        lines = f"line {self.start}" if single else f"lines {self.start}-{self.end}"
+        return f"{lines} of {self.file}" if self.file else lines
 
 
-def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:
-    """The removable units of a skill, in order.
+def units(skill: Skill, by: Granularity = "paragraph", file: str = BODY) -> tuple[Unit, ...]:
+    """Return the removable units of the body, or of another file of the skill, in order.
 
     Text whose removal could be ambiguous, because the same lines occur elsewhere too, is left out.
     """
-    lines = skill.unix_body.split("\n")
-    protected, glued = _protected_lines(skill.unix_body, lines), _glued_lines(lines)
+    text = part_text(skill, file) or ""
+    lines = text.split("\n")
+    protected, glued = _protected_lines(text, lines), _glued_lines(lines)
     body = _BodyLines(lines, _with_glued(protected, glued), glued)
     spans = _unit_blocks(body, _blocks(body), by)
     counts = Counter(
         line.strip(" \t") for number, line in enumerate(lines) if number not in protected
     )
-    first_line = skill.head.count("\n") + 1
+    first_line = skill.head.count("\n") + 1 if file == BODY else 1
     found = []
     for span in spans:
         texts = lines[span.start : span.end]
@@ -82,7 +88,9 @@ def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:
             continue
         start, end = first_line + span.start, first_line + span.end - 1
         name = f"L{start}" if start == end else f"L{start}-{end}"
-        found.append(Unit(name, "\n".join(texts), start, end))
+        if file != BODY:
+            name = f"{file}:{name}"
+        found.append(Unit(name, "\n".join(texts), start, end, file))
     return tuple(found)
 
 

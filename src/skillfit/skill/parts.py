@@ -1,0 +1,144 @@
+"""The parts of a skill folder, and the file that each edit names.
+
+An edit names its part in `Edit.file`: nothing for the body of the document, `description` for the
+description in the frontmatter, or the relative path of a file in `references/` or `scripts/`. Other
+files of the folder, such as assets and licenses, are no part and never change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any, Literal, get_args
+
+import yaml
+
+from skillfit.errors import InputError
+from skillfit.skill.document import DOCUMENT_NAMES, Skill, check_relative, folder_name
+
+Part = Literal["body", "description", "references", "scripts"]
+PARTS: tuple[Part, ...] = get_args(Part)
+BODY = ""
+DESCRIPTION = "description"
+_FOLDERS: tuple[Part, ...] = ("references", "scripts")
+
+DESCRIPTION_LIMIT = 1024  # characters, as the Agent Skills format has it
+FILE_LIMIT = 200_000  # characters of one file that edits may write
+
+
+def part_of(file: str) -> Part | None:
+    """Return the part that a file belongs to; None if edits may not change it."""
+    if file == BODY:
+        return "body"
+    if file == DESCRIPTION:
+        return "description"
+    try:
+        path = PurePosixPath(check_relative(file))
+    except InputError:
+        return None
+    in_plain_place = str(path) == file and not any(name.startswith(".") for name in path.parts)
+    for folder in _FOLDERS:
+        if in_plain_place and len(path.parts) > 1 and path.parts[0] == folder:
+            return folder
+    return None
+
+
+def named_file(name: str) -> str:
+    """Return the file that a model's reply names; several names stand for the body."""
+    name = name.strip().removeprefix("./")
+    return BODY if name == "body" or name in DOCUMENT_NAMES else name
+
+
+def part_text(skill: Skill, file: str) -> str | None:
+    """Return the text of a part with LF line ends; None if there is no such file, or no text."""
+    if file == BODY:
+        return skill.unix_body
+    if file == DESCRIPTION:
+        value = skill.frontmatter.get("description")
+        return value.strip() if isinstance(value, str) else None
+    try:
+        text = skill.files[file].decode()
+    except (KeyError, UnicodeDecodeError):
+        return None
+    return text.replace("\r\n", "\n") if _newline(text) == "\r\n" else text
+
+
+def with_part(skill: Skill, file: str, text: str) -> Skill:
+    """Return the skill with another text in one part. A file without text is removed.
+
+    Raises `ValueError` if the description cannot be written into the frontmatter, and `InputError`
+    if the file is no part of a skill.
+    """
+    if file == BODY:
+        return skill.with_body(text)
+    if file == DESCRIPTION:
+        return _with_description(skill, " ".join(text.split()))
+    if part_of(file) is None:
+        raise InputError(
+            f"{file!r} is no file that edits may change.",
+            hint="Edits change the body, the description, and files in references/ and scripts/.",
+        )
+    files, modes = dict(skill.files), dict(skill.modes)
+    present = files.pop(file, b"").decode("utf-8", "replace")
+    if not text.strip():
+        modes.pop(file, None)
+        return replace(skill, files=files, modes=modes)
+    files[file] = text.replace("\n", _newline(present)).encode("utf-8", "replace")
+    if not present and text.startswith("#!"):
+        modes[file] = 0o755
+    return replace(skill, files=files, modes=modes)
+
+
+def over_limit(skill: Skill, file: str, present: str) -> str:
+    """Say why the text of a part is too long; empty if it is not, or shorter than the present."""
+    text = part_text(skill, file) or ""
+    limit = {BODY: None, DESCRIPTION: DESCRIPTION_LIMIT}.get(file, FILE_LIMIT)
+    if limit is None or len(text) <= max(limit, len(present)):
+        return ""
+    return f"{file} would have {len(text):,} characters; {limit:,} are allowed"
+
+
+def _newline(text: str) -> str:
+    """Return CRLF if every line of the text ends with it."""
+    crlf = text.count("\r\n")
+    return "\r\n" if crlf and crlf == text.count("\n") == text.count("\r") else "\n"
+
+
+def _with_description(skill: Skill, text: str) -> Skill:
+    block = skill.frontmatter_block
+    if not block:
+        name = folder_name(skill.name) or "skill"
+        lines = ("---", f"name: {name}", f"description: {_scalar(text)}", "---", "", "")
+        return replace(skill, head=skill.newline.join(lines), body=skill.body.lstrip("\r\n"))
+    start = skill.head.index(block)
+    changed = _with_value(block, skill.frontmatter, text, skill.newline)
+    head = skill.head[:start] + changed + skill.head[start + len(block) :]
+    result = replace(skill, head=head)
+    if dict(result.frontmatter) != {**skill.frontmatter, "description": text}:
+        raise ValueError("the frontmatter holds the description in a form that cannot be replaced")
+    return result
+
+
+def _with_value(block: str, values: Mapping[str, Any], text: str, newline: str) -> str:
+    """Return the YAML with another description; the other lines stay as they are."""
+    if "description" not in values:
+        return f"{block}description: {_scalar(text)}{newline}"
+    node = yaml.compose(block, Loader=yaml.BaseLoader)
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.value == "description":
+            start, end = key.end_mark.index, value.end_mark.index
+            ending = newline if block[start:end].endswith("\n") else ""
+            return f"{block[:start]}: {_scalar(text)}{ending}{block[end:]}"
+    return block
+
+
+def _scalar(text: str) -> str:
+    """Return a text as a value in YAML, without quotes if it reads the same."""
+    try:
+        if text and yaml.load(f"key: {text}\n", Loader=yaml.BaseLoader) == {"key": text}:
+            return text
+    except yaml.YAMLError:
+        pass
+    return json.dumps(text, ensure_ascii=False)

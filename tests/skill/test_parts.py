@@ -1,0 +1,228 @@
+"""Edits change the part of the skill folder that they name, and nothing outside of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillfit.skill import Edit, Skill, apply_edits, units
+from skillfit.skill.parts import named_file, part_of, part_text, with_part
+from skillfit.skill.units import without_units
+
+DOCUMENT = "---\nname: bays\ndescription: Sort goods.\n---\n# Bays\n\n- Heavy goods go low.\n"
+REFERENCE = "# Tables\n\n- Bay 1 is low.\n- Bay 2 is high.\n"
+FILES = {
+    "references/tables.md": REFERENCE.encode(),
+    "scripts/sort.py": b"#!/usr/bin/env python3\nprint(1)\n",
+    "assets/logo.png": b"\x89PNG\xff",
+    "references/photo.md": b"\xff\xfe",
+    "LICENSE": b"MIT\n",
+}
+SKILL = Skill.from_text(DOCUMENT, files=FILES)
+TABLES = "references/tables.md"
+
+
+def run(*edits: Edit, skill: Skill = SKILL) -> tuple[Skill, list[str]]:
+    applied = apply_edits(skill, edits)
+    return applied.skill, [result.status for result in applied.results]
+
+
+def text_of(skill: Skill, file: str) -> str:
+    return skill.files[file].decode()
+
+
+def test_an_edit_changes_the_file_that_it_names_and_no_other() -> None:
+    skill, statuses = run(
+        Edit("replace", "Bay 1 is low.", "Bay 1 is the lowest.", file=TABLES),
+        Edit("insert_after", "print(1)", "print(2)", file="scripts/sort.py"),
+        Edit("append", content="- Fragile goods go last."),
+    )
+    assert statuses == ["applied_replace", "applied_insert_after", "applied_append"]
+    assert text_of(skill, TABLES) == REFERENCE.replace("is low", "is the lowest")
+    assert text_of(skill, "scripts/sort.py").endswith("print(1)\n\nprint(2)\n")
+    assert skill.body == SKILL.body + "- Fragile goods go last.\n"
+    assert skill.head == SKILL.head and skill.files["LICENSE"] == b"MIT\n"
+
+
+def test_appending_creates_a_file_and_deleting_all_of_it_removes_it() -> None:
+    skill, statuses = run(
+        Edit("append", content="#!/bin/sh\nls", file="scripts/list.sh"),
+        Edit("delete", REFERENCE, file=TABLES),
+    )
+    assert statuses == ["applied_append", "applied_delete"]
+    assert text_of(skill, "scripts/list.sh") == "#!/bin/sh\nls\n"
+    assert skill.modes["scripts/list.sh"] == 0o755
+    assert TABLES not in skill.files
+
+
+def test_text_moves_into_a_reference_with_a_pointer_in_its_place() -> None:
+    pointer = "- Weights: see references/weights.md."
+    skill, statuses = run(
+        Edit("move", "- Heavy goods go low.", pointer, file="references/weights.md")
+    )
+    assert statuses == ["applied_move"]
+    assert skill.body == f"# Bays\n\n{pointer}\n"
+    assert text_of(skill, "references/weights.md") == "- Heavy goods go low.\n"
+
+
+def test_a_move_that_fails_changes_neither_file() -> None:
+    fenced = SKILL.with_body(
+        "<!-- PROTECTED_START -->\nKeep.\n<!-- PROTECTED_END -->\n\nOther text.\n"
+    )
+    skill, statuses = run(
+        Edit("move", "Keep.", file="references/new.md"),
+        Edit("move", "Other text.", file="scripts/new.md"),
+        skill=fenced,
+    )
+    assert statuses == ["skipped_protected_region", "skipped_unknown_file"]
+    assert skill == fenced
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../outside.md",
+        "references/../../outside.md",
+        "/etc/passwd",
+        "references/../SKILL.md",
+        "references/./a.md",
+        "references//a.md",
+        "references/.hidden.md",
+        "references",
+        "references/",
+        "scripts\\a.py",
+        "LICENSE",
+        "assets/logo.png",
+        "c:references/a.md",
+        "references/a\0.md",
+    ],
+)
+def test_edits_cannot_name_a_file_outside_of_the_parts(file: str) -> None:
+    edits = [Edit(op, "MIT", "x", file=file) for op in ("append", "replace", "delete", "move")]
+    skill, statuses = run(*edits)
+    assert statuses == ["skipped_unknown_file"] * 4
+    assert skill == SKILL and part_of(file) is None
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_no_file_name_and_no_content_make_a_skill_that_cannot_be_saved_in_place(
+    name: str, content: str
+) -> None:
+    skill, _ = run(Edit("append", content=content, file=f"references/{name}"))
+    for file in skill.files.keys() - SKILL.files.keys():
+        assert file.startswith("references/") and ".." not in file.split("/")
+    skill, _ = run(Edit("append", content=content, file=name))
+    assert skill.head == SKILL.head or named_file(name) == "description"
+
+
+def test_files_that_are_missing_or_not_text_are_not_found() -> None:
+    _, statuses = run(
+        Edit("replace", "a", "b", file="references/none.md"),
+        Edit("append", content="b", file="references/photo.md"),
+    )
+    assert statuses == ["skipped_file_not_found"] * 2
+
+
+def test_protected_text_holds_in_every_file() -> None:
+    text = b"# <!-- PROTECTED_START -->\nlimit = 5\n# <!-- PROTECTED_END -->\nrest = 1\n"
+    skill = Skill.from_text(DOCUMENT, files={"scripts/a.py": text})
+    changed, statuses = run(
+        Edit("replace", "limit = 5", "limit = 6", file="scripts/a.py"),
+        Edit("replace", "rest = 1", "rest = 2", file="scripts/a.py"),
+        skill=skill,
+    )
+    assert statuses == ["skipped_protected_region", "applied_replace"]
+    assert changed.files["scripts/a.py"] == text.replace(b"rest = 1", b"rest = 2")
+
+
+def test_windows_line_ends_of_a_file_stay() -> None:
+    skill = Skill.from_text(DOCUMENT, files={"references/a.md": b"one\r\ntwo\r\n"})
+    changed, _ = run(Edit("replace", "one\n", "1\n", file="references/a.md"), skill=skill)
+    assert changed.files["references/a.md"] == b"1\r\ntwo\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("---\nname: a\ndescription: Sort goods.\n---\n", "description: Sort all goods.\n"),
+        ("---\ndescription: 'Sort goods.' # kept\nname: a\n---\n", "Sort all goods. # kept\n"),
+        ("---\r\nname: a\r\ndescription: Sort goods.\r\n---\r\n", "Sort all goods.\r\n"),
+        (
+            "---\ndescription: >\n  Sort\n  goods.\nname: a\n---\n",
+            "description: Sort all goods.\nname: a\n",
+        ),
+    ],
+)
+def test_the_description_changes_in_the_frontmatter_and_other_lines_stay(
+    head: str, expected: str
+) -> None:
+    skill = Skill.from_text(head + "# Body\n")
+    changed, statuses = run(
+        Edit("replace", "Sort goods.", "Sort all goods.", file="description"), skill=skill
+    )
+    assert statuses == ["applied_replace"]
+    assert expected in changed.head and changed.body == skill.body
+    assert changed.frontmatter == {**skill.frontmatter, "description": "Sort all goods."}
+
+
+def test_a_description_that_yaml_would_read_otherwise_is_quoted() -> None:
+    changed = with_part(SKILL, "description", "Use: when # goods\narrive")
+    assert changed.frontmatter["description"] == "Use: when # goods arrive"
+    assert changed.frontmatter["name"] == "bays"
+
+
+def test_a_skill_without_frontmatter_gets_one_for_its_description() -> None:
+    changed = with_part(Skill.from_text("# Body\n", name="My Skill"), "description", "Sort.")
+    assert changed.text == "---\nname: my-skill\ndescription: Sort.\n---\n\n# Body\n"
+    assert part_text(changed, "description") == "Sort."
+
+
+def test_a_description_longer_than_the_format_allows_is_refused() -> None:
+    changed, statuses = run(
+        Edit("append", content="x " * 600, file="description"),
+        Edit("append", content="x" * 200_001, file=TABLES),
+    )
+    assert statuses == ["skipped_over_size_limit"] * 2
+    assert changed == SKILL
+
+
+def test_a_description_with_an_anchor_is_left_alone() -> None:
+    skill = Skill.from_text("---\nname: &a Sort goods.\ndescription: *a\n---\nbody\n")
+    changed, statuses = run(
+        Edit("replace", "Sort goods.", "Sort.", file="description"), skill=skill
+    )
+    assert statuses == ["skipped_frontmatter"] and changed == skill
+
+
+def test_internal_operations_change_the_body_alone() -> None:
+    _, statuses = run(Edit("note", content="a note", file=TABLES))
+    assert statuses == ["skipped_unknown_file"]
+
+
+def test_units_of_a_file_are_removed_from_that_file() -> None:
+    found = units(SKILL, "line", TABLES)
+    assert [(unit.id, unit.lines) for unit in found] == [
+        (f"{TABLES}:L3", f"line 3 of {TABLES}"),
+        (f"{TABLES}:L4", f"line 4 of {TABLES}"),
+    ]
+    shorter = without_units(SKILL, found[:1])
+    assert text_of(shorter, TABLES) == "# Tables\n\n- Bay 2 is high.\n"
+    assert shorter.body == SKILL.body
+
+
+def test_the_file_is_written_only_for_edits_outside_of_the_body() -> None:
+    assert "file" not in Edit("append", content="a").as_json()
+    assert Edit("append", content="a", file=TABLES).as_json()["file"] == TABLES
+
+
+@pytest.mark.parametrize("name", ["", "body", "SKILL.md", "./SKILL.md", " skill.md "])
+def test_several_names_in_a_reply_stand_for_the_body(name: str) -> None:
+    assert Edit.from_reply("append", "", "x", name) == Edit("append", content="x")
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_edits_of_the_body_leave_every_file_alone(body: str, added: str) -> None:
+    skill = Skill.from_text(body, files=FILES)
+    changed, _ = run(Edit("append", content=added), skill=skill)
+    assert changed.files == skill.files
