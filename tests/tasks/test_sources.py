@@ -154,12 +154,6 @@ def test_a_name_registered_twice_is_refused(package: Path) -> None:
         find_source("inspect:x")
 
 
-def test_task_args_without_a_named_source_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n')
-    with pytest.raises(InputError, match="take no arguments"):
-        load_task(EnvSection(tasks="tasks.jsonl", folder=str(tmp_path), task_args={"a": 1}))
-
-
 def test_the_source_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
     section = docs.partition("## A task source in a package")[2]

@@ -1013,7 +1013,7 @@ def test_a_gate_that_checks_must_pass_items_gets_them(name: str, project: Path) 
 @pytest.mark.parametrize("name", ["MyGate", "my_gate"])
 def test_a_gate_without_checks_must_pass_gets_no_must_pass_items(name: str, project: Path) -> None:
     config = write_config(project, {"evaluation.gate": f"parts.py:{name}"})
-    with pytest.raises(InputError, match=r"This gate does not check must-pass items\."):
+    with pytest.raises(InputError, match=r"this gate does not check must-pass items\."):
         skillfit.train(
             config=config, progress=False, settings={"evaluation.must_pass": ["selection-0"]}
         )

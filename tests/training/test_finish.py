@@ -436,7 +436,7 @@ async def test_an_edit_that_breaks_a_must_pass_item_is_dropped(make_project: Mak
 
 
 def test_must_pass_items_need_a_gate_that_checks_them(make_project: MakeProject) -> None:
-    with pytest.raises(InputError, match="This gate does not check must-pass items"):
+    with pytest.raises(InputError, match="this gate does not check must-pass items"):
         make_project().inputs("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
 
 

@@ -31,8 +31,8 @@ def from_python(task: Any, *settings: str, **given: Any) -> Inputs:
             ["evaluation.must_pass=[selection-00]", "evaluation.gate=strict"],
             "not check must-pass",
         ),
-        (["evaluation.must_pass=[selection-00]", "evaluation.use_gate=false"], "must_pass needs"),
-        (["evaluation.ship_grader=exact", "evaluation.ship_test=false"], "ship_grader needs"),
+        (["evaluation.must_pass=[selection-00]", "evaluation.use_gate=false"], "must_pass: needs"),
+        (["evaluation.ship_grader=exact", "evaluation.ship_test=false"], "ship_grader: needs"),
         (["evaluation.ship_grader={rubric: Short.}"], "ship_grader: .* needs a judge"),
         (["evaluation.ship_grader={regex: (}"], "evaluation.ship_grader.regex.pattern: regex"),
         (["env.skill_as=file"], "skill_as"),
@@ -45,13 +45,13 @@ def test_a_setting_without_effect_is_refused(
         make_project(rows=ROWS).inputs(*settings)
 
 
-def test_the_second_grader_gets_the_items_that_the_rollouts_are_planned_for(
+def test_the_second_grader_gets_the_items_that_the_first_one_gets(
     make_project: MakeProject,
 ) -> None:
     project = make_project(rows=items(8, 40, 0))
-    inputs = project.inputs("evaluation.ship_grader=exact", "budget.rollouts=200")
+    inputs = project.inputs("evaluation.ship_grader=exact", "evaluation.sel_env_num=20")
     assert inputs.ship_task is not None
-    assert len(inputs.task.selection) < 40
+    assert len(inputs.task.selection) == 20
     assert inputs.ship_task.selection == inputs.task.selection
 
 
@@ -62,7 +62,7 @@ def test_a_second_grader_is_refused_when_the_task_has_its_own_scores(
     script.write_text(f"items = {ROWS!r}\ndef evaluate(skill, item):\n    return 1.0\n")
     project = make_project()
     for tasks in (f"{script}:evaluate", f"'command: true < {project.folder / 'tasks.jsonl'}'"):
-        with pytest.raises(InputError, match="ship_grader: this task brings its own scores"):
+        with pytest.raises(InputError, match="ship_grader: this task scores itself"):
             project.inputs(f"env.tasks={tasks}", "env.grader=null", "evaluation.ship_grader=exact")
 
 

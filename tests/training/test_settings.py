@@ -312,7 +312,7 @@ async def test_a_sandbox_setting_is_refused_for_an_agent_without_programs(
 ) -> None:
     project = make_project()
     key = setting.partition("=")[0]
-    with pytest.raises(InputError, match=f"{key} is not supported by the chat agent") as refused:
+    with pytest.raises(InputError, match=f"{key}: not supported by the chat agent") as refused:
         await project.train(setting)
     assert ("{code: {sandbox: …}}" in refused.value.hint) == (key == "env.sandbox")
     assert not project.calls

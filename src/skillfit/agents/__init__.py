@@ -33,25 +33,12 @@ def build_agent(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> Agent:
-    """The agent of a run: chat, tools or cli.
-
-    `cli/…` models imply cli, which needs no `model`. A setting that the agent would ignore is an
-    error.
-    """
+    """Make the agent of a run. `cli/…` models imply cli, which needs no `model`."""
     corpus = Path(env.corpus) if env.corpus else None
     if corpus is not None and not corpus.is_dir():
         raise InputError(f"env.corpus: {corpus} is not a folder.")
     kind = agent_kind(env.agent, spec.id)
     if kind == "cli":
-        _refuse(
-            "command-line agents",
-            {
-                "prompt": env.prompt is not None,
-                "max_turns": (env.max_turns or 1) > 1,
-                "max_rollout_tokens": env.max_rollout_tokens is not None,
-                "network: off": env.network == "off",
-            },
-        )
         return _cli_agent(spec, corpus, env.sandbox, environ)
     if model is None:
         raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
@@ -65,14 +52,6 @@ def build_agent(
             network=env.network == "on",
             sandbox=env.sandbox,
         )
-    sets_sandbox = env.sandbox != "auto"
-    _refuse(
-        "the chat agent",
-        {"corpus": corpus is not None, "network": env.network != "auto", "sandbox": sets_sandbox},
-        hint="Leave it out. The code grader has its own setting: env.grader: {code: {sandbox: …}}."
-        if sets_sandbox
-        else "Leave it out.",
-    )
     return ChatAgent(
         model,
         env.prompt or ChatAgent.prompt,
@@ -95,13 +74,6 @@ def _cli_agent(
     command = configured_program(spec, environ, sandbox)
     command.check()
     return CliAgent(command, corpus)
-
-
-def _refuse(agent: str, given: Mapping[str, bool], hint: str = "Leave it out.") -> None:
-    """Raise an error for settings that this agent would ignore."""
-    if names := [f"env.{name}" for name, is_set in given.items() if is_set]:
-        verb = "is" if len(names) == 1 else "are"
-        raise InputError(f"{', '.join(names)} {verb} not supported by {agent}.", hint=hint)
 
 
 __all__ = [

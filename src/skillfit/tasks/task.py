@@ -50,7 +50,6 @@ from skillfit.extensions import (
     call_user_code,
     errors_in,
     find_source,
-    is_source,
     load_object,
     name_of,
     qualified_name,
@@ -535,7 +534,6 @@ def load_task(
     object. `judge` is the model for graders that need one; `model` is the agent's, for evaluators
     that call it themselves.
     """
-    _refuse_unused_settings(env, env.tasks)
     with collector_paused():
         task = _load(env, grader or env.grader, LoadContext(model, judge, env))
     return _capped(task, caps)
@@ -552,7 +550,6 @@ def task_from_python(
     """A task or its rows made in Python, under the settings of `env`. The arguments are those of
     `load_task`. A Task keeps its own splits unless `env` sets them.
     """
-    _refuse_unused_settings(env, "")
     grader = grader or env.grader
     if isinstance(given, Task):
         task = _with_settings(given, env, grader)
@@ -674,23 +671,6 @@ def _with_settings(task: Task, env: EnvSection, grader: GraderLike | None) -> Ta
 def _refuse_grader(grader: GraderLike | None, what: str) -> None:
     if grader is not None:
         raise InputError(f"env.grader: {what} brings its own scores.", hint="Leave env.grader out.")
-
-
-def _refuse_unused_settings(env: EnvSection, tasks: str) -> None:
-    """`tasks`: as in `env.tasks`; empty for a task made in Python."""
-    inspect_only = {
-        "env.skill_as: file": env.skill_as == "file",
-        "env.model_roles": bool(env.model_roles),
-        "env.score_range": env.score_range is not None,
-    }
-    for name, given in inspect_only.items():
-        if given and not tasks.startswith("inspect:"):
-            raise InputError(f"{name} is for Inspect tasks.", hint="Leave it out.")
-    if env.task_args and not is_source(tasks):
-        raise InputError(
-            "env.task_args: these tasks take no arguments.",
-            hint="They are options of a named source, such as inspect:file.py@task.",
-        )
 
 
 def _known_sources(tasks: str) -> str:

@@ -15,7 +15,7 @@ from skillfit.agents import AGENTS, Agent, CallableAgent, load_agent
 from skillfit.agents.agent import corpus_fingerprint
 from skillfit.agents.cli_agent import described_program
 from skillfit.config import Config
-from skillfit.config.schema import PROGRAM_AGENTS
+from skillfit.config.requires import ROLLOUTS, TRAINING, Facts, refuse_idle
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
@@ -214,10 +214,11 @@ def read_inputs(
     if training and config.budget.rollouts is not None:
         pools = parts.pools_edits(loaded.selection, gate_settings(config, loaded))
         rollout_plan = plan_rollouts(config, available, config.budget.rollouts, pools)
-    ship_task = _ship_task(config, loaded, judge, given=task is not None)
     if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
-    _refuse_what_does_not_fit(config, loaded, agent, parts, training)
+    given_task = task is not None
+    _refuse_what_does_not_fit(config, loaded, agent, parts, given=given_task, training=training)
+    ship_task = _ship_task(config, loaded, judge)
     evidence = EvidenceMemory()
     if training and config.optimizer.memory:
         evidence = read_evidence(Path(config.optimizer.memory))
@@ -312,12 +313,11 @@ def _caps(config: Config) -> dict[Split, int]:
     }
 
 
-def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) -> Task | None:
-    """The same items under the second grader; None without one."""
+def _ship_task(config: Config, task: Task, judge: Model | None) -> Task | None:
+    """Return the same items under the second grader; None without one."""
     grader = config.evaluation.ship_grader
     if grader is None:
         return None
-    _refuse_second_grader(config, task, given)
     built = build_grader(
         grader, judge=judge, base=Path(config.env.folder), key="evaluation.ship_grader"
     )
@@ -326,22 +326,43 @@ def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) 
 
 
 def _refuse_what_does_not_fit(
-    config: Config, task: Task, agent: Agent | None, parts: RunParts, training: bool
+    config: Config,
+    task: Task,
+    agent: Agent | None,
+    parts: RunParts,
+    *,
+    given: bool,
+    training: bool,
 ) -> None:
-    """Parts that cannot be built, missing models, and settings that would have no effect."""
+    """Refuse parts that cannot be built, missing models, and settings that would not act."""
     gating = gate_settings(config, task)
     if training:
         parts.check(task.selection, gating)
     _refuse_missing_models(config, task, agent, training and parts.needs_optimizer)
-    _refuse_unused_settings_of_agents(config, task, agent)
-    if training:
-        _refuse_unknown_must_pass(config, task)
-        _refuse_what_cannot_act(
-            config,
-            parts,
-            parts.pools_edits(task.selection, gating),
-            parts.checks_must_pass(task.selection, gating),
+    if task.evaluator is not None and agent is not None:
+        raise InputError(
+            "An agent was given, but the task runs its items itself.", hint="Leave one of them out."
         )
+    facts = Facts(
+        config,
+        "task" if task.evaluator is not None else "agent" if agent is None else "python",
+        calls_model=_calls_model(task),
+        own_scores=given or task.evaluator is not None or ".py:" in config.env.tasks,
+        tasks="" if given else config.env.tasks,
+        brought=_source_settings(config),
+    )
+    refuse_idle(facts, ROLLOUTS)
+    if not training:
+        return
+    _refuse_unknown_must_pass(config, task)
+    facts = replace(
+        facts,
+        pools_edits=parts.pools_edits(task.selection, gating),
+        checks_must_pass=parts.checks_must_pass(task.selection, gating),
+        writes_notes=parts.writes_notes,
+        needs_patch_mode=parts.needs_patch_mode,
+    )
+    refuse_idle(facts, TRAINING)
 
 
 def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
@@ -355,19 +376,6 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
         raise InputError(
             f"{tasks} is inside the skill {skill}: the agent would see the answers.",
             hint="Move it out.",
-        )
-
-
-def _refuse_second_grader(config: Config, task: Task, given: bool) -> None:
-    if given or task.evaluator is not None or ".py:" in config.env.tasks:
-        raise InputError(
-            "evaluation.ship_grader: this task brings its own scores, and nothing is left for a "
-            "second grader.",
-            hint="Use a tasks file with env.grader, or leave evaluation.ship_grader out.",
-        )
-    if not config.evaluation.ship_test:
-        raise InputError(
-            "evaluation.ship_grader needs evaluation.ship_test: true, the comparison it grades."
         )
 
 
@@ -404,85 +412,16 @@ def _refuse_missing_models(
         )
 
 
-def _source_settings(config: Config) -> set[str]:
-    """Keys of `env` that have the value which the named task source brings with it: the user did
-    not set them.
+def _source_settings(config: Config) -> frozenset[str]:
+    """Return the keys of `env` that have the value which the named task source brings with it: the
+    user did not set them.
     """
     env = config.env
     source = find_source(env.tasks, base=Path(env.folder), options=env.task_args)
     brought = source.config.get("env", {}) if source is not None else {}
-    return {f"env.{key}" for key, value in brought.items() if getattr(env, key, None) == value}
-
-
-def _refuse_unused_settings_of_agents(config: Config, task: Task, agent: Agent | None) -> None:
-    """Settings of skillfit's own agents that a given agent or the task's own evaluation ignores."""
-    env = config.env
-    if task.evaluator is not None and agent is not None:
-        raise InputError(
-            "An agent was given, but the task runs its items itself.", hint="Leave one of them out."
-        )
-    if task.evaluator is not None or agent is not None:
-        unused = {
-            "model.agent": config.model.agent
-            and task.evaluator is not None
-            and not _calls_model(task),
-            "env.agent": env.agent in PROGRAM_AGENTS,
-            "env.prompt": env.prompt,
-            "env.max_turns": env.max_turns,
-            "env.max_rollout_tokens": env.max_rollout_tokens,
-            "env.corpus": env.corpus,
-            "env.network": env.network != "auto",
-            "env.sandbox": env.sandbox != "auto",
-        }
-        brought = _source_settings(config)
-        if named := [name for name, value in unused.items() if value and name not in brought]:
-            raise InputError(
-                f"{', '.join(named)}: this task or agent runs items in its own way.",
-                hint="Leave it out.",
-            )
-
-
-def _refuse_what_cannot_act(
-    config: Config, parts: RunParts, pools_edits: bool, checks_must_pass: bool
-) -> None:
-    """Every setting acts, or is refused with the reason. The gate and the proposer say what they
-    can do; their names do not matter.
-    """
-    optimizer, evaluation = config.optimizer, config.evaluation
-    decides_edits = pools_edits and evaluation.use_gate
-    if parts.needs_patch_mode and optimizer.skill_update_mode != "patch":
-        raise InputError(
-            f"optimizer.proposer: {config.proposer} proposes edits, and "
-            f"optimizer.skill_update_mode: {optimizer.skill_update_mode} applies none.",
-            hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
-        )
-    if optimizer.use_skill_aware_reflection and not parts.writes_notes:
-        raise InputError(
-            f"optimizer.use_skill_aware_reflection: optimizer.proposer: {config.proposer} writes "
-            "no notes.",
-            hint="Set optimizer.proposer: reflect or both.",
-        )
-    if evaluation.must_pass and not evaluation.use_gate:
-        raise InputError("evaluation.must_pass needs evaluation.use_gate: true.")
-    if evaluation.must_pass and not checks_must_pass:
-        raise InputError(
-            "evaluation.must_pass: This gate does not check must-pass items.",
-            hint="Set evaluation.gate: screening, or remove evaluation.must_pass. Your own gate "
-            "declares with checks_must_pass = True that it checks them.",
-        )
-    if optimizer.prune_initial and not decides_edits:
-        raise InputError(
-            "optimizer.prune_initial needs a gate that decides each edit, such as "
-            "evaluation.gate: screening, with use_gate: true; this gate does not measure what a "
-            "paragraph is worth.",
-            hint="Leave it out, or use `skillfit ablate`.",
-        )
-    if optimizer.skill_aware_consolidate_threshold and pools_edits:
-        raise InputError(
-            "optimizer.skill_aware_consolidate_threshold needs a gate without a pool of edits, "
-            "such as evaluation.gate: strict; this gate drops notes that do not help.",
-            hint="Leave it at 0.",
-        )
+    return frozenset(
+        f"env.{key}" for key, value in brought.items() if getattr(env, key, None) == value
+    )
 
 
 def item_records(task: Task) -> list[ItemRecord]:

@@ -323,9 +323,6 @@ async def test_the_skill_can_be_copied_into_the_sandbox(tmp_path: Path) -> None:
 def test_a_skill_file_needs_an_inspect_task_with_a_sandbox(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sample s0 .* has no sandbox"):
         inspect_task(tmp_path, None, skill_as="file")
-    (tmp_path / "tasks.jsonl").write_text('{"input": "q", "answer": "a"}\n')
-    with pytest.raises(InputError, match=r"env\.skill_as: file is for Inspect tasks"):
-        load_task(EnvSection(tasks="tasks.jsonl", folder=str(tmp_path), skill_as="file"))
 
 
 async def test_images_are_passed_on_and_other_media_are_refused(tmp_path: Path) -> None:
