@@ -1,6 +1,7 @@
 """The screening gate on scripted rollouts."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -380,3 +381,39 @@ def test_a_subclass_that_overrides_judge_is_refused():
         class Mine(ScreeningGate):
             async def judge(self, name, candidate, training=()):
                 return await super().judge(name, candidate, training)
+
+
+async def measured_by_type(training_kinds):
+    """The effects of a rule that helps items with even numbers, which are of one type."""
+
+    def chance(skill, item):
+        return 0.2 + 0.7 * ("- even" in skill.body and int(item[1:]) % 2 == 0)
+
+    selection = [replace(item, type=("odd", "even")[at % 2 == 0]) for at, item in _numbered(24)]
+    training = [
+        replace(item, id=f"t{item.id[1:]}", type=training_kinds[at % 2])
+        for at, item in _numbered(24)
+    ]
+    measure = Scripted(chance)
+    gate = ScreeningGate(measure, selection, settings_of(selection_rollouts=24))
+    await gate.baseline(BASE)
+    await judge(gate, 1, patch("even", "nothing"), trained(gate, "step_0001", measure, training))
+    for step in range(2, 9):
+        observed = trained(gate, f"step_{step:04d}", measure, training)
+        verdict = await judge(gate, step, training=observed)
+    return verdict.effects
+
+
+def _numbered(count):
+    return enumerate(items(count))
+
+
+async def test_the_verdict_says_which_types_of_items_an_edit_acts_on():
+    even, nothing = await measured_by_type(("even", "odd"))
+    assert [(one.kind, one.items, one.of) for one in even.kinds] == [("even", 12, 24)]
+    assert even.kinds[0].mean > even.mean > 0 and not nothing.kinds
+
+
+async def test_types_that_only_selection_items_have_are_not_shown():
+    even, _ = await measured_by_type(("other", "odd"))
+    assert even.mean > 0 and not even.kinds

@@ -152,7 +152,7 @@ def test_the_word_about_an_edit_follows_from_its_interval(
 
 
 def test_the_kinds_of_items_that_an_edit_acts_on_are_recorded(path: Path) -> None:
-    money = KindEffect("money", 18, 60, mean=0.41, low=0.2, high=0.5, rollouts=30)
+    money = KindEffect("money", 18, 60, mean=0.41, low=0.2, high=0.5)
     event = decided(effect(kinds=(money,)))
     EventLog(path).emit(event)
     assert next(EventLog.open_readonly(path).read()).event == event

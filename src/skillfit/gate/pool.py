@@ -17,7 +17,7 @@ from functools import lru_cache
 from skillfit.gate.base import Candidate
 from skillfit.gate.regression import ColumnKind, Estimate
 from skillfit.rollout.outcome import Arm
-from skillfit.run.records import EditStatus, edit_id
+from skillfit.run.records import EditStatus, KindEffect, edit_id
 from skillfit.skill import SLOW_UPDATE_OP, Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
 
@@ -51,6 +51,7 @@ class PoolEdit:
     needs: frozenset[str] = frozenset()  # edits whose text it is anchored in
     rivals: set[str] = field(default_factory=set)  # edits that cannot be in effect with it
     estimate: Estimate | None = None  # None: no evidence yet
+    kinds: tuple[KindEffect, ...] = ()  # the types of items that it acts on
     absorbed: bool = False  # promoted, and part of the base: it can no longer be taken out
     pinned: bool = False  # the user wants it in the skill, whatever its effect
     vetoed: bool = False  # the user does not want it: it is never proposed again

@@ -109,6 +109,14 @@ class Scales:
 
 
 @dataclass(frozen=True, slots=True)
+class Priors:
+    """Normal priors of effects, one for each column."""
+
+    means: Vector
+    sds: Vector
+
+
+@dataclass(frozen=True, slots=True)
 class Posterior:
     """What a fit says: a joint normal distribution of the level and all effects, and the intercepts
     given those.
@@ -155,15 +163,15 @@ class Posterior:
 
     def score_variance(self, groups: Sequence[str], weights: Vector, edits: Sequence[str]) -> float:
         """Variance of the weighted mean score of the groups under a set of edits (delta method)."""
-        slope = weights * self._expected_slope(self.predictor(groups, edits))
+        slope = weights * self.expected_slope(self.predictor(groups, edits))
         return self._variance(groups, slope, slope.sum() * self._design(edits))
 
     def difference_variance(
         self, groups: Sequence[str], weights: Vector, new: Sequence[str], old: Sequence[str]
     ) -> float:
         """Variance of the difference of two such scores, the level included (delta method)."""
-        after = weights * self._expected_slope(self.predictor(groups, new))
-        before = weights * self._expected_slope(self.predictor(groups, old))
+        after = weights * self.expected_slope(self.predictor(groups, new))
+        before = weights * self.expected_slope(self.predictor(groups, old))
         gradient = after.sum() * self._design(new) - before.sum() * self._design(old)
         return self._variance(groups, after - before, gradient)
 
@@ -187,7 +195,7 @@ class Posterior:
                 own += weight**2 * self.scales.intercept_sd**2
         return float(gradient @ self.covariance @ gradient + own)
 
-    def _expected_slope(self, predictor: Vector) -> Vector:
+    def expected_slope(self, predictor: Vector) -> Vector:
         """Derivative of `expected`."""
         if self.family == "linear":
             return np.ones_like(predictor)
@@ -242,13 +250,14 @@ def fit(
     start: Posterior | None = None,
     scales: Scales | None = None,
     first: Scales | None = None,
+    priors: Priors | None = None,
 ) -> Posterior:
     """Fit all trials. `edits` names the columns, in an order that the caller keeps fixed.
 
     `start`: an earlier posterior of the same data or less of it. Effects, intercepts and scales
     begin at its values. `first`: scales that every update is drawn to (FIRST_WEIGHT), and that a
     fit without `start` begins at; by default those of edits. `scales`: kept as they are instead of
-    learned.
+    learned. `priors`: of the effects, instead of those that `scales` imply.
 
     Runs on one thread. These matrices are too small to gain from more, on a busy machine threads
     that wait for each other make it several times slower, and one thread always adds up in the same
@@ -256,7 +265,7 @@ def fit(
     """
     with _threads().limit(limits=1, user_api="blas"):
         return _fit(
-            trials, edits, family, kinds or {}, start, scales, first or Scales.first(family)
+            trials, edits, family, kinds or {}, start, scales, first or Scales.first(family), priors
         )
 
 
@@ -273,6 +282,7 @@ def _fit(
     start: Posterior | None,
     scales: Scales | None,
     first: Scales,
+    priors: Priors | None,
 ) -> Posterior:
     columns = {edit: place for place, edit in enumerate(edits, start=1)}
     groups = {group: at for at, group in enumerate(dict.fromkeys(row.group for row in trials))}
@@ -281,7 +291,7 @@ def _fit(
     state = _start(columns, groups, first, start)
     if start is None:
         _start_level(state, trials, family)
-    model = TrialMatrix(chunks, trials, column_kinds, family, len(groups), first)
+    model = TrialMatrix(chunks, trials, column_kinds, family, len(groups), first, priors)
     if scales is not None:
         state.scales = scales
     for _ in range(SCALE_ROUNDS if trials and scales is None else 0):
@@ -372,9 +382,10 @@ class TrialMatrix:
         family: Family,
         groups: int,
         first: Scales,
+        priors: Priors | None,
     ) -> None:
         self._chunks, self._kinds, self._family, self._groups = chunks, kinds, family, groups
-        self._first = first
+        self._first, self._priors = first, priors
         self._count = sum(row.count for row in trials)
         self._squares = sum(row.squares for row in trials)
 
@@ -387,6 +398,8 @@ class TrialMatrix:
         size = len(state.theta)
         prior = self._prior_precision(state.scales)
         gradient = -prior * state.theta
+        if self._priors is not None:
+            gradient[1:] += prior[1:] * self._priors.means
         intercept_precision = state.scales.intercept_sd**-2
         own_gradient = -intercept_precision * state.intercepts
         curvature = np.diag(prior)
@@ -419,6 +432,8 @@ class TrialMatrix:
         return longest
 
     def _prior_precision(self, scales: Scales) -> Vector:
+        if self._priors is not None:
+            return np.concatenate([[LEVEL_PRECISION], self._priors.sds**-2])
         return np.array([LEVEL_PRECISION, *(scales.effect_sd(kind) ** -2 for kind in self._kinds)])
 
     def _predictor(self, chunk: _Chunk, state: _State) -> Vector:
@@ -587,6 +602,30 @@ class SelectionItems:
                 )
             )
         return found
+
+    def points(
+        self,
+        posterior: Posterior,
+        incumbent: Sequence[str],
+        change: PossibleChange,
+        contrast: Contrast,
+    ) -> tuple[float, float, float]:
+        """Mean and 80 % interval of a change whose effect on these items is `contrast`. Includes
+        what is unknown about their score without it.
+        """
+        before = posterior.predictor(self.items, incumbent)
+        if change.present:
+            before = before - posterior.contrast(change.signs).mean
+        mean, low, high = self._change(posterior, before, contrast, _Z80)
+        slope, slope_after = (
+            float(self.weights @ posterior.expected_slope(predictor))
+            for predictor in (before, before + contrast.mean)
+        )
+        level = (
+            posterior.score_variance(self.items, self.weights, incumbent) / max(slope, 1e-3) ** 2
+        )
+        half = float(np.hypot((high - low) / 2, _Z80 * (slope_after - slope) * level**0.5))
+        return mean, round(max(-1.0, mean - half), 9), round(min(1.0, mean + half), 9)
 
     def removal(self, posterior: Posterior, edit: str, rollouts: int) -> Estimate:
         """The effect of an edit on the skill without edits. Other than in `effects`, the interval

@@ -28,6 +28,7 @@ from skillfit.gate.base import (
     Verdict,
     after_baseline,
 )
+from skillfit.gate.local_effects import TypedItems, local_effects
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
     ColumnKind,
@@ -95,6 +96,8 @@ class ScreeningGate(BaseGate):
         binary = settings.config.evaluation.gate_metric == "hard"
         self._family: Family = "logistic" if binary else "linear"
         self._trials = TrialTable()
+        self._types = {item.id: item.type for item in items}
+        self._training: set[str] = set()  # training items that were rolled out
         self._rollouts: Counter[str] = Counter()  # edit -> scored rollouts that count for it
         self._pool: Pool | None = None
         self._posterior: Posterior | None = None
@@ -154,6 +157,8 @@ class ScreeningGate(BaseGate):
             self.pool.join(candidate)
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+        self._types |= {item.id: item.type for item in items}
+        self._training |= {item.id for item in items}
         return self._arms(f"{self.config.train.seed}/{name}/training", list(items) * repeats)
 
     def _arms(self, key: str, items: Sequence[Item]) -> list[Arm]:
@@ -224,8 +229,17 @@ class ScreeningGate(BaseGate):
         ]
         incumbent = self._columns(self.pool.incumbent)
         estimates = self._selection.effects(self.posterior, incumbent, changes)
-        for entry, estimate in zip(used, estimates, strict=True):
-            entry.estimate = estimate
+        kinds = local_effects(
+            self._trials.rows(), self.posterior, self._typed_items(), incumbent, changes
+        )
+        for entry, estimate, acts_on in zip(used, estimates, kinds, strict=True):
+            entry.estimate, entry.kinds = estimate, acts_on
+
+    def _typed_items(self) -> TypedItems:
+        """Types that no training item has stay hidden from the optimizer, which sees effects."""
+        known = {self._types[item] for item in self._training}
+        types = {item: kind for item, kind in self._types.items() if kind in known}
+        return TypedItems.of(self._selection.items, types, self.settings.weights)
 
     def _score(self) -> ScoreEstimate:
         return self._score_of(self.pool.incumbent)
@@ -578,4 +592,5 @@ def _shown(entry: PoolEdit) -> EditEffect:
         reason=entry.reason,
         items=tuple(sorted(entry.sources)),
         awaits_approval=entry.awaits_approval,
+        kinds=entry.kinds,
     )

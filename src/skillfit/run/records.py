@@ -232,7 +232,6 @@ class KindEffect:
     mean: float
     low: float  # 80 % interval
     high: float
-    rollouts: int  # scored rollouts of items of the type that carried the edit
 
     @property
     def text(self) -> str:
