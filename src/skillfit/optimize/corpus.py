@@ -18,6 +18,7 @@ from skillfit.errors import InfrastructureError
 from skillfit.models.failures import can_be_lost, is_unreachable, policy_of
 from skillfit.models.protocol import ModelError
 from skillfit.optimize.context import Context, ItemAttempts, edit_text, measured_effect
+from skillfit.optimize.cut_edits import appended_lines, move_edit, without_doubled_bullets
 from skillfit.optimize.material import (
     Kind,
     Material,
@@ -49,10 +50,8 @@ MOST_EDITS = 60  # of one call
 MANY_KINDS = 16  # failing kinds, from which two calls are made
 CASES_ROOM = 120_000  # tokens of cases in one call, whatever the context window holds
 _STAGE = "reflect.corpus"
-_MOST_MOVED_OVER = 2_000  # characters between a line and the place that it moves to
 
 _MARK = re.compile(r"[ \t]*⟦[^⟧\n]*⟧")
-_DOUBLED_BULLET = re.compile(r"^([ \t]*)(?:[-*+•][ \t]+)+(?=[-*+•][ \t])", re.MULTILINE)
 _BULLET = re.compile(r"[-*+] ")
 
 
@@ -302,9 +301,10 @@ def _edits(entry: CorpusEditReply, shown: _ShownSkill) -> list[Edit] | str:
     content = _MARK.sub("", entry.content).strip("\n")
     label = " ".join(entry.purpose.split())
     if entry.op.strip().casefold() == "move":
-        moved = _moved(target, _resolved(entry.content, shown), shown)
+        after, appended = _resolved(entry.content, shown), appended_lines(shown.effects)
+        moved = move_edit(shown.skill.unix_body, target, after, appended)
         return moved if isinstance(moved, str) else [replace(moved, label=label)]
-    content = _DOUBLED_BULLET.sub(r"\1", content)
+    content = without_doubled_bullets(content)
     edit = replace(Edit.from_reply(entry.op, target, content), label=label)
     adds = edit.op in ("append", "insert_after")
     if not edit.op or (edit.op != "delete" and not content.strip()):
@@ -348,29 +348,3 @@ def _single_bullets(content: str) -> list[str]:
     lines = [line for line in content.split("\n") if line.strip()]
     is_list = all(_BULLET.match(line) for line in lines)
     return lines if is_list else [content]
-
-
-def _moved(line: str, after: str, shown: _ShownSkill) -> Edit | str:
-    """A move as one edit: what lies between the line and its new place, in the new order.
-
-    A line that an edit appended is inserted at its new place instead: the gate never applies both,
-    since the same text is in the skill once.
-    """
-    body = shown.skill.unix_body
-    if not (line.strip() and after.strip() and body.count(line) == body.count(after) == 1):
-        return "the line to move, or the line that it should follow, does not occur exactly once"
-    appended = {
-        effect.edit.content.strip("\n") for effect in shown.effects if effect.edit.op == "append"
-    }
-    if line in appended:
-        return Edit("insert_after", after, line)
-    first, last = sorted(((body.index(line), line), (body.index(after), after)))
-    start = body.rfind("\n", 0, first[0]) + 1
-    end = (body + "\n").index("\n", last[0] + len(last[1]))
-    lines, moving = body[start:end].split("\n"), line.split("\n")
-    at = next((n for n in range(len(lines)) if lines[n : n + len(moving)] == moving), None)
-    if at is None or end - start > _MOST_MOVED_OVER:
-        return "only a whole line can be moved, and not across a long text"
-    rest = lines[:at] + lines[at + len(moving) :]
-    place = next(n for n, text in enumerate(rest) if after.split("\n")[-1] in text) + 1
-    return Edit("replace", body[start:end], "\n".join(rest[:place] + moving + rest[place:]))

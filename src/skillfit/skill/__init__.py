@@ -26,7 +26,7 @@ from skillfit.skill.regions import (
     with_trained_body,
     without_placeholder,
 )
-from skillfit.skill.units import units
+from skillfit.skill.units import Part, parts, units
 
 __all__ = [
     "EXAMPLE_OP",
@@ -38,6 +38,7 @@ __all__ = [
     "EditResult",
     "Example",
     "Hunk",
+    "Part",
     "Skill",
     "appendix_notes",
     "apply_edits",
@@ -48,6 +49,7 @@ __all__ = [
     "example_edit",
     "examples",
     "lint",
+    "parts",
     "refuse_unreadable",
     "rewrite",
     "slow_update_text",

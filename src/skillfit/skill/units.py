@@ -103,6 +103,53 @@ def without_units(skill: Skill, removed: Iterable[Unit]) -> Skill:
     return applied.skill
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a body: a list item, a sentence line, a table, a code block, a heading, a rule or
+    a protected region. Lines count from 0 in the body; `end` is exclusive.
+    """
+
+    text: str
+    start: int
+    end: int
+    heading: bool = False
+    protected: bool = False
+
+
+def parts(body: str) -> tuple[Part, ...]:
+    """The pieces of a body in order. Blank lines between them belong to none."""
+    lines = body.split("\n")
+    protected, glued = _protected_lines(body, lines), _glued_lines(lines)
+    known = _BodyLines(lines, _with_glued(protected, glued), glued)
+    spans = [span for block in _blocks(known) for span in _parts_of_block(known, block)]
+    spans += _protected_spans(known)
+    return tuple(
+        Part(
+            "\n".join(lines[span.start : span.end]),
+            span.start,
+            span.end,
+            heading=span.kind in ("heading", "rule"),
+            protected=span.start in known.protected,
+        )
+        for span in sorted(spans, key=lambda span: span.start)
+    )
+
+
+def _protected_spans(body: _BodyLines) -> list[_LineBlock]:
+    """Each run of protected lines, without the blank ones around it."""
+    spans: list[_LineBlock] = []
+    for number in sorted(body.protected):
+        if body.is_blank(number):
+            continue
+        last = spans[-1] if spans else None
+        between = range(last.end, number) if last is not None else range(0)
+        if last is not None and all(one in body.protected for one in between):
+            spans[-1] = _LineBlock(last.start, number + 1, last.kind)
+        else:
+            spans.append(_LineBlock(number, number + 1, "paragraph"))
+    return spans
+
+
 def removed_lines(removal: Edit) -> str:
     """The lines of the initial skill that a unit's removal takes out, for people."""
     return removal.label.removeprefix(_REMOVAL_LABEL)
