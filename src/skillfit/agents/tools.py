@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -29,7 +29,7 @@ from skillfit.agents.agent import (
 )
 from skillfit.extensions import PartDescription
 from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
-from skillfit.models.protocol import Message, Tool, ToolCall, Usage
+from skillfit.models.protocol import Message, Reply, Tool, ToolCall, Usage
 from skillfit.plain_text import head_and_tail, shorten
 from skillfit.sandbox.file_view import Mount
 from skillfit.sandbox.known_good import KnownGood, refuse_forbidden
@@ -50,6 +50,7 @@ _LINE = 500  # characters of a matching line
 _LONGEST_LINE = 1 << 20  # characters of a line that `search` looks at together
 LONGEST_COMMAND = 100_000  # bytes; Linux itself accepts a little more in one argument
 _NAMES = 2_000  # files that one `list` names
+_LARGEST_EDITED = 4 << 20  # bytes of a file that `edit` changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,17 @@ class FileTools:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
         return f"wrote {len(content)} characters"
+
+    def edit(self, name: str, old: str, new: str) -> str:
+        """Replace a text that occurs once in a file."""
+        path = _regular_file(self.workspace.inside(name), name)
+        if path.stat().st_size > _LARGEST_EDITED:
+            raise ValueError(f"{name} is too large to edit")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        count = text.count(old) if old else 0
+        if count != 1:
+            raise ValueError(f"the text occurs {count} times in {name}; give one that occurs once")
+        return self.write(name, text.replace(old, new))
 
     def list(self, name: str) -> str:
         """All files in a folder. The corpus is listed only when it is asked for."""
@@ -208,7 +220,7 @@ def _integer(description: str) -> JsonObject:
     return {"type": "integer", "description": description}
 
 
-TOOLS = (
+FILE_TOOLS = (
     _tool(
         "read",
         f"Read a text file, {PAGE} characters at a time.",
@@ -232,9 +244,32 @@ TOOLS = (
         {"text": _text("what to look for")},
         {"path": _text("file or folder (optional)")},
     ),
-    _tool("run_command", "Run a shell command in the workspace.", {"command": _text("for sh -c")}),
-    _tool("finish", "Give the final answer and end.", {"answer": _text("the final answer")}),
 )
+RUN_COMMAND = _tool(
+    "run_command", "Run a shell command in the workspace.", {"command": _text("for sh -c")}
+)
+FINISH = _tool("finish", "Give the final answer and end.", {"answer": _text("the final answer")})
+TOOLS = (*FILE_TOOLS, RUN_COMMAND, FINISH)
+# Not for agents under test, which get `TOOLS`.
+EDIT = _tool(
+    "edit",
+    "Replace a text that occurs once in a file.",
+    {"path": _text("the file"), "old": _text("the text"), "new": _text("what takes its place")},
+)
+PYTHON = _tool(
+    "python",
+    "Run a short Python program in the folder; what it prints is the result.",
+    {"code": _text("the program")},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLimits:
+    """What a command that a model runs may use."""
+
+    timeout: float = 60.0  # seconds
+    memory: int = 2 * 1024**3  # bytes
+    network: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,42 +292,26 @@ class ToolsAgent(ModelAgent):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         with workspace_for(item, self.corpus) as workspace:
             skill.save(workspace.work / "skill")
-            session = ToolSession(self, workspace, choose_isolation(self.sandbox, "env.sandbox"))
-            attempt = await self._loop(session, skill, item, context)
+            isolation = choose_isolation(self.sandbox, "env.sandbox")
+            limits = CommandLimits(self.command_timeout, self.command_memory, self.network)
+            session = ToolSession(workspace, isolation, limits)
+            messages = (
+                system_message(self._template(), skill),
+                *item_messages(item, context.instruction, inline_files=False),
+            )
+            answer, usage = await session.work(
+                messages,
+                lambda messages, turn: self.reply(messages, context, turn, TOOLS),
+                max_turns=self.max_turns,
+                limit_note=self.token_limit_note,
+            )
             workspace.leave_only_work()
-            return attempt
-
-    async def _loop(
-        self, session: ToolSession, skill: Skill, item: Item, context: AttemptContext
-    ) -> Attempt:
-        messages = (
-            system_message(self._template(), skill),
-            *item_messages(item, context.instruction, inline_files=False),
-        )
-        usage, text = Usage(), ""
-        for turn in range(self.max_turns):
-            if note := self.token_limit_note(usage):
-                session.steps.append(note)
-                break
-            reply = await self.reply(messages, context, turn, TOOLS)
-            usage += reply.usage
-            if reply.text.strip():
-                text = reply.text
-                session.steps.append(TrajectoryStep("message", text))
-            results = [await session.use(tool_call) for tool_call in reply.tool_calls]
-            if not results or session.answer is not None:
-                break
-            message = Message("assistant", reply.text, tool_calls=reply.tool_calls)
-            messages = (*messages, message, *results)
-        else:
-            session.note(f"Ended after {self.max_turns} rounds of tool calls.")
-        answer = text if session.answer is None else session.answer
         return Attempt(
             answer,
             tuple(session.steps),
-            str(session.workspace.work),
+            str(workspace.work),
             usage=usage,
-            isolation=session.isolation.name if session.ran_commands else "",
+            isolation=isolation.name if session.ran_commands else "",
         )
 
     def known_good(self, modules: Sequence[str]) -> KnownGood:
@@ -330,15 +349,49 @@ class ToolsAgent(ModelAgent):
 class ToolSession:
     """The tools of one attempt, and what happened so far."""
 
-    agent: ToolsAgent
     workspace: Workspace
     isolation: Isolation
+    limits: CommandLimits = CommandLimits()
+    tools: Sequence[Tool] = TOOLS
     steps: list[TrajectoryStep] = field(default_factory=list)
     answer: str | None = None
     ran_commands: bool = False
 
     def note(self, text: str) -> None:
         self.steps.append(TrajectoryStep("note", text, role="harness"))
+
+    async def work(
+        self,
+        messages: tuple[Message, ...],
+        ask: Callable[[tuple[Message, ...], int], Awaitable[Reply]],
+        *,
+        max_turns: int,
+        limit_note: Callable[[Usage], TrajectoryStep | None],
+    ) -> tuple[str, Usage]:
+        """Let the model use the tools until it is done, and return its final answer with what its
+        replies used.
+
+        `ask` sends the messages of a turn. `limit_note` is a step that says why no further turn
+        may start.
+        """
+        usage, text = Usage(), ""
+        for turn in range(max_turns):
+            if note := limit_note(usage):
+                self.steps.append(note)
+                break
+            reply = await ask(messages, turn)
+            usage += reply.usage
+            if reply.text.strip():
+                text = reply.text
+                self.steps.append(TrajectoryStep("message", text))
+            results = [await self.use(tool_call) for tool_call in reply.tool_calls]
+            if not results or self.answer is not None:
+                break
+            message = Message("assistant", reply.text, tool_calls=reply.tool_calls)
+            messages = (*messages, message, *results)
+        else:
+            self.note(f"Ended after {max_turns} rounds of tool calls.")
+        return text if self.answer is None else self.answer, usage
 
     async def use(self, tool_call: ToolCall) -> Message:
         """The tool's result. Misuse is reported to the model, which may correct itself."""
@@ -348,7 +401,7 @@ class ToolSession:
             )
         )
         try:
-            result = await self._act(tool_call.name, _arguments(tool_call))
+            result = await self._act(tool_call.name, _arguments(tool_call, self.tools))
         except (OSError, ValueError) as error:
             result = f"error: {error}".replace(str(self.workspace.work), ".")
         # Names of files may be bytes that are no text.
@@ -362,14 +415,20 @@ class ToolSession:
 
     async def _act(self, name: str, arguments: Mapping[str, str]) -> str:
         """Use a tool of `TOOLS`. Files and the corpus may be large: they are read in a thread."""
-        files = FileTools(self.workspace, self.agent.command_timeout)
+        files = FileTools(self.workspace, self.limits.timeout)
         path = arguments.get("path") or "."
         match name:
             case "finish":
                 self.answer = arguments["answer"]
                 return "finished"
             case "run_command":
-                return await self._run(arguments["command"])
+                return await self._run(["/bin/sh", "-c", arguments["command"]])
+            case "python":
+                # Sets are printed in the same order when the program runs again after a kill.
+                code = arguments["code"]
+                return await self._run(["env", "PYTHONHASHSEED=0", sys.executable, "-c", code])
+            case "edit":
+                return await asyncio.to_thread(files.edit, path, arguments["old"], arguments["new"])
             case "write":
                 return files.write(path, arguments["content"])
             case "read":
@@ -381,22 +440,22 @@ class ToolSession:
                 return await asyncio.to_thread(files.list, path)
         raise NotImplementedError(name)
 
-    async def _run(self, command: str) -> str:
-        if len(command.encode()) > LONGEST_COMMAND:
+    async def _run(self, argv: Sequence[str]) -> str:
+        if len(argv[-1].encode()) > LONGEST_COMMAND:
             raise ValueError(
                 f"the command is longer than {LONGEST_COMMAND:,} bytes; write a script, and run it"
             )
-        timeout = self.agent.command_timeout
+        timeout = self.limits.timeout
         corpus = self.workspace.corpus
         mounts = () if corpus is None else (Mount(corpus, self.workspace.work / CORPUS),)
         try:
             done = await run_untrusted(
-                ["/bin/sh", "-c", command],
+                argv,
                 cwd=self.workspace.work,
                 timeout=timeout,
-                memory=self.agent.command_memory,
+                memory=self.limits.memory,
                 mounts=mounts,
-                network=self.agent.network,
+                network=self.limits.network,
                 isolation=self.isolation,
                 temporary=self.workspace.temporary,
             )
@@ -423,8 +482,8 @@ def _line_number(text: str | None) -> int:
     return max(1, int(text))
 
 
-def _arguments(tool_call: ToolCall) -> dict[str, str]:
-    required = {tool.name: list(tool.parameters["required"]) for tool in TOOLS}
+def _arguments(tool_call: ToolCall, tools: Sequence[Tool]) -> dict[str, str]:
+    required = {tool.name: list(tool.parameters["required"]) for tool in tools}
     if tool_call.name not in required:
         raise ValueError(f"there is no tool {tool_call.name}; there are {', '.join(required)}")
     arguments = parse_json(tool_call.arguments or "{}")
