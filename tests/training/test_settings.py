@@ -42,6 +42,7 @@ ELSEWHERE = {
     "env.rollout_usd",
     "env.allow_duplicates",
     "env.sandbox",
+    "optimizer.agent_minutes",  # test_agent_run.py
 }
 EPOCHS = ("train.num_epochs=3",)
 STEPS = (

@@ -298,10 +298,11 @@ def program_isolation(spec: ModelSpec, sandbox: SandboxMode) -> Isolation:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """One run of the program that gave an answer."""
+    """One run of the program that gave an answer, or reached the caller's time limit."""
 
     output: ProgramOutput
     isolation: str
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -344,8 +345,11 @@ class ConfiguredProgram:
         skill: Skill | None = None,
         effort: str = "",
         max_usd: float | None = None,
+        timeout: float | None = None,
     ) -> ProgramRun:
-        """Run the program on `prompt` in the work folder. Raises when it failed to answer."""
+        """Run the program on `prompt` in the work folder. Raises when it failed to answer. At
+        `timeout` seconds it is ended, which is no failure.
+        """
         isolation = self._isolation()
         name = skill.name if skill is not None else ""
         values = self.values(workspace, name, effort, max_usd, isolation)
@@ -359,7 +363,7 @@ class ConfiguredProgram:
             done = await run_sandboxed(
                 [self.program(), *arguments(argv, values)],
                 cwd=workspace.work,
-                timeout=_TIME_LIMIT,
+                timeout=_TIME_LIMIT if timeout is None else timeout,
                 env=self.environment(workspace, values, login),
                 access=self._access(workspace, login),
                 stdin=stdin,
@@ -371,7 +375,9 @@ class ConfiguredProgram:
         finally:
             if login is not None:
                 login.save_back(workspace.home)
-        return ProgramRun(self._read(done, skill, Path(values["usage_file"])), done.isolation)
+        ended = timeout is not None and done.timed_out
+        output = self._read(done, skill, Path(values["usage_file"]), cut_short=ended)
+        return ProgramRun(output, done.isolation, ended)
 
     def values(
         self,
@@ -491,10 +497,12 @@ class ConfiguredProgram:
             temporary=workspace.temporary,
         )
 
-    def _read(self, done: ProcessResult, skill: Skill | None, usage_file: Path) -> ProgramOutput:
+    def _read(
+        self, done: ProcessResult, skill: Skill | None, usage_file: Path, *, cut_short: bool
+    ) -> ProgramOutput:
         reported = _written_by_program(usage_file)
         output = read_output(self.description, redact(done.stdout), skill, reported)
-        if not output.error and done.code == 0 and output.answer is not None:
+        if cut_short or (not output.error and done.code == 0 and output.answer is not None):
             return output
         # When there are steps, stdout holds what tools printed: nothing of the program itself.
         printed = done.stderr.strip() or ("" if output.steps else done.stdout)

@@ -133,12 +133,16 @@ class OptimizerSection(Section):
     or from each group.
     """
     proposer: str = "auto"
-    """Where edits come from: corpus (one call reads all rollouts so far and writes many single
-    edits), reflect (analysts read a few trajectories each), examples (solved training items as
-    worked examples), or both (reflect and examples). auto: corpus, or reflect where the optimizer
-    is a local or practice model, the skill is rewritten, or skill-aware reflection is on. Also a
-    proposer's name from another package, or file.py:name.
+    """Where edits come from: agent (the optimizer works on the skill in a folder with all rollouts
+    as files), corpus (one call reads all rollouts so far and writes many single edits), reflect
+    (analysts read a few trajectories each), examples (solved training items as worked examples), or
+    both (reflect and examples). auto: agent where the optimizer is a coding-agent program, corpus
+    for other models; reflect where it is a local or practice model, the skill is rewritten, or
+    skill-aware reflection is on. Also a proposer's name from another package, or file.py:name.
     """
+    agent_minutes: float = Field(default=30, gt=0)
+    """Time limit of one session of the proposer `agent`, in minutes. What it changed until then
+    counts."""
     guidance: str = ""
     """Your wishes for the skill, as text or as the name of a .md or .txt file. Every proposer reads
     them.
@@ -410,7 +414,9 @@ class Config(Section):
             return settings.proposer
         small = spec is None or spec.id.partition("/")[0] in SMALL_OPTIMIZERS
         analysts = settings.skill_update_mode != "patch" or settings.use_skill_aware_reflection
-        return "reflect" if small or analysts else "corpus"
+        if small or analysts:
+            return "reflect"
+        return "agent" if spec is not None and spec.is_cli else "corpus"
 
     @property
     def agent_kind(self) -> str:

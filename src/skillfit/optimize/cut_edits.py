@@ -55,7 +55,7 @@ def cut_edits(old: Skill, new: str, appended: frozenset[str] = frozenset()) -> C
     before, after = parts(old.unix_body), parts(body)
     if max(len(before), len(after)) > _MOST_PARTS:
         return CutEdits((), (RefusedChange("", f"more than {_MOST_PARTS:,} lines of text"),))
-    found = _Comparison(old, body, before, after, appended).edits()
+    found = _TextComparison(old, body, before, after, appended).edits()
     edits = []
     for edit in found:
         if isinstance(edit, RefusedChange):
@@ -116,7 +116,7 @@ def _without_head(old: Skill, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class _TextComparison:
     """Two bodies as parts."""
 
     old: Skill

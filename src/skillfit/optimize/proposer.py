@@ -33,6 +33,7 @@ from typing import Any, Literal, Protocol
 
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InfrastructureError
+from skillfit.models import ModelSpec, Prices
 from skillfit.models.failures import can_be_lost, is_unreachable, policy_of
 from skillfit.models.protocol import ModelError
 from skillfit.optimize.context import (
@@ -62,6 +63,7 @@ from skillfit.rollout.outcome import Outcome, RolloutRequest, StepRollouts, gath
 from skillfit.run.events import Event, ReflectionFinished
 from skillfit.run.paid import PaidEffects
 from skillfit.run.records import FailureNote, ProposalSource
+from skillfit.sandbox.programs import SandboxMode
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, example_edit, examples
 from skillfit.tasks.item import Item
 
@@ -119,6 +121,16 @@ class ProposerParts:
     settings: OptimizerSection
     emit: Callable[[Event], None]
     paid: PaidEffects  # for work that costs money besides calls of the optimizer
+    model: OptimizerModel | None = None  # of the optimizer; None: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerModel:
+    """The settings of the optimizer's model, for proposers that start it as a program."""
+
+    spec: ModelSpec
+    prices: Prices
+    sandbox: SandboxMode  # `env.sandbox`
 
 
 OptimizerUse = Literal["required", "possible", "never"]

@@ -65,6 +65,7 @@ CHANGEABLE = frozenset(
         "model.prices",
         "gradient.analyst_workers",
         "optimizer.memory",
+        "optimizer.agent_minutes",
         "env.exec_timeout",
         "env.rollout_usd",
         "env.sandbox",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -57,6 +58,18 @@ class PaidEffects:
     def left(self) -> Remaining:
         """Return the dollars and tokens that the caps still allow."""
         return self._budget.left()
+
+    def until_stopped(self) -> AbstractAsyncContextManager[None]:
+        """Return a block that ends early, with the reason, when the run is asked to stop or its
+        time is over. What runs in it is cancelled.
+        """
+        return self._budget.waiting()
+
+    async def record(self, name: str, work: Callable[[], Awaitable[T]], *, returns: type[T]) -> T:
+        """Return the value recorded under `name`, or do the work and record its value. For work
+        that costs nothing besides calls and effects that are recorded themselves.
+        """
+        return await self._journal.once(f"paid/{name}", work, returns=returns)
 
     async def once(
         self,

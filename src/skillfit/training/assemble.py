@@ -19,7 +19,7 @@ from skillfit.models.failures import policy_of
 from skillfit.models.protocol import AnswerPending, ModelError
 from skillfit.models.providers.handoff import pending_error
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
-from skillfit.optimize.proposer import ProposerParts
+from skillfit.optimize.proposer import OptimizerModel, ProposerParts
 from skillfit.rollout import Executor, RolloutEngine
 from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
@@ -104,6 +104,7 @@ async def assemble(
                     PaidEffects(
                         directory.journal, models.budget, check=control.check, count=count_usage
                     ),
+                    models.of_optimizer(),
                 )
             ),
             text_filter=TextFilter(index, directory.events.emit, config.optimizer.max_skill_tokens),
@@ -248,6 +249,11 @@ class _Models:
             limits_itself=agent is not None and agent.limits_itself,
             usd_per_rollout=usd,
         )
+
+    def of_optimizer(self) -> OptimizerModel | None:
+        """The settings of the optimizer's model; None where there is none."""
+        spec = self._config.model.optimizer
+        return OptimizerModel(spec, self._prices, self._config.env.sandbox) if spec else None
 
     def _warn(self, warning: BudgetWarning) -> None:
         self._directory.events.emit(

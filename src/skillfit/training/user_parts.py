@@ -66,6 +66,7 @@ PROPOSERS = {
     "examples": "skillfit.optimize.proposer:ExampleProposer",
     "both": "skillfit.optimize.proposer:AnalystsAndExamples",
     "corpus": "skillfit.optimize.corpus:CorpusProposer",
+    "agent": "skillfit.optimize.agent_proposer:AgentProposer",
 }
 SAMPLERS = {
     "shuffled": "skillfit.training.plan:ShuffledBatches",
