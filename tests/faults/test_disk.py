@@ -62,7 +62,7 @@ def test_a_full_disk_loses_only_requests_in_flight(make_project: MakeProject) ->
 
     project = make_project(script=long_answer, rows=items(200, 200, 0))
     disk = project.folder / "disk"
-    ended = trained(on_small_disk(disk, 1500, training(project, disk)))
+    ended = trained(on_small_disk(disk, 3000, training(project, disk)))
     assert ended["error"] == "RunNotWritable" and ended["exit"] == 2, ended
     assert "No room left on the disk" in ended["message"]
     recorded = answered(Path(f"{disk}.after") / "run").total()

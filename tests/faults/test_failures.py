@@ -185,7 +185,11 @@ async def test_an_outage_ends_the_run_and_the_resumed_run_gives_the_same_result(
 ) -> None:
     broken = BrokenUntilFixed(stages, error(503, "down for maintenance"))
     project = make_project(
-        *SETTINGS, "gradient.minibatch_size=2", script=broken, rows=items(8, 8, 2)
+        *SETTINGS,
+        "gradient.minibatch_size=2",
+        "gradient.merge=true",
+        script=broken,
+        rows=items(8, 8, 2),
     )
     with pytest.raises((InfrastructureError, ModelError)) as failed:
         await project.train()
@@ -230,7 +234,7 @@ async def test_a_server_that_turns_into_something_else_ends_the_run_and_it_can_b
         is_rollout = call.stage == "rollout" and call.number > 20
         return NOT_A_REPLY[kind] if is_rollout and not fixed else script(call)
 
-    project = make_project(*SETTINGS, script=answer, rows=items(8, 8, 8))
+    project = make_project(*SETTINGS, "train.num_epochs=5", script=answer, rows=items(8, 8, 8))
     with pytest.raises(InfrastructureError):
         await project.train()
     sent = len(project.asked("rollout"))
