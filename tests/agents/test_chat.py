@@ -10,7 +10,7 @@ from skillfit.config.schema import AgentSection
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec
 from skillfit.models.protocol import Reply, Usage
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 

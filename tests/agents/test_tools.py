@@ -22,7 +22,7 @@ from skillfit.agents.tools import FileTools, ToolsAgent
 from skillfit.models import Reply, Usage
 from skillfit.models.failures import policy
 from skillfit.models.protocol import RateLimited, ToolCall
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.sandbox.programs import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item

@@ -94,7 +94,7 @@ def test_a_snippet_of_the_documentation_runs(code: str, tmp_path: Path) -> None:
 def test_the_graders_shown_in_the_documentation_can_be_built(tmp_path: Path) -> None:
     import yaml
 
-    from skillfit.models.providers.practice import ScriptedModel
+    from skillfit.models.providers.scripted import ScriptedModel
     from skillfit.tasks.graders import BUILT_IN, build_grader
 
     (tmp_path / "grade.py").write_text("def grade(item, answer):\n    return 1.0\n")

@@ -24,7 +24,8 @@ from skillfit.errors import Exit, SkillfitError
 from skillfit.models import ask
 from skillfit.models.failures import POLICIES
 from skillfit.models.protocol import ModelError, Reply
-from skillfit.models.providers.practice import ScriptedModel, practice_answer, practice_reply
+from skillfit.models.providers.practice import practice_answer, practice_reply
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.optimize import optimizer
 from tests.models.clocks_and_meters import CappedMeter, say, to
 from tests.support.chat_server import (

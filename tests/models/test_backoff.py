@@ -20,7 +20,7 @@ from skillfit.models.protocol import (
     RateLimited,
     log_notice,
 )
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from tests.models.clocks_and_meters import SimulatedClock, say
 
 

@@ -25,7 +25,7 @@ from skillfit.models.protocol import (
     RateLimited,
     Refused,
 )
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from tests.models.clocks_and_meters import CappedMeter, CapReached, InstantClock, say, to
 from tests.support.chat_server import Call, ChatServer, RawServer, completion, http
 

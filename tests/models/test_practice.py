@@ -119,7 +119,7 @@ def test_every_stage_gets_json() -> None:
         assert isinstance(json.loads(practice_reply(stage, "")), dict)
 
 
-async def test_practice_models_answer_over_http_and_report_their_name() -> None:
+async def test_practice_models_answer_through_the_client_and_report_their_name() -> None:
     model = connect(ModelSpec(id="practice/agent"), role="agent", run_id="r")
     try:
         reply = await model.complete(

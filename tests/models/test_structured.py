@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from skillfit.models import ask
 from skillfit.models.client import reply_form
 from skillfit.models.protocol import BadReply, RateLimited
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.models.wire import strict_schema
 from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import Call, ChatServer

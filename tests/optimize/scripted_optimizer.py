@@ -12,7 +12,7 @@ from typing import Any
 
 from skillfit.config.schema import GradientSection, OptimizerSection
 from skillfit.models import Request
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.proposer import Reflection, ask_analysts

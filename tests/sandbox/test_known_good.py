@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from skillfit.agents.tools import ToolsAgent
 from skillfit.cli.app import app
 from skillfit.errors import InfrastructureError, InputError, TaskFailure
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.plugins.benchmarks.spreadsheetbench import WorkbookGrader
 from skillfit.plugins.benchmarks.swebench import PatchGrader
 from skillfit.sandbox import file_view

@@ -12,7 +12,7 @@ from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models import Request
 from skillfit.models.protocol import BadReply, Overloaded
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.graders import build_grader
 from skillfit.tasks.item import Attempt

@@ -371,12 +371,13 @@ def _with_models(config: str, models: Mapping[str, str]) -> str:
 
 def _model_id(given: str) -> str:
     """The id as a config names it from any folder: a model's file by its whole path."""
-    from skillfit.models.registry import SCRIPTED
+    from skillfit.models.registry import map_file, split_id
 
-    provider, _, name = given.partition("/")
-    file, colon, function = name.partition(":") if provider == SCRIPTED else (name, "", "")
-    path = Path(file).expanduser()
-    return json.dumps(f"{provider}/{path.resolve()}{colon}{function}" if path.is_file() else given)
+    provider, name = split_id(given)
+    path = Path(name).expanduser()
+    if path.is_file():
+        return json.dumps(f"{provider}/{path.resolve()}")
+    return json.dumps(map_file(given, lambda file: str(Path(file).expanduser().resolve())))
 
 
 def _make_demo_folder(folder: Path) -> None:

@@ -33,7 +33,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
-from skillfit.models.registry import LOCAL, SCRIPTED, names_cli_program
+from skillfit.models.registry import LOCAL, map_file, names_cli_program, split_id
 from skillfit.plain_text import shorten
 from skillfit.plugins.skillopt.skillopt_config import is_skillopt, table, translate
 from skillfit.settings import setting_problems
@@ -154,7 +154,7 @@ def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
         new, old = models.get(role), known.get(role)
         if not isinstance(new, str) or not isinstance(old, dict):
             continue
-        if new.partition("/")[0] == str(old.get("id", "")).partition("/")[0]:
+        if split_id(new)[0] == split_id(str(old.get("id", "")))[0]:
             models[role] = {"id": new}
 
 
@@ -297,18 +297,12 @@ def map_paths(settings: JsonObject, convert: Callable[[str, str], str]) -> JsonO
 def _map_model(spec: Any, key: str, convert: Callable[[str, str], str]) -> Any:
     """The files that a model's id and options name."""
     if isinstance(spec, str):
-        return _map_script(spec, partial(convert, key))
+        return map_file(spec, partial(convert, key))
     if not isinstance(spec, dict):
         return spec
-    if "id" in spec:
-        spec = {**spec, "id": _map_script(spec["id"], partial(convert, f"{key}.id"))}
+    if isinstance(spec.get("id"), str):
+        spec = {**spec, "id": map_file(spec["id"], partial(convert, f"{key}.id"))}
     return _map_programs(spec, key, convert)
-
-
-def _map_script(model_id: Any, convert: Callable[[str], str]) -> Any:
-    """The file of `scripted/file.py:name`."""
-    provider, _, name = model_id.partition("/") if isinstance(model_id, str) else ("", "", "")
-    return f"{SCRIPTED}/{_map_functions(name, convert)}" if provider == SCRIPTED else model_id
 
 
 def _map_programs(spec: JsonObject, key: str, convert: Callable[[str, str], str]) -> JsonObject:

@@ -24,7 +24,7 @@ from pydantic_core import PydanticUndefined
 from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import CONCURRENCY
-from skillfit.models.registry import ModelSpec, names_cli_program
+from skillfit.models.registry import ModelSpec, names_cli_program, split_id
 from skillfit.settings import Number, Settings, nested_model
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
@@ -412,7 +412,7 @@ class Config(Section):
         spec, settings = self.model.optimizer, self.optimizer
         if settings.proposer != "auto":
             return settings.proposer
-        small = spec is None or spec.id.partition("/")[0] in SMALL_OPTIMIZERS
+        small = spec is None or split_id(spec.id)[0] in SMALL_OPTIMIZERS
         analysts = settings.skill_update_mode != "patch" or settings.use_skill_aware_reflection
         if small or analysts:
             return "reflect"

@@ -11,9 +11,17 @@ from skillfit.models.protocol import (
     Role,
     Usage,
 )
-from skillfit.models.registry import ModelSpec, known_providers, register_provider
+from skillfit.models.registry import (
+    CHAT_API,
+    KnownProvider,
+    ModelSpec,
+    known_providers,
+    register_provider,
+)
 
 __all__ = [
+    "CHAT_API",
+    "KnownProvider",
     "Limiters",
     "Model",
     "ModelError",

@@ -50,7 +50,14 @@ from skillfit.models.protocol import (
     Usage,
     log_notice,
 )
-from skillfit.models.registry import ModelSpec, Provider, Setup, create_provider, timeout_hint
+from skillfit.models.registry import (
+    ModelSpec,
+    Provider,
+    Setup,
+    create_provider,
+    split_id,
+    timeout_hint,
+)
 from skillfit.plain_text import duration, one_line, quantity, shorten
 
 T = TypeVar("T")
@@ -87,7 +94,7 @@ def connect(
     limiters = limiters or Limiters()
     setup = Setup(
         spec,
-        spec.id.partition("/")[2],
+        split_id(spec.id)[1],
         role,
         run_id,
         os.environ if environ is None else environ,

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Request, Usage
-from skillfit.models.registry import find_provider
+from skillfit.models.registry import find_provider, split_id
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTEXT = 128_000
 IMAGE_TOKENS = 16_384  # the most one image costs, except for the models in prices.json
-_VENDORS = {  # our providers -> those of genai-prices
-    "openai": "openai",
-    "azure": "azure",
-    "anthropic": "anthropic",
-    "gemini": "google",
-    "openrouter": "openrouter",
-    "minimax": "minimax",
-}
 _FIELDS = frozenset({"input", "output", "cached", "written"})
 _REASONING = re.compile(r"(o\d|gpt-([5-9]|\d\d))\b(?!.*chat)")
 _PER_MESSAGE = 16  # tokens of framing around one message; real framing has fewer
@@ -101,7 +93,7 @@ class Prices:
         return self._found[model_id]
 
     def _find(self, model_id: str) -> Price | None:
-        for key in (model_id, model_id.partition("/")[2]):
+        for key in (model_id, split_id(model_id)[1]):
             if key in self._configured:
                 return self._configured[key]
         known = find_provider(model_id)
@@ -205,9 +197,9 @@ def _listed(model_id: str) -> ModelInfo | None:
     """The model's row in genai-prices: of its own vendor, else of any vendor with that name."""
     from genai_prices.data_snapshot import get_snapshot
 
-    provider, _, name = model_id.partition("/")
+    known, (_, name) = find_provider(model_id), split_id(model_id)
     bare = _bare_name(model_id)
-    tried = [(full_name(name), _VENDORS[provider])] if provider in _VENDORS else []
+    tried = [(full_name(name), known.priced_as)] if known is not None and known.priced_as else []
     for reference, vendor in [*tried, (bare, None)]:
         try:
             return get_snapshot().find_provider_model(reference, None, vendor, None)[1]

@@ -1,25 +1,35 @@
 """From a model's id to the provider that is called: `ModelSpec` is the model in a config, `Setup`
 what its provider is created from, and `known_providers` lists what can be named.
 
-Other packages add providers with `register_provider`.
+A provider of a user or of another package is named by an entry point of the group
+`skillfit.providers`, as `file.py:name`, or added with `register_provider`.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ConfigDict, Field, model_validator
 
-from skillfit.errors import InputError, did_you_mean
-from skillfit.extensions import import_attribute
+from skillfit.errors import InputError, TaskFailure, did_you_mean
+from skillfit.extensions import (
+    build_part,
+    call_user_code,
+    extension_names,
+    find_extension,
+    import_attribute,
+    is_extension,
+    is_reference,
+)
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import AuthFailed, Notice, Reply, Request, Role
+from skillfit.models.protocol import AuthFailed, ModelError, Notice, Reply, Request, Role
 from skillfit.models.secrets import remember_secret, remember_setting
 from skillfit.plain_text import quantity, shorten
 from skillfit.settings import Settings
@@ -30,6 +40,8 @@ _SECRET = re.compile(
 _HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
 SCRIPTED = "scripted"  # the provider of models that are functions of the user
 LOCAL = "local"  # the provider of models in GGUF files
+_KIND = "provider"  # of extension
+_OWN_PROVIDER = re.compile(r"(?P<provider>.+\.py:\w+)/(?P<name>.+)")
 _LOCAL_SLOTS = 2
 # Options of command-line programs that say where and how they run on this machine, not what they
 # do. They may change between two starts of one run.
@@ -43,7 +55,8 @@ class ModelSpec(Settings):
 
     id: str
     """`provider/name`: openai, azure, anthropic, gemini, openrouter, qwen, minimax, ollama, local,
-    cli, handoff, practice, scripted.
+    cli, handoff, practice, scripted; a provider's name from another package; or
+    `file.py:name/model` for your own.
     """
     base_url: str | None = None
     """Address of the server; default: the provider's usual variable or address. `openai/` works
@@ -229,9 +242,16 @@ class Setup:
             if is_ignored:
                 raise InputError(message, hint=hint)
 
+    @property
+    def known(self) -> KnownProvider:
+        """The provider's row in the table of providers."""
+        return _named_provider(self.spec.id)
+
     def key(self, *usual: str, needed: bool) -> str:
-        """The key, from the variable that the spec names or from one of the usual ones."""
-        names = (self.spec.key_env,) if self.spec.key_env else usual
+        """Return the key, from the variable that the spec names or from one of the usual ones: by
+        default those of the provider.
+        """
+        names = (self.spec.key_env,) if self.spec.key_env else usual or self.known.keys
         key = self.variable(*names)
         if not (key.isascii() and key.isprintable()):
             raise AuthFailed(
@@ -251,12 +271,14 @@ class Setup:
         values = (self.environ.get(name, "").strip() for name in names)
         return next((value for value in values if value), "")
 
-    def address(self, *names: str, usual: str = "") -> str:
-        """The endpoint: of the spec, else from the first of these variables, else the usual one.
+    def address(self, usual: str | None = None) -> str:
+        """Return the endpoint: of the spec, else from the provider's variables, else the usual one.
 
         A user name or password in it is refused. Values in its query are hidden in all messages.
         """
-        url = self.spec.base_url or self.variable(*names) or usual
+        names = self.known.addresses
+        url = self.spec.base_url or self.variable(*names)
+        url = url or (self.known.address if usual is None else usual)
         setting = f"{'base_url' if self.spec.base_url else ' or '.join(names)} of {self.spec.id}"
         if "@" in url:
             raise InputError(
@@ -304,11 +326,14 @@ Factory = Callable[[Setup], Provider]
 ReadinessCheck = Callable[[Mapping[str, str]], Readiness]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KnownProvider:
-    """A provider as `skillfit models` lists it. `keys`: environment variables for its key, of which
-    one is enough. Without `keys` it needs none. `free`: its tokens cost no money, unless the user
-    sets a price. `probed`: a small call before a run tests whether it answers.
+    """A provider as `skillfit models` lists it.
+
+    `keys` are the environment variables for its key, of which one is enough; without `keys` it
+    needs none. `address` is its usual address, and the variables in `addresses` may name another.
+    `priced_as` is its name in genai-prices. `free`: its tokens cost no money, unless the user sets
+    a price. `probed`: a small call before a run tests whether it answers.
 
     `factory` and `check` are functions, or `module:function` to import when needed.
     """
@@ -317,17 +342,20 @@ class KnownProvider:
     about: str
     factory: Factory | str
     keys: tuple[str, ...] = ()
+    address: str = ""
+    addresses: tuple[str, ...] = ()
+    priced_as: str = ""
     check: ReadinessCheck | str | None = None  # None: a key is all it needs
     free: bool = False
     probed: bool = True
 
     def key_in(self, environ: Mapping[str, str]) -> str | None:
-        """The variable that holds the key."""
+        """Return the variable that holds the key."""
         return next((name for name in self.keys if environ.get(name, "").strip()), None)
 
     def readiness(self, environ: Mapping[str, str] | None = None) -> Readiness:
-        """Whether this provider can be used: its key is set, its module or program is installed,
-        its server answers. Takes at most a second.
+        """Say whether this provider can be used: its key is set, its module or program is
+        installed, its server answers. Takes at most a second.
         """
         environ = os.environ if environ is None else environ
         if self.keys:
@@ -340,7 +368,112 @@ class KnownProvider:
         return check(environ) if check else Readiness(True)
 
 
-_registry: dict[str, KnownProvider] = {}
+_OPENAI = "skillfit.models.providers.openai_protocols"
+CHAT_API = f"{_OPENAI}:chat"  # the factory of vendors that speak the chat API and differ in nothing
+_registry: dict[str, KnownProvider] = {
+    provider.name: provider
+    for provider in (
+        KnownProvider(
+            "openai",
+            "OpenAI, or any compatible base_url",
+            f"{_OPENAI}:openai",
+            ("OPENAI_API_KEY",),
+            address="https://api.openai.com/v1",
+            addresses=("OPENAI_BASE_URL",),
+            priced_as="openai",
+        ),
+        KnownProvider(
+            "openrouter",
+            "OpenRouter",
+            CHAT_API,
+            ("OPENROUTER_API_KEY",),
+            address="https://openrouter.ai/api/v1",
+            priced_as="openrouter",
+        ),
+        KnownProvider(
+            "gemini",
+            "Google Gemini",
+            CHAT_API,
+            ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+            address="https://generativelanguage.googleapis.com/v1beta/openai",
+            priced_as="google",
+        ),
+        KnownProvider(
+            "qwen",
+            "Qwen at DashScope, or vLLM at base_url",
+            f"{_OPENAI}:qwen",
+            ("DASHSCOPE_API_KEY", "QWEN_API_KEY", "QWEN_CHAT_API_KEY"),
+            address="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+            addresses=("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL"),
+        ),
+        KnownProvider(
+            "minimax",
+            "MiniMax, regions global and cn",
+            f"{_OPENAI}:minimax",
+            ("MINIMAX_API_KEY",),
+            addresses=("MINIMAX_BASE_URL",),
+            priced_as="minimax",
+        ),
+        KnownProvider(
+            "ollama",
+            "Ollama on this machine or at OLLAMA_HOST",
+            f"{_OPENAI}:ollama",
+            check=f"{_OPENAI}:ollama_readiness",
+            free=True,
+        ),
+        KnownProvider(
+            "azure",
+            "Azure OpenAI",
+            f"{_OPENAI}:azure",
+            ("AZURE_OPENAI_API_KEY",),
+            addresses=("AZURE_OPENAI_ENDPOINT",),
+            priced_as="azure",
+            check=f"{_OPENAI}:azure_readiness",
+        ),
+        KnownProvider(
+            "anthropic",
+            "Anthropic",
+            "skillfit.models.providers.anthropic:anthropic",
+            ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+            address="https://api.anthropic.com",
+            addresses=("ANTHROPIC_BASE_URL",),
+            priced_as="anthropic",
+        ),
+        KnownProvider(
+            LOCAL,
+            "a GGUF file in this process",
+            f"{_OPENAI}:local",
+            check=f"{_OPENAI}:local_readiness",
+            free=True,
+        ),
+        KnownProvider(
+            "handoff",
+            "prompts as files, answered by anyone",
+            "skillfit.models.providers.handoff:handoff",
+            free=True,
+            probed=False,
+        ),
+        KnownProvider(
+            SCRIPTED,
+            "a Python function, path.py:name",
+            "skillfit.models.providers.scripted:scripted",
+            free=True,
+            probed=False,
+        ),
+        KnownProvider(
+            "practice",
+            "the built-in practice pair: rules, no language model",
+            "skillfit.models.providers.practice:practice",
+            free=True,
+        ),
+        KnownProvider(
+            "cli",
+            "a coding agent's command line",
+            "skillfit.agents.cli_agent:make_provider",
+            check="skillfit.agents.cli_programs:readiness",
+        ),
+    )
+}
 
 
 def register_provider(
@@ -349,132 +482,137 @@ def register_provider(
     *,
     about: str,
     keys: tuple[str, ...] = (),
+    address: str = "",
     check: ReadinessCheck | str | None = None,
     free: bool = False,
     probed: bool = True,
 ) -> None:
-    """Let model ids `name/…` connect through `factory`, a function of `Setup`."""
-    _registry[name] = KnownProvider(name, about, factory, keys, check, free, probed)
+    """Let model ids `name/…` connect through `factory`, a function of `Setup`.
+
+    With `CHAT_API` as the factory, `address` is called as an OpenAI chat API.
+    """
+    _registry[name] = KnownProvider(
+        name, about, factory, keys, address, check=check, free=free, probed=probed
+    )
 
 
 def known_providers() -> list[KnownProvider]:
-    return sorted(_registry.values(), key=lambda provider: provider.name)
+    """List the providers, also those of other packages, sorted by name."""
+    installed = [name for name in extension_names(_KIND) if name not in _registry]
+    found = [*_registry.values(), *map(_installed_provider, installed)]
+    return sorted(found, key=lambda provider: provider.name)
+
+
+def _installed_provider(name: str) -> KnownProvider:
+    try:
+        return _described(name)
+    except InputError as error:
+        unusable = Readiness(False, error.message)
+        return KnownProvider(name, "another package", "", check=lambda _: unusable)
+
+
+def _described(name: str) -> KnownProvider:
+    """Load a provider that an entry point or `file.py:name` names."""
+    found = find_extension(_KIND, name, {})
+    if isinstance(found, KnownProvider):
+        return replace(found, name=name)
+    if not callable(found):
+        raise InputError(
+            f"The provider {name} is {type(found).__name__}.",
+            hint="Expected a class or function of a Setup, or a KnownProvider (docs/extending.md).",
+        )
+    return KnownProvider(name, (inspect.getdoc(found) or name).partition("\n")[0], found)
+
+
+def split_id(model_id: str) -> tuple[str, str]:
+    """Split an id into the provider, which may be `file.py:name`, and the name of the model."""
+    if match := _OWN_PROVIDER.fullmatch(model_id):
+        return match["provider"], match["name"]
+    provider, _, name = model_id.partition("/")
+    return provider, name
+
+
+def map_file(model_id: str, convert: Callable[[str], str]) -> str:
+    """Convert the path of the Python file in `scripted/file.py:name` or `file.py:name/model`."""
+    provider, name = split_id(model_id)
+    reference, rest = (name, "") if provider == SCRIPTED else (provider, f"/{name}")
+    if not is_reference(reference):
+        return model_id
+    file, _, function = reference.rpartition(":")
+    return f"{'scripted/' if not rest else ''}{convert(file)}:{function}{rest}"
 
 
 def find_provider(model_id: str) -> KnownProvider | None:
-    """The provider that a model's id names; None: it is not registered."""
-    return _registry.get(model_id.partition("/")[0])
+    """Return the provider that a model's id names; None for a name that nobody offers."""
+    name, _ = split_id(model_id)
+    if name in _registry:
+        return _registry[name]
+    return _described(name) if is_extension(_KIND, name) else None
 
 
 def create_provider(setup: Setup) -> Provider:
-    """The provider that a model's id names. Missing keys and unknown names are errors."""
-    known = find_provider(setup.spec.id)
-    if known is None:
-        raise _unknown_provider(setup.spec.id)
+    """Make the provider that a model's id names. Missing keys and unknown names are errors."""
+    known = _named_provider(setup.spec.id)
     factory: Factory = _imported(known.factory)
-    return factory(setup)
+    if getattr(factory, "__module__", "").partition(".")[0] == "skillfit":
+        return factory(setup)
+    return OwnProvider(build_part(_KIND, factory, Provider, setup, source=known.name), setup)
 
 
 def refuse_unknown_provider(model_id: str) -> None:
     """Raise an error for an id of which no model can be made, before anything is written."""
-    if find_provider(model_id) is None:
-        raise _unknown_provider(model_id)
+    _named_provider(model_id)
 
 
-def _unknown_provider(model_id: str) -> InputError:
+def _named_provider(model_id: str) -> KnownProvider:
+    known = find_provider(model_id)
+    if known is not None:
+        return known
     name, slash, _ = model_id.partition("/")
-    hint = did_you_mean(name, _registry) or f"Available: {', '.join(sorted(_registry))}."
+    names = [provider.name for provider in known_providers()]
+    hint = did_you_mean(name, names) or f"Available: {', '.join(names)}, or file.py:name/MODEL."
     if not slash:
         hint = f"A model id is provider/name, for example openai/gpt-5. {hint}"
-    return InputError(f"Unknown provider {name!r} in model id {model_id!r}.", hint=hint)
+    raise InputError(f"Unknown provider {name!r} in model id {model_id!r}.", hint=hint)
+
+
+class OwnProvider:
+    """A provider of a user or of another package. Whatever it raises is a failed call."""
+
+    def __init__(self, provider: Provider, setup: Setup) -> None:
+        missing = [name for name in Provider.__annotations__ if not hasattr(provider, name)]
+        if missing:
+            raise InputError(
+                f"The provider of {setup.spec.id} has no {missing[0]!r}.",
+                hint="It has endpoint, slots and context_window (docs/extending.md).",
+            )
+        self.endpoint, self.slots = provider.endpoint, provider.slots
+        self.context_window = provider.context_window
+        self._provider, self._id = provider, setup.spec.id
+
+    async def send(self, request: Request) -> Reply:
+        reply = await call_own(self._provider.send, request, self._id)
+        if not isinstance(reply, Reply):
+            raise InputError(
+                f"The provider of {self._id} returned {type(reply).__name__} for {request.stage}.",
+                hint="Return a skillfit.models.Reply.",
+            )
+        return reply
+
+    async def close(self) -> None:
+        await self._provider.close()
+
+
+async def call_own(function: Callable[..., Any], request: Request, where: str) -> Any:
+    """Call a user's function with a request. Whatever it raises is a failed call."""
+    try:
+        return await call_user_code(function, request, kind=ModelError.kind, where=where)
+    except ModelError:
+        raise
+    except TaskFailure as failure:
+        raise ModelError(failure.message) from failure
 
 
 def _imported(function: Any) -> Any:
-    """The function itself, imported when it is given as `module:function`."""
+    """Return the function itself, imported when it is given as `module:function`."""
     return import_attribute(function) if isinstance(function, str) else function
-
-
-_PROVIDERS = "skillfit.models.providers"
-register_provider(
-    "openai",
-    f"{_PROVIDERS}.openai_protocols:openai",
-    about="OpenAI, or any compatible base_url",
-    keys=("OPENAI_API_KEY",),
-)
-register_provider(
-    "openrouter",
-    f"{_PROVIDERS}.openai_protocols:openrouter",
-    about="OpenRouter",
-    keys=("OPENROUTER_API_KEY",),
-)
-register_provider(
-    "gemini",
-    f"{_PROVIDERS}.openai_protocols:gemini",
-    about="Google Gemini",
-    keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-)
-register_provider(
-    "qwen",
-    f"{_PROVIDERS}.openai_protocols:qwen",
-    about="Qwen at DashScope, or vLLM at base_url",
-    keys=("DASHSCOPE_API_KEY", "QWEN_API_KEY"),
-)
-register_provider(
-    "minimax",
-    f"{_PROVIDERS}.openai_protocols:minimax",
-    about="MiniMax, regions global and cn",
-    keys=("MINIMAX_API_KEY",),
-)
-register_provider(
-    "ollama",
-    f"{_PROVIDERS}.openai_protocols:ollama",
-    about="Ollama on this machine or at OLLAMA_HOST",
-    check=f"{_PROVIDERS}.openai_protocols:ollama_readiness",
-    free=True,
-)
-register_provider(
-    "azure",
-    f"{_PROVIDERS}.openai_protocols:azure",
-    about="Azure OpenAI",
-    keys=("AZURE_OPENAI_API_KEY",),
-    check=f"{_PROVIDERS}.openai_protocols:azure_readiness",
-)
-register_provider(
-    "anthropic",
-    f"{_PROVIDERS}.anthropic:anthropic",
-    about="Anthropic",
-    keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-)
-register_provider(
-    LOCAL,
-    f"{_PROVIDERS}.openai_protocols:local",
-    about="a GGUF file in this process",
-    check=f"{_PROVIDERS}.openai_protocols:local_readiness",
-    free=True,
-)
-register_provider(
-    "handoff",
-    f"{_PROVIDERS}.handoff:handoff",
-    about="prompts as files, answered by anyone",
-    free=True,
-    probed=False,
-)
-register_provider(
-    SCRIPTED,
-    f"{_PROVIDERS}.practice:scripted",
-    about="a Python function, path.py:name",
-    free=True,
-    probed=False,
-)
-register_provider(
-    "practice",
-    f"{_PROVIDERS}.practice:practice",
-    about="the built-in practice pair: rules, no language model",
-    free=True,
-)
-register_provider(
-    "cli",
-    "skillfit.agents.cli_agent:make_provider",
-    about="a coding agent's command line",
-    check="skillfit.agents.cli_programs:readiness",
-)

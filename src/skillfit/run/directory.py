@@ -29,7 +29,7 @@ from skillfit.config.schema import SECTIONS, Config, ModelSection
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue, is_reference
 from skillfit.models.protocol import ROLES
-from skillfit.models.registry import MACHINE_OPTIONS, SCRIPTED, ModelSpec, names_cli_program
+from skillfit.models.registry import MACHINE_OPTIONS, ModelSpec, map_file, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.plain_text import shorten
 from skillfit.run.control import read_requests
@@ -359,9 +359,8 @@ def model_identity(spec: ModelSpec | None) -> Identity | None:
     kept: dict[str, JsonValue] = spec.model_dump(
         mode="json", exclude=set(CHANGEABLE_OF_A_MODEL), exclude_defaults=True
     )
-    provider, _, name = spec.id.partition("/")
-    if provider == SCRIPTED:  # without its folder, so that a moved project is the same run
-        kept["id"] = f"{SCRIPTED}/{Path(name).name}"
+    # Without the folder of its Python file, so that a moved project is the same run.
+    kept["id"] = map_file(spec.id, lambda file: Path(file).name)
     options = kept.get("options")
     if names_cli_program(spec.id) and isinstance(options, dict):
         kept["options"] = {

@@ -14,7 +14,7 @@ import pytest
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import RateLimited
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.plugins.benchmarks.games import ALFWORLD, GameEvaluator, start_game_process
 from skillfit.skill import Skill
 from skillfit.tasks import load_task

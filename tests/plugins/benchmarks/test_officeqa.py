@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import Reply, ToolCall
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.plugins.benchmarks.benchmark import find_benchmark
 from skillfit.plugins.benchmarks.officeqa import (
     PAGE_CHARS,

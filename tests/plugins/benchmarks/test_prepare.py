@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from skillfit.cli.app import app
 from skillfit.config.schema import EnvSection
 from skillfit.errors import Exit, InputError, SkillfitError
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.plugins.benchmarks.benchmark import benchmark_names, extract_tar, find_benchmark
 from skillfit.plugins.benchmarks.prepare import get, make
 from skillfit.tasks import load_task

@@ -14,7 +14,7 @@ import pytest
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.plugins.benchmarks.questions import (
     MatchOrJudge,
     Option,

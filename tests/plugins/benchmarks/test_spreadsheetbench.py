@@ -15,7 +15,7 @@ import pytest
 
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import load_task
 from skillfit.tasks.item import Attempt, Item

@@ -17,7 +17,7 @@ from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models import Request
 from skillfit.models.protocol import BadRequest, QuotaExhausted, Reply, ToolCall
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.plugins.inspect.inspect_source import InspectEvaluator
 from skillfit.skill import Skill
 from skillfit.tasks import Item, Task, load_task

@@ -12,7 +12,7 @@ from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models import Request
 from skillfit.models.protocol import BadRequest
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import Task, load_task
 from skillfit.tasks.item import ScoredAttempt

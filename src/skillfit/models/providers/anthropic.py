@@ -51,7 +51,7 @@ _FINISH: dict[str, FinishReason] = {
 def anthropic(setup: Setup) -> AnthropicProvider:
     """Anthropic, or a server with its API at `base_url` or ANTHROPIC_BASE_URL."""
     setup.takes()
-    base_url = setup.address("ANTHROPIC_BASE_URL", usual="https://api.anthropic.com")
+    base_url = setup.address()
     token = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
     key = token or setup.key("ANTHROPIC_API_KEY", needed=True)
     return AnthropicProvider(setup, base_url, key, is_token=bool(token))

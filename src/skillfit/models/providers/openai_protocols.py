@@ -294,10 +294,17 @@ _MINIMAX_REGION_NAMES = {"global_en": "global", "cn_zh": "cn"}
 _NO_EFFORT = {"reasoning_effort": "this vendor has `thinking: on` or `off` instead"}
 
 
+def chat(setup: Setup) -> ChatProvider:
+    """Make a vendor that needs nothing but its address and key."""
+    setup.takes()
+    keyless = not setup.known.keys
+    return ChatProvider(setup, base_url=setup.address(), key=setup.key(needed=not keyless))
+
+
 def openai(setup: Setup) -> ChatProvider:
     """OpenAI, or a server with its API at `base_url` or OPENAI_BASE_URL, which may need no key."""
     setup.takes("api")
-    base_url = setup.address("OPENAI_BASE_URL")
+    base_url = setup.address(usual="")
     api = setup.spec.options.get(
         "api", "responses" if not base_url and needs_responses(setup.name) else "chat"
     )
@@ -306,9 +313,9 @@ def openai(setup: Setup) -> ChatProvider:
             f"The option `api` of {setup.spec.id} is {api!r}.", hint="Use chat or responses."
         )
     kind = ResponsesProvider if api == "responses" else ChatProvider
-    key = setup.key("OPENAI_API_KEY", needed=not base_url)
+    key = setup.key(needed=not base_url)
     headers = bearer(key) | openai_headers(setup)
-    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers)
+    return kind(setup, base_url=setup.address(), key=key, headers=headers)
 
 
 def openai_headers(setup: Setup) -> dict[str, str]:
@@ -322,34 +329,13 @@ def openai_headers(setup: Setup) -> dict[str, str]:
     )
 
 
-def openrouter(setup: Setup) -> ChatProvider:
-    """OpenRouter."""
-    setup.takes()
-    key = setup.key("OPENROUTER_API_KEY", needed=True)
-    return ChatProvider(
-        setup, base_url=setup.address(usual="https://openrouter.ai/api/v1"), key=key
-    )
-
-
-def gemini(setup: Setup) -> ChatProvider:
-    """Google Gemini, through its OpenAI API."""
-    setup.takes()
-    key = setup.key("GEMINI_API_KEY", "GOOGLE_API_KEY", needed=True)
-    return ChatProvider(
-        setup,
-        base_url=setup.address(usual="https://generativelanguage.googleapis.com/v1beta/openai"),
-        key=key,
-    )
-
-
 def qwen(setup: Setup) -> ChatProvider:
     """DashScope, or a server of Qwen models (vLLM, SGLang) at `base_url`. Their switches for
     thinking differ.
     """
     setup.takes(thinking=True)
-    own = setup.address("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL")
-    base_url = own or "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"
-    key = setup.key("DASHSCOPE_API_KEY", "QWEN_API_KEY", "QWEN_CHAT_API_KEY", needed=not own)
+    base_url = setup.address()
+    key = setup.key(needed=not setup.address(usual=""))
     extra: JsonObject = {}
     if setup.spec.thinking != "default":
         switch = {"enable_thinking": setup.spec.thinking == "on"}
@@ -374,8 +360,8 @@ def minimax(setup: Setup) -> ChatProvider:
             hint="Leave `thinking` out.",
         )
     thinking = {"on": "adaptive", "off": "disabled"}.get(setup.spec.thinking)
-    base_url = setup.address("MINIMAX_BASE_URL", usual=_MINIMAX[region])
-    key = setup.key("MINIMAX_API_KEY", needed=True)
+    base_url = setup.address(usual=_MINIMAX[region])
+    key = setup.key(needed=True)
     return ChatProvider(
         setup,
         base_url=base_url,
@@ -438,7 +424,7 @@ def azure(setup: Setup) -> ChatProvider:
     """
     setup.takes("api_version", "auth", "scope", "client_id")
     options = setup.spec.options
-    endpoint = setup.address("AZURE_OPENAI_ENDPOINT")
+    endpoint = setup.address()
     if not endpoint:
         raise InputError(
             f"No endpoint for {setup.spec.id}.", hint="Set base_url or AZURE_OPENAI_ENDPOINT."
@@ -446,14 +432,14 @@ def azure(setup: Setup) -> ChatProvider:
     chosen = str(options.get("auth", ""))
     auth = chosen if chosen not in ("", "auto") else setup.variable("AZURE_OPENAI_AUTH_MODE")
     if not auth:
-        no_key = chosen == "auto" and not setup.key("AZURE_OPENAI_API_KEY", needed=False)
+        no_key = chosen == "auto" and not setup.key(needed=False)
         auth = "azure_cli" if no_key else "api_key"
     if auth not in _AUTH:
         raise InputError(
             f"Azure has no sign-in {auth!r}.", hint=f"`auth` is one of {', '.join(_AUTH)}."
         )
     by_key = auth in ("api_key", "openai_compatible")
-    key = setup.key("AZURE_OPENAI_API_KEY", needed=False) if by_key else ""
+    key = setup.key(needed=False) if by_key else ""
     if auth == "api_key" and not key:
         raise AuthFailed(
             f"No key for {setup.spec.id}: AZURE_OPENAI_API_KEY is not set.",

@@ -1,11 +1,9 @@
-"""Models that need no language model: the practice pair, which follows rules, and scripted models,
-which ask a Python function.
+"""The practice models, which need no language model: they follow rules.
 
-Practice models are for learning skillfit, for trying a config in CI, and for tests. They are served
-by the OpenAI chat API on loopback, with one server per process. Everything around them (HTTP,
-journal, gate, report) is real, and the answers of the agent depend on the skill. `temperature`,
-`max_tokens` and `reasoning_effort` are sent to them and have no effect, so that a config of a real
-model can be tried with them.
+They are for learning skillfit, for trying a config in CI, and for tests. Everything around them
+(journal, gate, report) is real, and the answers of the agent depend on the skill. `temperature`,
+`max_tokens` and `reasoning_effort` have no effect, so that a config of a real model can be tried
+with them.
 
 The agent follows the rules of a skill that it understands, and otherwise guesses. Anywhere in the
 skill it understands
@@ -26,29 +24,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import json
 import random
 import re
-import threading
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
 
-from skillfit.errors import InputError, TaskFailure
-from skillfit.extensions import call_user_code, load_object
-from skillfit.models.client import check_reply
+from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import BadReply, ModelError, Reply, Request, Usage
-from skillfit.models.providers.openai_protocols import ChatProvider
+from skillfit.models.protocol import Reply, Request, Usage
 from skillfit.models.registry import Setup
-
-if TYPE_CHECKING:
-    from starlette.requests import Request as HttpRequest
-    from starlette.responses import Response
 
 _RULE = re.compile(
     r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+"
@@ -423,152 +408,37 @@ _MODELS = ("agent", "optimizer")
 _SECONDS = 0.02  # about the time of a call, so that progress is visible
 
 
-def practice(setup: Setup) -> ChatProvider:
-    """`practice/agent` or `practice/optimizer`."""
+@dataclass(frozen=True, slots=True)
+class PracticeModel:
+    """The provider of `practice/agent` and `practice/optimizer`."""
+
+    name: str
+    endpoint: str = "practice"
+    slots: int | None = None
+    context_window: int | None = None
+
+    async def send(self, request: Request) -> Reply:
+        prompt = "\n\n".join(message.content for message in request.messages)
+        await asyncio.sleep(_SECONDS * (0.5 + random.Random(prompt).expovariate(2)))
+        if self.name == "optimizer":
+            text = practice_reply(request.stage, prompt)
+        else:
+            skill = "\n".join(one.content for one in request.messages if one.role == "system")
+            task = "\n".join(one.content for one in request.messages if one.role == "user")
+            text = practice_answer(skill, task, request.seed or 0)
+        usage = Usage(calls=1, input=len(prompt) // 4 + 1, output=len(text) // 4 + 1)
+        return Reply(text, usage=usage, model=f"practice/{self.name}")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def practice(setup: Setup) -> PracticeModel:
+    """Make `practice/agent` or `practice/optimizer`."""
     setup.takes(base_url=False, key_env=False)
     if setup.name not in _MODELS:
         raise InputError(
             f"There is no practice model {setup.name!r}.",
             hint="There are practice/agent and practice/optimizer.",
         )
-    return ChatProvider(setup, base_url=_serve(), key="practice")
-
-
-@cache
-def _serve() -> str:
-    """Start the server in its own thread. Returns its address."""
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.routing import Route
-
-    app = Starlette(routes=[Route("/v1/chat/completions", _complete, methods=["POST"])])
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
-    )
-    threading.Thread(target=server.run, daemon=True, name="practice").start()
-    while not server.started:
-        time.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    return f"http://127.0.0.1:{port}/v1"
-
-
-async def _complete(request: HttpRequest) -> Response:
-    from starlette.responses import JSONResponse
-
-    body: JsonObject = await request.json()
-    texts = [(message["role"], _text(message["content"])) for message in body["messages"]]
-    prompt = "\n\n".join(text for _, text in texts)
-    await asyncio.sleep(_SECONDS * (0.5 + random.Random(prompt).expovariate(2)))
-    if body["model"] == "optimizer":
-        reply = practice_reply(request.headers.get("x-skillfit-stage", ""), prompt)
-    else:
-        skill = "\n".join(text for role, text in texts if role == "system")
-        task = "\n".join(text for role, text in texts if role == "user")
-        reply = practice_answer(skill, task, int(body.get("seed") or 0))
-    usage = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(reply) // 4 + 1}
-    return JSONResponse(
-        {
-            "id": "practice",
-            "object": "chat.completion",
-            "created": 0,
-            "model": f"practice/{body['model']}",
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": reply},
-                    "finish_reason": "stop",
-                }
-            ],
-            "usage": {**usage, "total_tokens": sum(usage.values())},
-        }
-    )
-
-
-def _text(content: Any) -> str:
-    return (
-        "\n".join(part.get("text", "") for part in content)
-        if isinstance(content, list)
-        else content or ""
-    )
-
-
-Line = str | Reply | Exception
-Script = Callable[[Request], Line | Awaitable[Line]]
-
-
-class ScriptedModel:
-    """A `Model` in this process: `ScriptedModel(function)`, or
-    `ScriptedModel(["first", Reply(…), RateLimited("third")])` for replies in order.
-
-    `requests` lists the requests. A reply without usage counts as a token for every four bytes, at
-    no cost.
-    """
-
-    endpoint = "scripted"
-    slots: int | None = None
-
-    def __init__(
-        self,
-        script: Script | Iterable[Line],
-        id: str = "scripted/model",
-        context_window: int = 128_000,
-    ) -> None:
-        self.id = id
-        self.context_window = context_window
-        self.requests: list[Request] = []
-        self._script = script if callable(script) else _in_order(script)
-
-    async def send(self, request: Request) -> Reply:
-        self.requests.append(request)
-        line = self._script(request)
-        if inspect.isawaitable(line):
-            line = await line
-        if isinstance(line, Exception):
-            raise line
-        if not isinstance(line, (str, Reply)):
-            raise InputError(
-                f"The script of {self.id} returned {type(line).__name__} for {request.stage}.",
-                hint="Return the reply's text, or a Reply.",
-            )
-        reply = line if isinstance(line, Reply) else Reply(line)
-        if reply.usage.calls:
-            return reply
-        sent = sum(len(message.content.encode()) for message in request.messages)
-        received = len(reply.text.encode(errors="replace"))
-        return reply.with_usage(Usage(calls=1, input=sent // 4 + 1, output=received // 4 + 1))
-
-    async def complete(self, request: Request) -> Reply:
-        return check_reply(await self.send(request), self.id)
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
-def scripted(setup: Setup) -> ScriptedModel:
-    """The provider of `scripted/path.py:name`: the function of that name in that file. Whatever it
-    raises is a failed call. A function that is not async runs in a thread.
-    """
-    setup.takes(base_url=False, key_env=False)
-    function = load_object(setup.name)
-    if not callable(function):
-        raise InputError(f"{setup.spec.id}: {setup.name} is not a function.")
-
-    async def call_function(request: Request) -> Line:
-        try:
-            line: Line = await call_user_code(
-                function, request, kind=ModelError.kind, where=setup.spec.id
-            )
-        except TaskFailure as failure:
-            raise ModelError(failure.message) from failure
-        return line
-
-    return ScriptedModel(call_function, id=setup.spec.id)
-
-
-def _in_order(lines: Iterable[Line]) -> Script:
-    rest = iter(lines)
-
-    def next_line(request: Request) -> Line:
-        return next(rest, BadReply(f"The script has no reply left for {request.stage}."))
-
-    return next_line
+    return PracticeModel(setup.name)

@@ -31,6 +31,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from skillfit.models.registry import split_id
 from skillfit.plugins.trackers.trackers import EventMetrics
 from skillfit.run.events import (
     RolloutFinished,
@@ -181,7 +182,7 @@ class OpenTelemetryTracker:
             self._send_call(entry)
 
     def _send_call(self, entry: Entry) -> None:
-        provider, _, model = entry.model.partition("/")
+        provider, model = split_id(entry.model)
         about: dict[str, str | int | float] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider,
@@ -205,7 +206,7 @@ class OpenTelemetryTracker:
     def _model_of(self, role: str) -> Attributes:
         if self._started is None:
             return {}
-        provider, _, name = self._started.model_of(role).partition("/")
+        provider, name = split_id(self._started.model_of(role))
         return {"gen_ai.provider.name": provider, "gen_ai.request.model": name} if name else {}
 
     def _start(self, name: str, parent: str, at: int, attributes: Attributes) -> None:
