@@ -12,7 +12,7 @@ from skillfit.optimize.optimizer import edits_of, render
 from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout.outcome import Arm, RolloutRequest, StepRollouts
 from skillfit.run.events import ReflectionFinished
-from skillfit.run.records import EditEffect
+from skillfit.run.records import EditEffect, KindEffect
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import TrajectoryStep
 from tests.optimize.scripted_optimizer import (
@@ -118,6 +118,16 @@ def test_the_skill_is_shown_with_all_pending_edits_and_their_measured_effects():
     assert shown in text
     assert "- Money ends in EUR. ⟦s0001e02: not measured yet⟧" in text
     assert "[s0001e03] dropped" in text and "-0.20 (-0.30 to -0.10) after 30 rollouts" in text
+
+
+def test_an_effect_names_the_types_of_items_that_the_edit_acts_on():
+    working = Skill.from_text(f"{SKILL.text}\n- Money ends in EUR.\n")
+    rule = effect("s0001e01", Edit("append", "", "- Money ends in EUR."), mean=0.08, rollouts=40)
+    money = replace(rule, kinds=(KindEffect("money", 18, 60, 0.41, 0.3, 0.5),))
+    context = Context(2, pending=(money,), effects=(money,), working=working)
+    optimizer, _ = ask(reply(), [case(DATES[0], 0)], context)
+    shown = "+0.08 (-0.02 to +0.18) after 40 rollouts; +0.41 on money, 18 of 60 items⟧"
+    assert shown in text_of(optimizer.model.requests[0])
 
 
 def test_the_owners_wishes_are_part_of_the_prompt():

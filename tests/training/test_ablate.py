@@ -48,6 +48,18 @@ async def test_helpful_useless_and_wrong_lines_are_distinguished(make_project: M
     assert not project.asked("reflect.failure")
 
 
+async def test_each_line_names_the_types_of_items_that_need_it(make_project: MakeProject) -> None:
+    typed = [{**row, "type": f"{row['input'].split()[0]} ones"} for row in ROWS]
+    project = make_project(rows=typed, skill=SKILL)
+    found = await ablate_skill(project.inputs(), project.folder / "run", rollouts=400)
+    kinds = {unit.text: unit.kinds for unit in found.event.units}
+    for colour in ("red", "green", "blue"):
+        (one,) = kinds[f"- {colour} means {COLOURS[colour]}."]
+        assert (one.kind, one.items, one.of) == (f"{colour} ones", 10, 40)
+        assert one.low > 0.5
+    assert not kinds["- Take your time and be kind to everyone."]
+
+
 async def test_an_ablation_started_again_makes_no_new_rollouts(make_project: MakeProject) -> None:
     project = make_project(rows=ROWS, skill=SKILL)
     first = await ablate_skill(project.inputs(), project.folder / "run", rollouts=120)

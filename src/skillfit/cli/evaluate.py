@@ -386,16 +386,19 @@ def _ablation_json(event: AblationFinished, run: Path, report: Path, applied: bo
 
 
 def _ablation_table(event: AblationFinished) -> RenderableType:
+    from skillfit.run.records import kinds_text
+
     rows = []
     for unit in event.units:
-        text = visible(" ".join(unit.text.split()))
+        text = shorten(visible(" ".join(unit.text.split())), _LINE_LENGTH)
+        acts_on = visible(kinds_text(unit.kinds))
         rows.append(
             (
                 unit.id,
                 with_interval(unit.mean, unit.low, unit.high),
                 unit.tokens,
                 unit.decision,
-                shorten(text, _LINE_LENGTH),
+                f"{text} ({acts_on})" if acts_on else text,
             )
         )
     return rich_table(("line", "worth (80 %)", "tokens", "", "text"), rows)

@@ -25,6 +25,7 @@ from skillfit.run.records import (
     ProposalRecord,
     RefusedText,
     StepMemory,
+    kinds_text,
 )
 from skillfit.skill import Edit, Skill, estimate_tokens
 from skillfit.tasks.item import Item, TrajectoryStep
@@ -335,11 +336,14 @@ def _effect_line(effect: EditEffect) -> str:
 
 
 def measured_effect(effect: EditEffect) -> str:
-    """`+0.04 (+0.01 to +0.07) after 120 rollouts`."""
+    """Describe an effect, and the types of items that it acts on: `+0.04 (+0.01 to +0.07) after 120
+    rollouts; +0.41 on money, 18 of 60 items`.
+    """
     if effect.mean is None:
         return "not measured yet"
     interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
-    return f"{effect.mean:+.2f} ({interval}) after {quantity(effect.rollouts, 'rollout')}"
+    overall = f"{effect.mean:+.2f} ({interval}) after {quantity(effect.rollouts, 'rollout')}"
+    return "; ".join(filter(None, [overall, kinds_text(effect.kinds)]))
 
 
 def edit_text(edit: Edit) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
@@ -213,6 +213,11 @@ def edit_id(step: int, number: int) -> str:
     return f"s{step:04d}e{number:02d}"
 
 
+def kinds_text(kinds: Sequence[KindEffect]) -> str:
+    """`+0.41 on money, 18 of 60 items; -0.12 on dates, 20 of 60 items`."""
+    return "; ".join(kind.text for kind in kinds)
+
+
 def evidence_word(mean: float | None, low: float) -> EvidenceWord:
     """Say what was measured about a text: its 80 % interval is above 0 (`low` is its lower end), it
     is more likely to help than not, or neither. `mean` is None for a text that was not measured.
@@ -232,6 +237,10 @@ class KindEffect:
     mean: float
     low: float  # 80 % interval
     high: float
+
+    def __neg__(self) -> KindEffect:
+        """The effect of the opposite edit."""
+        return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
     @property
     def text(self) -> str:
@@ -295,6 +304,7 @@ class UnitWorth:
     probability: float  # that the text helps
     rollouts: int  # scored rollouts without it
     decision: Recorded[Literal["keep", "cut", "unsure"]]
+    kinds: tuple[KindEffect, ...] = ()  # the types of items that it is worth most on
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from skillfit.errors import InputError
 from skillfit.gate import Arm, Candidate
+from skillfit.gate.local_effects import TypedItems, local_effects
 from skillfit.gate.pool import Pool, is_harmless
 from skillfit.gate.regression import (
     ColumnKind,
     Family,
+    PossibleChange,
     Posterior,
     Scales,
     SelectionItems,
@@ -50,7 +52,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import ROLLOUTS
-from skillfit.run.records import MeasuredScore, UnitWorth
+from skillfit.run.records import KindEffect, MeasuredScore, UnitWorth
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without_units
 from skillfit.tasks.item import Item, weights_of
@@ -386,7 +388,11 @@ class AblationRollouts:
         family: Family = "logistic" if binary else "linear"
         posterior = self._fit(family)
         selection = SelectionItems.of([item.id for item in self._items], weights_of(self._items))
-        worths = [self._worth(key, unit, posterior, selection) for key, unit in self._units.items()]
+        kinds = self._kinds(posterior, selection)
+        worths = [
+            replace(self._worth(key, unit, posterior, selection), kinds=kinds.get(key, ()))
+            for key, unit in self._units.items()
+        ]
         cut = [
             unit
             for unit, worth in zip(self._units.values(), worths, strict=True)
@@ -421,6 +427,17 @@ class AblationRollouts:
             ]
         first = replace(Scales.first(family), removal_sd=UNIT_SCALE[family])
         return fit(rows, columns, family=family, kinds=kinds, first=first)
+
+    def _kinds(
+        self, posterior: Posterior, selection: SelectionItems
+    ) -> dict[str, tuple[KindEffect, ...]]:
+        """Unit -> the types of items that it is worth most on."""
+        types = {item.id: item.type for item in self._items}
+        typed = TypedItems.of(selection.items, types, weights_of(self._items))
+        keys = list(posterior.columns)
+        removals = [PossibleChange({key: 1.0}, present=False) for key in keys]
+        found = local_effects(self._trials.rows(), posterior, typed, [], removals)
+        return {key: tuple(-kind for kind in kinds) for key, kinds in zip(keys, found, strict=True)}
 
     def _worth(
         self, key: str, unit: Unit, posterior: Posterior, selection: SelectionItems
