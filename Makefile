@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 3 ] && echo $$cores || echo 3)
 
 PLAIN := .bench/plain
+LOWEST := .bench/lowest
 
-.PHONY: demo test quick torture plain-install lint docs system cli-agents setup-demo setup clean
+.PHONY: demo test quick torture plain-install lowest extras lint docs system cli-agents \
+	setup-demo setup clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -45,12 +47,22 @@ plain-install: setup  ## the wheel, without extras in an empty environment, does
 	$(PLAIN)/bin/python -m pip install --quiet $(PLAIN)/wheel/*.whl
 	SKILLFIT_PLAIN=$(CURDIR)/$(PLAIN) $(BIN)/python -m pytest -n $(WORKERS) -q tests/plain_install
 
+lowest: setup  ## the same with the lowest version of every dependency that pyproject.toml allows
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(LOWEST)/wheel .
+	$(BIN)/python .ci/lowest.py > $(LOWEST)/pins.txt
+	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/pins.txt $(LOWEST)/wheel/*.whl
+	SKILLFIT_PLAIN=$(CURDIR)/$(LOWEST) $(BIN)/python -m pytest -n $(WORKERS) -q tests/plain_install
+
+extras: setup  ## each extra alone in an empty environment, and its smallest example: takes half an hour
+	$(BIN)/python .ci/extras.py $(EXTRAS)
+
 torture: setup  ## longer fuzzing of model replies, with a new seed each time
 	SKILLFIT_FUZZ_SEED=$$(date +%s) SKILLFIT_FUZZ_CASES=10000 $(BIN)/python -m pytest -n auto -q tests/faults/test_wire_fuzz.py
 
 lint: setup  ## style, types, and the order of imports between packages
-	$(BIN)/ruff check src tests bench examples
-	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/ruff check src tests bench examples .ci
+	$(BIN)/ruff format --check src tests bench examples .ci
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
