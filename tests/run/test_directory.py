@@ -25,6 +25,7 @@ from skillfit.run.directory import (
 )
 from skillfit.run.events import RunFinished, RunStarted, Warned
 from skillfit.run.store import RunLock, in_use
+from skillfit.tasks.item import stable_hash
 from tests.support.records import run_started, run_summary
 
 IDENTITY = {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
@@ -58,6 +59,20 @@ async def test_a_changed_identity_is_refused_with_exactly_what_changed(tmp_path:
     lines = [line.strip() for line in raised.value.message.splitlines() if "->" in line]
     assert lines == ['tasks: ["a","b"] -> ["a"]', "train.seed: 1 -> 2"]
     RunDirectory.open(tmp_path / "run", IDENTITY).close()  # and nothing was changed or left locked
+
+
+async def test_a_change_of_which_only_hashes_are_known_is_named_without_them(
+    tmp_path: Path,
+) -> None:
+    RunDirectory.open(tmp_path / "run", {"skill": stable_hash("a"), "corpus": ""}).close()
+    with RunDirectory.open(tmp_path / "run", {"skill": stable_hash("a"), "corpus": ""}) as run:
+        await run.journal.note("rollout/1", 1, int, stage="rollout")
+    changed = {"skill": stable_hash("b"), "corpus": stable_hash("c")}
+    with pytest.raises(InputError) as raised:
+        RunDirectory.open(tmp_path / "run", changed)
+    assert "skill: the content has changed" in raised.value.message
+    assert "corpus: the content has changed" in raised.value.message
+    assert stable_hash("b") not in raised.value.message
 
 
 async def test_a_run_that_only_probed_its_models_may_change_and_keeps_its_usage(

@@ -11,6 +11,7 @@ setting that has changed.
 from __future__ import annotations
 
 import errno
+import re
 import secrets
 import shutil
 import sys
@@ -416,7 +417,11 @@ class IdentityChange:
     after: JsonValue
 
     def __str__(self) -> str:
-        """Name the key and both values. A setting that is not in an identity has its default."""
+        """Name the key and both values, or say that a content changed of which there is a hash
+        only. A setting that is not in an identity has its default.
+        """
+        if _is_hash(self.before) or _is_hash(self.after):
+            return f"{self.key}: the content has changed"
         default = _default_setting(self.key)
         before, after = (default if one is None else one for one in (self.before, self.after))
         return f"{self.key}: {_shown_value(before)} -> {_shown_value(after)}"
@@ -472,6 +477,10 @@ def _without_folders(value: JsonValue) -> JsonValue:
     if isinstance(value, list):
         return [_without_folders(each) for each in value]
     return Path(value).name if isinstance(value, str) and is_reference(value) else value
+
+
+def _is_hash(value: JsonValue) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{16}", value) is not None
 
 
 def _shown_value(value: JsonValue) -> str:
