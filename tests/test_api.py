@@ -309,6 +309,17 @@ def test_evaluate_refuses_an_unknown_split_and_a_value_that_is_not_a_task() -> N
         skillfit.evaluate(SKILL, task, agent=obedient)
 
 
+def test_the_package_lists_its_names() -> None:
+    assert dir(skillfit) == sorted(skillfit.__all__)
+
+
+def test_a_misspelled_argument_is_named() -> None:
+    with pytest.raises(InputError, match=r"has no argument 'tasks'\. Did you mean 'task'"):
+        skillfit.train(tasks=ITEMS)
+    with pytest.raises(InputError, match=r"evaluate\(\) has no argument 'agnet'"):
+        skillfit.evaluate(SKILL, agnet="practice/agent")
+
+
 def test_importing_skillfit_is_lazy_and_train_is_a_function() -> None:
     code = """
 import sys, skillfit

@@ -26,7 +26,9 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property, wraps
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
@@ -254,6 +256,7 @@ async def train_async(
     whose `stop()` another thread may call: work in flight is saved, and the call raises
     `Interrupted`. progress: print lines about the run on stderr, as `skillfit train --plain` does.
     """
+    _refuse_misnamed(sections, train_async)
     changed = {**(settings or {}), **sections}
     inputs = prepare(
         skill=skill,
@@ -364,6 +367,7 @@ async def evaluate_async(
     if not skills:
         raise InputError("There is no skill to measure.", hint="Give a skill, or {name: skill}.")
     first = next(iter(skills.values()))
+    _refuse_misnamed(sections, evaluate_async)
     changed = {**(settings or {}), **sections}
     inputs = prepare(
         skill=first,
@@ -386,6 +390,16 @@ async def evaluate_async(
         listeners=_listed(listeners),
         control=control,
     )
+
+
+def _refuse_misnamed(sections: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise an error for a keyword that is no section of the settings and resembles an argument."""
+    for name in sections:
+        if name not in Config.model_fields:
+            near = get_close_matches(name, signature(function).parameters, n=1)
+            if near:
+                called = function.__name__.removesuffix("_async")
+                raise InputError(f"{called}() has no argument {name!r}. Did you mean {near[0]!r}?")
 
 
 def _run_path(run: str | Path | None) -> Path:
