@@ -56,6 +56,13 @@ def test_eval_of_several_skills_has_a_paired_difference(
     assert high - low < (first["interval"][1] - first["interval"][0]) * 2
 
 
+def test_a_limit_per_split_holds_for_all_splits_together(shell: Shell, config: Path) -> None:
+    (told,) = shell("eval", config, "env.limit=4", "--split", "all", "--json").json
+    assert told["planned"] == 12
+    (told,) = shell("eval", config, "--split", "all", "--run", "whole", "--json").json
+    assert told["planned"] == len((config.parent / "tasks.jsonl").read_text().splitlines())
+
+
 def test_eval_lists_what_fails_with_answer_and_expected_answer(shell: Shell, config: Path) -> None:
     output = shell("eval", config, *EVAL)
     (told,) = shell("eval", config, *EVAL, "--json").json

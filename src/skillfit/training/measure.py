@@ -241,9 +241,10 @@ def _ablation_identity(inputs: Inputs, by: Granularity) -> Identity:
 
 
 def items_of_split(task: Task, split: str) -> tuple[Item, ...]:
-    """The items of a split, or of all splits; a split without items is an error."""
+    """Return the items of a split, or of all splits; a split without items is an error."""
     if split == "all":
-        return task.items
+        used = {item.id for items in (task.train, task.selection, task.test) for item in items}
+        return tuple(item for item in task.items if item.id in used)
     split = split_named(split, "all")
     items = {"train": task.train, "selection": task.selection, "test": task.test}[split]
     if not items:
