@@ -231,6 +231,27 @@ def test_undo_refuses_a_file_that_changed_after_apply(shell: Shell, run: Path) -
     assert skill_of(run).read_text() == "mine now\n"
 
 
+def test_a_forced_undo_keeps_a_copy_of_the_text_it_replaces(shell: Shell, run: Path) -> None:
+    before = skill_of(run).read_text()
+    for text in ("mine now\n", "mine again\n"):
+        shell("apply", run, "--yes")
+        skill_of(run).write_text(text)
+        undone = shell("apply", run, "--undo", "--force", "--json").json
+        assert skill_of(run).read_text() == before
+        assert Path(undone["copy"]).read_text() == text
+
+
+def test_apply_prints_a_command_that_undoes_it(shell: Shell, run: Path) -> None:
+    moved = run.rename(run.with_name("my run"))
+    applied = shell("apply", moved, "--yes").out
+    (line,) = re.findall("Undo with: (.*)", applied)
+    before = (moved / "skills" / "skill_v0000.md").read_text()
+    assert skill_of(moved).read_text() != before
+    done = subprocess.run(line, shell=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert skill_of(moved).read_text() == before
+
+
 @pytest.mark.parametrize(
     "record", ["", "[]", '{"document": ', '{"document": 1, "before": null, "after": ""}']
 )

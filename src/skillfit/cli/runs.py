@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
@@ -28,6 +29,7 @@ from skillfit.cli.output import (
     failed_text,
     relative_to_here,
     rich_table,
+    shell_line,
     show,
     warn,
 )
@@ -130,8 +132,8 @@ def _listed_cells(listed: ListedRun) -> tuple[str, ...]:
 
 
 def show_command(run: RunFolder, as_json: Json = False) -> None:
-    """What a run did: result, score curve, decisions, edits with their effects, unused replies; of
-    an evaluation or a check, the items that fail.
+    """Show what a run did or measured. Of a training run: result, score curve, decisions, edits
+    with their effects, unused replies; of an evaluation or a check, the items that fail.
 
     Example: skillfit show runs/first
     """
@@ -298,7 +300,7 @@ def diff_command(
     new: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "best",
     as_json: Json = False,
 ) -> None:
-    """What changed in the skill: from the initial one to the best, or between any two steps.
+    """Show what changed in the skill: from the initial one to the best, or between two steps.
 
     Example: skillfit diff runs/first 2 5
     """
@@ -362,8 +364,8 @@ def export_command(
     item: Annotated[str, typer.Option(help="Only the rollouts of the item with this id.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Write every rollout as files: what the agent said and did (conversation.json), and how it was
-    scored (result.json). The folders are those of SkillOpt: steps/step_NNNN/rollout/predictions/ID.
+    """Write every rollout as files. conversation.json has what the agent said and did, result.json
+    how it was scored. The folders are those of SkillOpt: steps/step_NNNN/rollout/predictions/ID.
 
     Example: skillfit export runs/first --out trajectories
     """
@@ -536,7 +538,7 @@ def steer_command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Decide about an edit, raise a budget, answer a handoff prompt or stop a run. A running run
+    """Decide about an edit, raise a budget, answer a prompt, stop a run. A running run
     takes it up between steps, a stopped one when it is resumed; the decision is recorded in the
     run.
 
@@ -635,6 +637,14 @@ class AppliedChange:
             _remove_made(document.parent, self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class UndoneChange:
+    """A document that has its former text again."""
+
+    document: Path
+    copy: Path | None  # of the text that was there, where it was not what `apply` wrote
+
+
 def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
@@ -721,8 +731,10 @@ def make_change(change: DocumentChange) -> Path:
     return kept
 
 
-def undo_change(run: Run, *, force: bool) -> Path:
-    """Restore what was there before the last `apply`; refused when the document changed."""
+def undo_change(run: Run, *, force: bool) -> UndoneChange:
+    """Restore what was there before the last `apply`. A document that changed since is refused
+    without `force`, and copied into the run's folder with it.
+    """
     kept = _backups(run)
     if not kept:
         raise InputError(f"The run in {run.path} is not applied.")
@@ -732,11 +744,17 @@ def undo_change(run: Run, *, force: bool) -> Path:
     untouched = present == applied.before or (present or "").removeprefix("\ufeff") == applied.after
     if not untouched and not force:
         raise InputError(
-            f"{document} has changed since it was applied.", hint="Override with --force."
+            f"{document} has changed since it was applied.",
+            hint="--force restores the former text all the same, and keeps a copy of this one.",
         )
+    copy = None
+    if not untouched and present is not None:
+        names = (f"undone-{number}-{document.name}" for number in count(1))
+        copy = next(path for name in names if not (path := kept[-1].with_name(name)).exists())
+        write_whole(copy, present.encode())
     applied.undo()
     kept[-1].unlink()
-    return document
+    return UndoneChange(document, copy)
 
 
 def _backups(run: Run) -> list[Path]:
@@ -760,6 +778,11 @@ def _remove_made(folder: Path, files: dict[str, str]) -> None:
     for parent in sorted(around, reverse=True):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
+
+
+class UndoJson(TypedDict):
+    restored: str
+    copy: str | None  # of the text that was there, where it was not what `apply` wrote
 
 
 class ApplyJson(TypedDict):
@@ -791,9 +814,12 @@ def apply_command(
 
     opened = open_training_run(run)
     if undo:
-        document = undo_change(opened, force=force)
-        request_steering(opened.path, "undo", str(document))
-        return show({"restored": str(document)}, f"Restored {document}.", as_json)
+        undone = undo_change(opened, force=force)
+        request_steering(opened.path, "undo", str(undone.document))
+        copy = relative_to_here(undone.copy) if undone.copy else None
+        told = f"Restored {undone.document}." + (f" The changed text is in {copy}." if copy else "")
+        restored = UndoJson(restored=str(undone.document), copy=copy and str(copy))
+        return show(restored, told, as_json)
     change = plan_change(opened, to, force=force)
     difference = diff_skills(change.present, change.wanted)
     if not difference:
@@ -808,7 +834,8 @@ def apply_command(
     kept = make_change(change)
     request_steering(opened.path, "apply", str(change.document))
     data = ApplyJson(applied=str(change.document), backup=str(kept), diff=difference)
-    return show(data, f"Changed {change.document}. Undo with: skillfit apply {run} --undo", as_json)
+    undo_line = shell_line("apply", run, "--undo")
+    return show(data, f"Changed {change.document}. Undo with: {undo_line}", as_json)
 
 
 def _confirmed(document: Path) -> bool:
