@@ -407,3 +407,12 @@ def test_the_rollouts_option_does_not_report_settings_it_keeps(shell: Shell, con
     text = config.read_text().replace("  num_epochs: 3\n", "")
     own.write_text(f"{text}evaluation: {{preflight: false}}\nbudget: {{rollouts: 120}}\n")
     assert "replaces" not in shell("train", own, "env.limit=6", "--rollouts", 120).err
+
+
+def test_estimate_takes_the_option_that_its_table_names(shell: Shell, config: Path) -> None:
+    planned = shell("estimate", config, "--rollouts", 60, "--json").json
+    same = shell("estimate", config, "budget.rollouts=60", "--json").json
+    assert planned == same and planned["rollouts"][-1] == 60
+    assert "--rollouts 60 replaces" in shell("estimate", config, "--rollouts", 60).err
+    both = shell("estimate", config, "--rollouts", 60, "budget.rollouts=70")
+    assert both.code == Exit.USAGE and "are the same setting" in both.err

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import skillfit
+from skillfit.errors import Exit
 from tests.cli.cli_project import COMMAND, SMALL, CommandResult, Shell
 from tests.support.signals import default_signals
 
@@ -99,6 +100,12 @@ def test_an_unknown_provider(shell: Shell, config: Path) -> None:
         "Unknown provider",
         "Did you mean 'openai'?",
     )
+
+
+def test_estimate_does_not_price_an_unknown_provider(shell: Shell, config: Path) -> None:
+    result = shell("estimate", config, "model.agent=opnai/gpt-5")
+    assert result.code == Exit.USAGE and "Unknown provider 'opnai'" in result.err
+    assert "openai" in result.err and not result.out
 
 
 def test_a_model_without_a_provider(shell: Shell, config: Path, tmp_path: Path) -> None:

@@ -74,6 +74,9 @@ RunOption = Annotated[
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")]
 Force = Annotated[bool, typer.Option("--force", help="Train even if the preflight says stop.")]
+Rollouts = Annotated[
+    int | None, typer.Option(min=1, help="Plan the run to use this many rollouts.")
+]
 Wait = Annotated[
     bool,
     typer.Option("--wait", help="With a handoff model: stay, and continue when answers are there."),
@@ -97,9 +100,7 @@ def train_command(
     run: RunOption = None,
     as_json: Json = False,
     plain: Plain = False,
-    rollouts: Annotated[
-        int | None, typer.Option(min=1, help="Plan the run to use this many rollouts.")
-    ] = None,
+    rollouts: Rollouts = None,
     force_new: Annotated[
         bool,
         typer.Option(
@@ -116,11 +117,7 @@ def train_command(
     """
     from skillfit.api import default_run_path
 
-    planned = [f"budget.rollouts={rollouts}"] if rollouts else []
-    _refuse_contradictions(overrides or (), rollouts)
-    inputs = config_inputs(config, [*(overrides or ()), *planned])
-    if rollouts:
-        _report_replaced(config, inputs, rollouts)
+    inputs = _planned_inputs(config, overrides or (), rollouts)
     result = train_in_terminal(
         inputs,
         run or default_run_path(inputs),
@@ -134,13 +131,21 @@ def train_command(
     show_result(result, as_json)
 
 
-def _refuse_contradictions(overrides: Sequence[str], rollouts: int | None) -> None:
-    """Overrides that --rollouts would replace. What the config file says is replaced, with a line
-    about it (`_report_replaced`).
+def _planned_inputs(config: Path, overrides: Sequence[str], rollouts: int | None) -> Inputs:
+    """Read a config for a run that uses `rollouts`, where a number is given."""
+    if rollouts is None:
+        return config_inputs(config, overrides)
+    _refuse_contradictions(overrides)
+    inputs = config_inputs(config, [*overrides, f"budget.rollouts={rollouts}"])
+    _report_replaced(config, inputs, rollouts)
+    return inputs
+
+
+def _refuse_contradictions(overrides: Sequence[str]) -> None:
+    """Raise an error for overrides that --rollouts would replace. What the config file says is
+    replaced, with a line about it (`_report_replaced`).
     """
     given = {text.partition("=")[0].strip() for text in overrides}
-    if rollouts is None:
-        return
     if "budget.rollouts" in given:
         raise InputError(
             "--rollouts and budget.rollouts=… are the same setting.", hint="Give one of them."
@@ -437,8 +442,8 @@ def show_result(result: TrainingResult, as_json: bool) -> None:
 def check_command(
     config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
 ) -> None:
-    """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts that
-    `train` does not pay for again.
+    """Find out whether a skill is worth training. Tries keys, grader, noise, headroom and cost with
+    a few rollouts that `train` does not pay for again.
 
     Example: skillfit check skillfit.yaml
     """
@@ -486,16 +491,23 @@ class CheckJson(TypedDict):
 
 
 def estimate_command(
-    config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    run: RunOption = None,
+    as_json: Json = False,
+    rollouts: Rollouts = None,
 ) -> None:
-    """What a run would take: calls, tokens, dollars and minutes, typically and as a range. Uses
-    what `check` measured, if it was run before. Spends nothing.
+    """Show what a run would cost. Calls, tokens, dollars and minutes, typically and as a range. It
+    uses what `check` measured, if it was run before, and spends nothing.
 
     Example: skillfit estimate skillfit.yaml train.num_epochs=2
     """
     from skillfit.api import default_run_path
+    from skillfit.models.registry import refuse_unknown_provider
 
-    inputs = config_inputs(config, overrides)
+    inputs = _planned_inputs(config, overrides or (), rollouts)
+    for spec in inputs.config.model.by_role().values():
+        refuse_unknown_provider(spec.id)
     cost = _measured_cost(run or default_run_path(inputs), inputs)
     planned = _estimated(inputs, cost)
     show(_estimate_json(planned), _estimate_text(planned, inputs), as_json)
