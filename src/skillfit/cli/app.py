@@ -25,6 +25,13 @@ from skillfit.errors import Exit, InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
 
+_GROUPS = {
+    "Start": ("demo", "init", "check", "train", "report", "apply"),
+    "More about a run": ("ls", "show", "diff", "studio", "steer", "resume", "export"),
+    "Measure": ("estimate", "eval", "verify", "ablate"),
+    "Skills, tasks and models": ("lint", "tasks", "data", "models", "docs", "mcp"),
+}
+
 
 class _HelpTexts(TypedDict):
     help: str
@@ -58,17 +65,33 @@ app = typer.Typer(
         "key and no network."
     ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (init, reference, serve, train, evaluate, runs):
-    for command in module.COMMANDS:
-        name = command.__name__.removesuffix("_command")
-        kind = _TextArguments if name == "steer" else None
-        app.command(name, cls=kind, **_help_texts(command))(command)
-app.add_typer(draft.tasks_app, name="tasks")
-app.add_typer(init.data_app, name="data")
+
+
+def _register(app: typer.Typer) -> None:
+    """Add the commands, in the order and under the headings of `_GROUPS`."""
+    modules = (init, reference, serve, train, evaluate, runs)
+    commands = {
+        command.__name__.removesuffix("_command"): command
+        for module in modules
+        for command in module.COMMANDS
+    }
+    groups = {"tasks": draft.tasks_app, "data": init.data_app}
+    for heading, names in _GROUPS.items():
+        for name in names:
+            if name in groups:
+                app.add_typer(groups.pop(name), name=name, rich_help_panel=heading)
+                continue
+            command = commands.pop(name)
+            kind = _TextArguments if name == "steer" else None
+            texts = _help_texts(command)
+            app.command(name, cls=kind, rich_help_panel=heading, **texts)(command)
+    assert not commands and not groups, "a command has no heading"
+
+
+_register(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -96,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         with _explain_refusals():
             # Calling `app` itself would put typer's excepthook in place of ours.
-            typer.main.get_command(app)(args=arguments)
+            typer.main.get_command(app)(args=arguments, prog_name="skillfit")
     except SkillfitError as error:
         if os.environ.get("SKILLFIT_DEBUG"):
             traceback.print_exception(error)

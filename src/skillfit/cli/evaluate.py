@@ -92,8 +92,8 @@ def eval_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure skills on a split, with intervals and per type; several skills and models side by
-    side. Lists the items that fail. A repeated command reads what was measured before.
+    """Measure skills on a split, several skills and models side by side. With intervals and scores
+    per type. Lists the items that fail. A repeated command reads what was measured before.
 
     Example: skillfit eval skillfit.yaml --skill old/ --skill new/ --model openai/gpt-5-mini
     --repeats 3
@@ -307,8 +307,8 @@ def ablate_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Estimate how much each part of the skill adds to the score, by rollouts that leave random
-    parts out. No optimizer is needed.
+    """Estimate how much each part of a skill adds to its score. Rollouts leave random parts out; no
+    optimizer is needed.
 
     Example: skillfit ablate skillfit.yaml --rollouts 300
     """
@@ -644,7 +644,7 @@ def verify_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Does the skill still do as well as recorded? For CI and model upgrades. A drop is measured
+    """Check that a skill still scores as recorded. For CI and model upgrades. A drop is measured
     again before it counts (exit 8).
 
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini

@@ -22,7 +22,7 @@ def lint_command(
     paths: Annotated[list[Path], typer.Argument(help="Skill folders or markdown files.")],
     as_json: Json = False,
 ) -> None:
-    """Check skills against the format and good practice; prints path:line of every problem.
+    """Check skills against the format and good practice. Prints path:line of every problem.
 
     Example: skillfit lint ./my-skill
     """

@@ -68,7 +68,7 @@ def mcp_command(
         typer.Option("--json", help="Print what a client's settings need to start it, and end."),
     ] = False,
 ) -> None:
-    """Serve skillfit to agents over the Model Context Protocol (stdin and stdout).
+    """Serve skillfit to agents over the Model Context Protocol. It uses stdin and stdout.
 
     Example: skillfit mcp ./my-project
     """
