@@ -78,8 +78,8 @@ asyncio.run(tools())
 PLOT = """
 import skillfit
 
-figure = skillfit.Run.open("skillfit-demo/run").plot()
-figure.savefig("plot.png")
+axes = skillfit.Run.open("skillfit-demo/run").plot()
+axes.figure.savefig("plot.png")
 """
 OTEL = """
 import http.server, os, subprocess, threading

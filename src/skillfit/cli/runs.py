@@ -818,7 +818,7 @@ def apply_command(
         request_steering(opened.path, "undo", str(undone.document))
         copy = relative_to_here(undone.copy) if undone.copy else None
         told = f"Restored {undone.document}." + (f" The changed text is in {copy}." if copy else "")
-        restored = UndoJson(restored=str(undone.document), copy=copy and str(copy))
+        restored = UndoJson(restored=str(undone.document), copy=str(copy) if copy else None)
         return show(restored, told, as_json)
     change = plan_change(opened, to, force=force)
     difference = diff_skills(change.present, change.wanted)
