@@ -16,7 +16,7 @@ from skillfit.gate.pool import (
     same_meaning,
 )
 from skillfit.gate.regression import Contrast, Estimate
-from skillfit.skill import Edit, Skill
+from skillfit.skill import Edit, Skill, apply_edits
 from tests.gate.scripted_measure import items
 
 BASE = Skill.from_text("# Skill\n\nAlpha.\n\nBeta.\n\nGamma.\n")
@@ -314,6 +314,45 @@ def test_the_final_skill_has_every_edit_that_is_more_likely_to_help_than_not():
         pool.promote(key, "test")
     assert FINAL_WORTH_Z == 0
     assert pool.worthwhile() == ["s0001e01", "s0001e03"]
+
+
+LENGTHY = "Look at each of the numbers in the question twice before you write any of them down"
+
+
+def test_under_a_token_ceiling_the_final_skill_has_the_edits_that_gain_most_per_token():
+    edits = append(LENGTHY), append("Be exact."), append("Use digits.")
+    short = apply_edits(BASE, edits[1:]).skill.tokens
+    pool = pool_of(*edits, max_tokens=max(short, apply_edits(BASE, edits[:1]).skill.tokens))
+    for key, z in (("s0001e01", 1.5), ("s0001e02", 0.9), ("s0001e03", 0.5)):
+        believed(pool, key, z)
+    assert pool.worthwhile() == ["s0001e02", "s0001e03"]
+    pool.promote("s0001e01", "certain")
+    assert pool.worthwhile() == ["s0001e02", "s0001e03"]
+
+
+def test_under_a_token_ceiling_edits_that_the_user_wants_stay_and_deletions_make_room():
+    base = Skill.from_text(f"# Skill\n\nDo the task.\n\n- {LENGTHY}.\n")
+    delete = Edit("delete", target=f"- {LENGTHY}.")
+    ceiling = apply_edits(base, [append("Be exact.")]).skill.tokens
+    pool = pool_of(
+        delete, append("Be exact."), append("Use digits."), base=base, max_tokens=ceiling
+    )
+    for key, z in (("s0001e01", -1.0), ("s0001e02", 0.5), ("s0001e03", 2.0)):
+        believed(pool, key, z)
+    pool.edits["s0001e02"].pinned = True
+    pool.promote("s0001e02", "wanted")
+    assert pool.worthwhile() == ["s0001e02"]
+    believed(pool, "s0001e01", 1.0)
+    assert pool.worthwhile() == ["s0001e01", "s0001e02", "s0001e03"]
+
+
+def test_under_a_token_ceiling_an_edit_comes_with_the_text_that_it_is_anchored_in():
+    first, second = append("Be exact."), Edit("replace", "Be exact.", "Be exact in all dates.")
+    ceiling = pool_of(first, second).apply(["s0001e01", "s0001e02"]).skill.tokens
+    pool = pool_of(first, second, append(LENGTHY), max_tokens=ceiling)
+    for key, z in (("s0001e01", 0.1), ("s0001e02", 3.0), ("s0001e03", 1.0)):
+        believed(pool, key, z)
+    assert pool.worthwhile() == ["s0001e01", "s0001e02"]
 
 
 def test_the_final_skill_has_the_better_of_two_rivals():
