@@ -93,7 +93,7 @@ def find_extension(
     *,
     setting: str = "",
 ) -> Any:
-    """The object that `name` stands for. `kind` is the word in messages and groups: "gate".
+    """Return the object that `name` stands for. `kind` is the word in messages and groups: "gate".
 
     `built_in` maps names to classes, or to "module:attribute" if they are imported only when they
     are used. `base` is the folder that file.py is relative to. `setting` is the key that the user
@@ -122,14 +122,14 @@ def is_extension(kind: str, name: str) -> bool:
 
 
 def extension_names(kind: str) -> list[str]:
-    """The names that other packages offer."""
+    """Return the names that other packages offer."""
     return sorted(entry_points(group=_group(kind)).names)
 
 
 def unknown_extension(
     kind: str, name: str, built_in: Iterable[str], *, setting: str = ""
 ) -> InputError:
-    """The error for an unknown name, with the names that exist."""
+    """Make the error for an unknown name, with the names that exist."""
     known = sorted({*built_in, *extension_names(kind)})
     hint = did_you_mean(name, known) or f"Available: {', '.join(known)}, or file.py:name."
     if name.endswith(".py"):
@@ -147,7 +147,7 @@ def _installed(kind: str, name: str) -> list[EntryPoint]:
 
 
 def import_attribute(target: str) -> Any:
-    """The object that `module:attribute` names."""
+    """Return the object that `module:attribute` names."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -175,7 +175,8 @@ def _loaded(kind: str, entry: EntryPoint) -> Any:
 
 
 def build_part(kind: str, found: Any, protocol: type, *arguments: Any, source: str = "") -> Any:
-    """The part itself. `found` is a class or function that makes it, or the part as an object.
+    """Return the part itself. `found` is a class or function that makes it, or the part as an
+    object.
 
     A class or function is called with `arguments`, or with none if it takes none. The result must
     have the members of `protocol`. `source` is what the user wrote, for messages.
@@ -212,7 +213,9 @@ def check_methods(kind: str, part: Any, protocol: type, source: str) -> None:
 
 
 def _expected_members(part: Any, protocol: type) -> dict[str, Callable[..., Any] | property]:
-    """The public methods and properties that skillfit calls, or that its base classes call."""
+    """Return the public methods and properties that skillfit calls, or that its base classes
+    call.
+    """
     own = part if isinstance(part, type) else type(part)
     bases = [base for base in own.__mro__ if base.__module__.partition(".")[0] == "skillfit"]
     expected: dict[str, Callable[..., Any] | property] = {}
@@ -255,7 +258,7 @@ def _problem_of(method: Any, expected: Callable[..., Any], needs_self: bool) -> 
 
 
 def _written(method: Callable[..., Any]) -> str:
-    """The first line of a method, without annotations."""
+    """Return the first line of a method, without annotations."""
     names = []
     for parameter in inspect.signature(method).parameters.values():
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
@@ -306,7 +309,7 @@ def can_be_called_with(make: Callable[..., Any], *arguments: Any, **named: Any) 
 
 
 def missing_members(part: Any, protocol: type) -> list[str]:
-    """The members of a protocol that an object lacks. Properties are not evaluated."""
+    """Return the members of a protocol that an object lacks. Properties are not evaluated."""
     if hasattr(type(part), "__getattr__"):
         return []  # it may delegate to another object
     absent = object()
@@ -325,7 +328,7 @@ def is_built_in(part: Any) -> bool:
 
 
 def describe_part(part: Any, name: str, base: Path = Path()) -> PartDescription | None:
-    """What tells a replaced part from others, for the run's identity.
+    """Return what tells a replaced part from others, for the run's identity.
 
     For `file.py:name` it is the content of the file; for an object given from Python, its
     `describe()` or its name. None: the name in the settings is enough.
@@ -345,12 +348,12 @@ def describe_part(part: Any, name: str, base: Path = Path()) -> PartDescription 
 
 
 def name_of(function: Any) -> str:
-    """The name of a function, class or object in messages."""
+    """Return the name of a function, class or object in messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
-    """The function's name in the run's identity."""
+    """Return the function's name in the run's identity."""
     return getattr(function, "__qualname__", repr(type(function)))
 
 
@@ -383,7 +386,9 @@ class TaskSource:
 def find_source(
     tasks: str, *, base: Path = Path(), options: SourceOptions | None = None
 ) -> TaskSource | None:
-    """The source that `env.tasks` names; None if it is something else (a file, a command)."""
+    """Return the source that `env.tasks` names; None if it is something else (a file, a
+    command).
+    """
     reference, _, query = tasks.partition("?")
     name, _, argument = reference.partition(":")
     if not is_source(tasks):
@@ -412,19 +417,21 @@ def source_names() -> list[str]:
 
 
 def source_options(name: str) -> tuple[str, ...]:
-    """The options that a registered source can be given in `env.task_args`."""
+    """Return the options that a registered source can be given in `env.task_args`."""
     return tuple(_named_options(_source_function(name)))
 
 
 def source_module(name: str) -> str:
-    """The module that a registered name refers to; empty for a name that is not registered."""
+    """Return the module that a registered name refers to; empty for a name that is not
+    registered.
+    """
     installed = [entry.value for entry in _installed("task", name)]
     target = BUILT_IN_SOURCES.get(name) or next(iter(installed), "")
     return target.partition(":")[0]
 
 
 def _source_function(name: str) -> Callable[..., TaskSource]:
-    """The registered function. A name that is registered more than once is refused."""
+    """Return the registered function. A name that is registered more than once is refused."""
     installed = _installed("task", name)
     targets = {entry.value for entry in installed} | (
         {BUILT_IN_SOURCES[name]} if name in BUILT_IN_SOURCES else set()
@@ -501,8 +508,8 @@ def _named_options(function: Callable[..., Any]) -> list[str]:
 
 
 def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> Any:
-    """The object that `file.py:name` refers to. The file is executed once per process. `setting`
-    is named in messages.
+    """Return the object that `file.py:name` refers to. The file is executed once per process.
+    `setting` is named in messages.
     """
     file, _, name = reference.rpartition(":")
     if not file:
@@ -538,8 +545,8 @@ def _is_imported(value: object, module: ModuleType) -> bool:
 
 @cache
 def _load_module(path: Path, version: int) -> Any:
-    """The file as a module. A new `version` (modification time) loads it again. It is registered
-    in `sys.modules` under a unique name, which dataclasses and pickle need.
+    """Return the file as a module. A new `version` (modification time) loads it again. It is
+    registered in `sys.modules` under a unique name, which dataclasses and pickle need.
     """
     name = f"skillfit_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -608,8 +615,8 @@ class _Intercepted(Exception):
 
 
 async def _run_user_code(function: partial[Any]) -> Any:
-    """A KeyboardInterrupt on the main thread comes from the user and passes through; in a worker
-    thread it comes from the function.
+    """Run the function. A KeyboardInterrupt on the main thread comes from the user and passes
+    through; in a worker thread it comes from the function.
     """
     called, task = function.func, asyncio.current_task()
     try:

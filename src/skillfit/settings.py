@@ -54,7 +54,7 @@ _EXPECTED = {
 
 
 def _refuse_boolean(value: Any) -> Any:
-    """`true` is not the number 1."""
+    """Refuse `true`, which is not the number 1."""
     if isinstance(value, bool):
         raise PydanticKnownError("float_type")
     return value
@@ -124,7 +124,7 @@ def _problem(key: str, errors: Sequence[ErrorDetails], kind: type[BaseModel]) ->
 
 
 def expected_value(error: ErrorDetails) -> str:
-    """What an error of pydantic says should be there."""
+    """Return what an error of pydantic says should be there."""
     if error["type"] in _EXPECTED:
         return _EXPECTED[error["type"]].format_map(error.get("ctx", {}))
     message = error["msg"].removeprefix("Input should be ").removesuffix(".")
@@ -132,7 +132,7 @@ def expected_value(error: ErrorDetails) -> str:
 
 
 def _found_value(value: Any) -> str:
-    """A value as a config file has it."""
+    """Return a value as a config file has it."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return shorten(repr(value), _LONGEST_VALUE)
@@ -148,9 +148,9 @@ def _near_choice(errors: Sequence[ErrorDetails]) -> str:
 
 
 def _location(error: ErrorDetails, data: Any) -> list[str]:
-    """The parts of the key of an error. Where several types are allowed, pydantic appends the name
-    of the type to the location, and where one value stands for a list its index. These are not in
-    the data and are left out.
+    """Return the parts of the key of an error. Where several types are allowed, pydantic appends
+    the name of the type to the location, and where one value stands for a list its index. These are
+    not in the data and are left out.
     """
     location = error["loc"]
     if error["type"] == "missing":
@@ -167,7 +167,7 @@ def _location(error: ErrorDetails, data: Any) -> list[str]:
 
 
 def _names_beside(kind: type[BaseModel], location: Sequence[int | str]) -> Iterator[str]:
-    """The names that the schema has at the place of an unknown key."""
+    """Yield the names that the schema has at the place of an unknown key."""
     for part in location[:-1]:
         for name, info in kind.model_fields.items():
             if part in (name, info.alias):
@@ -178,7 +178,7 @@ def _names_beside(kind: type[BaseModel], location: Sequence[int | str]) -> Itera
 
 
 def nested_model(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field holds, if it holds one."""
+    """Return the model that a field holds, if it holds one."""
     for kind in get_args(annotation) or (annotation,):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from skillfit.config import load_config
-from skillfit.config.requires import ROLLOUTS, TRAINING, Facts, refuse_idle
+from skillfit.config.requires import ROLLOUTS, TRAINING, RunFacts, refuse_idle
 from skillfit.config.schema import describe_keys
 from skillfit.errors import InputError
 
@@ -64,7 +64,7 @@ def test_a_setting_that_would_not_act_is_refused_with_the_reason(
 ) -> None:
     config = load_config({}, overrides.split())
     with pytest.raises(InputError) as refused:
-        refuse_idle(Facts(config, **facts), [*ROLLOUTS, *TRAINING])
+        refuse_idle(RunFacts(config, **facts), [*ROLLOUTS, *TRAINING])
     assert str(refused.value).startswith(message) and refused.value.hint
 
 
@@ -73,7 +73,7 @@ def test_every_row_is_refused_in_a_test() -> None:
     for overrides, facts, _ in REFUSED:
         config = load_config({}, overrides.split())
         for row in list(rows.values()):
-            if row.refused(Facts(config, **facts)):
+            if row.refused(RunFacts(config, **facts)):
                 rows.pop(id(row))
     assert not rows
 
@@ -84,9 +84,9 @@ def test_the_tables_name_settings_that_exist() -> None:
 
 
 def test_the_default_config_is_accepted() -> None:
-    refuse_idle(Facts(load_config({})), [*ROLLOUTS, *TRAINING])
+    refuse_idle(RunFacts(load_config({})), [*ROLLOUTS, *TRAINING])
 
 
 def test_what_a_named_source_brings_is_not_held_against_the_user() -> None:
     config = load_config({}, ["env.max_turns=4"])
-    refuse_idle(Facts(config, "task", brought=frozenset({"env.max_turns"})), ROLLOUTS)
+    refuse_idle(RunFacts(config, "task", brought=frozenset({"env.max_turns"})), ROLLOUTS)

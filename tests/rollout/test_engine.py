@@ -361,7 +361,8 @@ async def test_a_program_with_its_own_limit_is_given_its_reservation(
     setup: RolloutSetup,
 ) -> None:
     """One rollout is far more expensive than the others. It ends at its limit and is repeated with
-    a larger one."""
+    a larger one.
+    """
     limits: dict[str, list[float]] = {}
 
     async def program(item: Item, context: AttemptContext) -> Attempt:

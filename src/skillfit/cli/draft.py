@@ -196,7 +196,7 @@ class DraftJson(TypedDict):
 
 
 def _inputs_of(tasks: Path) -> list[str]:
-    """The inputs of a tasks file."""
+    """Return the inputs of a tasks file."""
     from skillfit.tasks.recognise import read_items
 
     if not tasks.exists():
@@ -206,7 +206,7 @@ def _inputs_of(tasks: Path) -> list[str]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The draft's folder, for this process alone."""
+    """Yield the draft's folder, for this process alone."""
     from skillfit.run.store import RunLock
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -218,7 +218,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
-    """The model's tasks, recorded in the folder."""
+    """Return the model's tasks, recorded in the folder."""
     from skillfit.cli.terminal import Terminal
     from skillfit.cli.train import run_in_terminal
     from skillfit.run.journal import Journal
@@ -237,7 +237,7 @@ def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
 
 
 def _spent(folder: Path) -> Usage:
-    """What the draft has cost so far, over all times the command was run."""
+    """Return what the draft has cost so far, over all times the command was run."""
     from skillfit.run.journal import Journal
     from skillfit.run.store import JOURNAL
 
@@ -311,7 +311,7 @@ def _decide(
     yes: bool,
     as_json: bool,
 ) -> list[_Decision]:
-    """A decision on every draft: those of an earlier review, then the new ones."""
+    """Return a decision on every draft: those of an earlier review, then the new ones."""
     from skillfit.optimize.draft_tasks import problems
 
     review = folder / "review.jsonl"
@@ -371,7 +371,7 @@ def _present(heading: str, task: DraftTask, notes: Sequence[str]) -> None:
 
 
 def _edited(task: DraftTask) -> DraftTask:
-    """The task after a change in the user's editor; unchanged if nothing was saved."""
+    """Return the task after a change in the user's editor; unchanged if nothing was saved."""
     import click
     from pydantic import ValidationError
 

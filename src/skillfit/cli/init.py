@@ -143,7 +143,7 @@ def _refuse_unknown_model(given: str) -> None:
 
 
 def _own_evals(skill: Path | None) -> Path | None:
-    """The evals that a skill folder brings itself."""
+    """Return the evals that a skill folder brings itself."""
     evals = skill / "evals" / "evals.json" if skill else None
     return evals if evals is not None and evals.is_file() else None
 
@@ -178,7 +178,7 @@ def _recognise_tasks(
 
 
 def given_setting(text: str) -> str | JsonObject:
-    """A grader or a model as given on the command line: a name, or settings in braces."""
+    """Return a grader or a model as given on the command line: a name, or settings in braces."""
     from skillfit.config.yaml_source import read_text
 
     setting: str | JsonObject = read_text(text) if text.lstrip().startswith("{") else text
@@ -186,7 +186,7 @@ def given_setting(text: str) -> str | JsonObject:
 
 
 def _config_text(agent: str, optimizer: str, env: RecognisedEnv, judged: bool) -> str:
-    """The config, which is checked before anything is written."""
+    """Return the config, which is checked before anything is written."""
     import yaml
 
     from skillfit.config import load_config
@@ -235,7 +235,7 @@ def _init_summary(
 
 
 def _describe_tasks(found: RecognisedTasks) -> list[str]:
-    """What was recognised: rows as they will be sent, the grader and how it did."""
+    """Return what was recognised: rows as they will be sent, the grader and how it did."""
     lines = [f"{quantity(found.count, 'item')} in {found.path} ({found.format})."]
     for row in found.examples:
         lines.append(f"--- {row.id}")
@@ -252,7 +252,7 @@ def _describe_tasks(found: RecognisedTasks) -> list[str]:
 
 
 def _setting_text(setting: GraderSetting) -> str:
-    """The grader as a config or --grader names it."""
+    """Return the grader as a config or --grader names it."""
     import yaml
 
     if isinstance(setting, str):
@@ -318,9 +318,9 @@ def demo_command(
 
 @contextmanager
 def _demo_project(name: str, folder: Path, models: Mapping[str, str]) -> Iterator[Path]:
-    """The place of the run in a demo project, which is copied into the folder with the models that
-    were chosen. A demo project with the same models that is there already is used again. The copy
-    is removed when the block raises before a run began.
+    """Yield the place of the run in a demo project, which is copied into the folder with the models
+    that were chosen. A demo project with the same models that is there already is used again. The
+    copy is removed when the block raises before a run began.
     """
     import shutil
     from importlib.resources import as_file, files
@@ -358,7 +358,7 @@ def _demo_project(name: str, folder: Path, models: Mapping[str, str]) -> Iterato
 
 
 def _with_models(config: str, models: Mapping[str, str]) -> str:
-    """The config of a demo project with the models in place of its own."""
+    """Return the config of a demo project with the models in place of its own."""
     if models:
         agent = f"id: {_model_id(models['agent'])}"
         config = re.sub(r"id: local/model\.gguf.*", lambda _: agent, config)
@@ -370,7 +370,7 @@ def _with_models(config: str, models: Mapping[str, str]) -> str:
 
 
 def _model_id(given: str) -> str:
-    """The id as a config names it from any folder: a model's file by its whole path."""
+    """Return the id as a config names it from any folder: a model's file by its whole path."""
     from skillfit.models.registry import map_file, split_id
 
     provider, name = split_id(given)

@@ -225,7 +225,6 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
     the file.
     """
-
     opened = open_training_run(run)
     inputs = config_inputs(opened.story.config.root, overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))

@@ -108,7 +108,7 @@ def load_config(
 
 @cache
 def text_keys() -> frozenset[str]:
-    """The settings that hold only text."""
+    """Return the settings that hold only text."""
     return frozenset(key.key for key in describe_keys() if key.type in ("str", "str | null"))
 
 
@@ -123,7 +123,7 @@ def parse_override(word: str) -> tuple[str, Any]:
 
 
 def write_override(key: str, value: Any) -> str:
-    """The `key.sub=value` text that `load_config` reads as exactly this value."""
+    """Return the `key.sub=value` text that `load_config` reads as exactly this value."""
     as_json = _NOT_IN_YAML.sub(_escaped, json.dumps(value, ensure_ascii=False))
     for text in (value, as_json):
         word = f"{key}={text}"
@@ -142,7 +142,7 @@ def _python_warning(message: str) -> None:
 
 
 def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
-    """An override like `model.agent=openai/other` changes the model and keeps where it is called.
+    """Let an override like `model.agent=openai/other` change the model and keep where it is called.
 
     It replaces only the id of a model that the config gives as a mapping (with base_url and so
     on), when both ids have the same provider: another provider has another address.
@@ -276,8 +276,9 @@ def _absolute_path(path: str, place: SettingPlace) -> str:
 
 
 def map_paths(settings: JsonObject, convert: Callable[[str, str], str]) -> JsonObject:
-    """The settings with every path in them converted, also the files of `file.py:name`, of scripted
-    models and of command-line agents. `convert` is given the key of the setting and the path.
+    """Return the settings with every path in them converted, also the files of `file.py:name`, of
+    scripted models and of command-line agents. `convert` is given the key of the setting and the
+    path.
     """
     mapped = dict(settings)
     for key, map_setting in _PATH_SETTINGS.items():
@@ -295,7 +296,7 @@ def map_paths(settings: JsonObject, convert: Callable[[str, str], str]) -> JsonO
 
 
 def _map_model(spec: Any, key: str, convert: Callable[[str, str], str]) -> Any:
-    """The files that a model's id and options name."""
+    """Return the files that a model's id and options name."""
     if isinstance(spec, str):
         return map_file(spec, partial(convert, key))
     if not isinstance(spec, dict):
@@ -306,8 +307,8 @@ def _map_model(spec: Any, key: str, convert: Callable[[str, str], str]) -> Any:
 
 
 def _map_programs(spec: JsonObject, key: str, convert: Callable[[str, str], str]) -> JsonObject:
-    """The files that options of a command-line agent name. A program without a slash is looked up
-    on the PATH.
+    """Return the files that options of a command-line agent name. A program without a slash is
+    looked up on the PATH.
     """
     options = spec.get("options")
     if not isinstance(options, dict) or not names_cli_program(str(spec.get("id", ""))):
@@ -325,7 +326,7 @@ def _map_programs(spec: JsonObject, key: str, convert: Callable[[str, str], str]
 
 
 def _map_tasks(value: Any, convert: Callable[[str], str]) -> Any:
-    """A path or `file.py:name`; commands and named sources stay as they are."""
+    """Return a path or `file.py:name`; commands and named sources stay as they are."""
     if not isinstance(value, str) or value.startswith("command:") or is_source(value):
         return value
     if _FILE_FUNCTION.match(value):
@@ -335,7 +336,7 @@ def _map_tasks(value: Any, convert: Callable[[str], str]) -> Any:
 
 
 def _map_functions(value: Any, convert: Callable[[str], str]) -> Any:
-    """The files of `file.py:name`, also inside lists and mappings."""
+    """Return the files of `file.py:name`, also inside lists and mappings."""
     if isinstance(value, dict):
         return {key: _map_functions(item, convert) for key, item in value.items()}
     if isinstance(value, list):
@@ -377,7 +378,7 @@ def _error_sentences(error: ValidationError, settings: PlacedSettings) -> Iterat
 
 
 def _key_suggestion(key: str) -> str:
-    """What to write instead of an unknown key."""
+    """Return what to write instead of an unknown key."""
     if ours := table().key_here(key):
         return f" SkillOpt's {key} is {ours} here."
     known = [*Config.model_fields, *(described.key for described in describe_keys())]

@@ -1,7 +1,7 @@
 """What each setting needs to act. A setting that would have no effect is refused with the reason.
 
 Each row of the tables names settings, when they act, and why they do not. What cannot be read from
-the config alone is said by the parts of the run (`Facts`), because users bring their own.
+the config alone is said by the parts of the run (`RunFacts`), because users bring their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skillfit.extensions import is_source
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """A config, and what the task and the parts of the run say about themselves."""
 
     config: Config
@@ -49,19 +49,19 @@ class Requirement:
     """Settings, when they act, and why they do not. `why` may name fields of the config."""
 
     settings: tuple[str, ...]
-    when: Callable[[Facts], bool]
+    when: Callable[[RunFacts], bool]
     why: str
     hint: str
     only: Collection[object] | None  # refuse these values; None: all but the default
     brought: bool  # refuse values that the named source brings, too
 
-    def refused(self, facts: Facts) -> list[str]:
+    def refused(self, facts: RunFacts) -> list[str]:
         """Return the settings that are set and do not act."""
         if self.when(facts):
             return []
         return [key for key in self.settings if self._is_set(key, facts)]
 
-    def _is_set(self, key: str, facts: Facts) -> bool:
+    def _is_set(self, key: str, facts: RunFacts) -> bool:
         value = facts.value(key)
         if not self.brought and key in facts.brought:
             return False
@@ -70,7 +70,7 @@ class Requirement:
 
 def requires(
     *settings: str,
-    when: Callable[[Facts], bool],
+    when: Callable[[RunFacts], bool],
     why: str,
     hint: str = "Leave it out.",
     only: Collection[object] | None = None,
@@ -209,7 +209,7 @@ TRAINING = (
 )
 
 
-def refuse_idle(facts: Facts, requirements: Iterable[Requirement]) -> None:
+def refuse_idle(facts: RunFacts, requirements: Iterable[Requirement]) -> None:
     """Raise an error for the first row with a setting that would have no effect."""
     for row in requirements:
         if idle := row.refused(facts):

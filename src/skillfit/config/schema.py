@@ -67,12 +67,12 @@ class ModelSection(Section):
     """
 
     def by_role(self) -> dict[str, ModelSpec]:
-        """The models that are set."""
+        """Return the models that are set."""
         models = {"agent": self.agent, "optimizer": self.optimizer, "judge": self.judge}
         return {role: spec for role, spec in models.items() if spec is not None}
 
     def of_role(self, role: str) -> ModelSpec | None:
-        """The model of a role; None where there is none."""
+        """Return the model of a role; None where there is none."""
         return self.by_role().get(role)
 
 
@@ -184,7 +184,7 @@ class OptimizerSection(Section):
 
 
 def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:
-    """A score under the gate's metric. `mixed_weight` is the weight of soft in `mixed`."""
+    """Return a score under the gate's metric. `mixed_weight` is the weight of soft in `mixed`."""
     weight = {"hard": 0.0, "soft": 1.0}.get(metric, mixed_weight)
     return (1 - weight) * hard + weight * soft
 
@@ -227,7 +227,7 @@ class EvaluationSection(Section):
     _check_grader = field_validator("ship_grader")(_named_grader)
 
     def value(self, hard: float, soft: float) -> float:
-        """The score that decides: hard and soft under `gate_metric`."""
+        """Return the score that decides: hard and soft under `gate_metric`."""
         return metric_score(self.gate_metric, hard, soft, self.gate_mixed_weight)
 
 
@@ -426,7 +426,7 @@ class Config(Section):
 
 
 def agent_kind(name: str, model_id: str) -> str:
-    """The agent that runs the items: `env.agent`, or cli where its model is a program."""
+    """Return the agent that runs the items: `env.agent`, or cli where its model is a program."""
     return "cli" if names_cli_program(model_id) else name
 
 
@@ -491,7 +491,9 @@ def settings_of_run(recorded: JsonObject) -> Config:
 
 
 def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
-    """A section with those values that the schema accepts; None when a required one is missing."""
+    """Return a section with those values that the schema accepts; None when a required one is
+    missing.
+    """
     values: JsonObject = {}
     for name, info in kind.model_fields.items():
         if name not in recorded:
@@ -532,7 +534,7 @@ def _default(info: FieldInfo) -> Any:
 
 
 def _limits(info: FieldInfo) -> str:
-    """The limits of a number, as a text."""
+    """Return the limits of a number, as a text."""
     limits = []
     for rule in info.metadata:
         if isinstance(rule, annotated_types.Ge):
@@ -545,7 +547,7 @@ def _limits(info: FieldInfo) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """A type in the words of YAML."""
+    """Return a type in the words of YAML."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " | ".join(str(argument) for argument in arguments)

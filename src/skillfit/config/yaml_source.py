@@ -64,13 +64,13 @@ class PlacedSettings:
 
     @classmethod
     def of(cls, key: str, value: Any, place: SettingPlace) -> PlacedSettings:
-        """Settings with one dotted key."""
+        """Return settings with one dotted key."""
         for part in reversed(key.split(".")):
             value = {part: value}
         return cls(value, {key: place})
 
     def over(self, base: PlacedSettings) -> PlacedSettings:
-        """These settings on top of `base`: sections are merged, other values replaced.
+        """Return these settings on top of `base`: sections are merged, other values replaced.
 
         A grader replaces the one in `base`. A key inside it, as of the override
         `env.grader.exact.ignore_case=false`, changes the one in `base`.
@@ -97,7 +97,9 @@ class PlacedSettings:
         )
 
     def place(self, key: str) -> SettingPlace:
-        """The place that set a key, or something inside it, or else the section around it."""
+        """Return the place that set a key, or something inside it, or else the section around
+        it.
+        """
         if key in self.places:
             return self.places[key]
         for name in reversed(self.places):
@@ -127,7 +129,7 @@ def _merge_settings(
 
 
 def read_source(source: Path | str | Mapping[str, Any]) -> PlacedSettings:
-    """The settings of a YAML file with everything it inherits, or of a mapping."""
+    """Return the settings of a YAML file with everything it inherits, or of a mapping."""
     if not isinstance(source, Mapping):
         return _read_with_bases(Path(source).absolute(), ())
     data = _plain_copy(source)
@@ -138,7 +140,7 @@ def read_source(source: Path | str | Mapping[str, Any]) -> PlacedSettings:
 def read_overrides(
     overrides: Sequence[str] | Mapping[str, Any], text_keys: Container[str] = ()
 ) -> PlacedSettings:
-    """Settings from `a.b=c` texts, or from a mapping of dotted keys to values.
+    """Return settings from `a.b=c` texts, or from a mapping of dotted keys to values.
 
     In texts, values are YAML: numbers, lists and null mean what they look like. For `text_keys`,
     which hold only text, a value such as `command: ./x` is not read as a mapping. Relative paths
@@ -174,7 +176,7 @@ def _override_value(shown: str, value: str, is_text: bool) -> Any:
 
 
 def read_text(text: str) -> Any:
-    """The value of a YAML text, as a person types it for an option."""
+    """Return the value of a YAML text, as a person types it for an option."""
     try:
         return _plain_copy(_parse_yaml(text).data)
     except _NotYaml as error:
@@ -197,7 +199,7 @@ def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _plain_copy(value: Any) -> Any:
-    """A copy with plain dicts and lists, string keys, and paths as strings."""
+    """Return a copy with plain dicts and lists, string keys, and paths as strings."""
     if isinstance(value, Mapping):
         return {str(key): _plain_copy(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -206,7 +208,9 @@ def _plain_copy(value: Any) -> Any:
 
 
 def _read_with_bases(path: Path, chain: tuple[Path, ...]) -> PlacedSettings:
-    """A file on top of the files that its `_base_` names. `chain` are the files that led here."""
+    """Return a file on top of the files that its `_base_` names. `chain` are the files that led
+    here.
+    """
     if path in chain:
         names = " -> ".join(str(step) for step in (*chain, path))
         raise InputError(f"Circular {BASE}: {names}.", hint=f"Remove one of the {BASE} lines.")
@@ -228,7 +232,7 @@ def _read_with_bases(path: Path, chain: tuple[Path, ...]) -> PlacedSettings:
 
 
 def _read_own(path: Path) -> PlacedSettings:
-    """The settings in one file, without what it inherits."""
+    """Return the settings in one file, without what it inherits."""
     parsed = _parse_file(path, "config")
     if parsed.data is None:
         return PlacedSettings({}, origin=SettingPlace(str(path), path.parent))
@@ -260,7 +264,7 @@ def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator
 
 
 def read_yaml(path: Path) -> Any:
-    """The value in a YAML file that is no config, read as strictly as one."""
+    """Return the value in a YAML file that is no config, read as strictly as one."""
     return _plain_copy(_parse_file(path, "file").data)
 
 

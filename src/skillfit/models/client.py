@@ -84,7 +84,7 @@ def connect(
     folder: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Client:
-    """A model with limiter, retries and metering. Call `await model.close()` when done.
+    """Return a model with limiter, retries and metering. Call `await model.close()` when done.
 
     Use one `limiters` for all models of a run. `notice` is called with what could not be done as
     configured, and when calls are retried because the endpoint does not answer. `folder` is where
@@ -158,8 +158,8 @@ class Client:
         await self.provider.close()
 
     async def complete(self, request: Request) -> Reply:
-        """The reply, with the usage of all attempts. Raises the failure of the last attempt, with
-        the usage of all of them, or what the budget raises.
+        """Return the reply, with the usage of all attempts. Raises the failure of the last attempt,
+        with the usage of all of them, or what the budget raises.
         """
         request = self._with_defaults(request)
         bound = self.prices.upper_bound(self.id, request, request.max_tokens or 0)
@@ -175,7 +175,7 @@ class Client:
             self._prepare_retry(call)
 
     def _with_defaults(self, request: Request) -> Request:
-        """The request with the spec's values where it has none."""
+        """Return the request with the spec's values where it has none."""
         spec = self.spec
         long_replies = self.role == "optimizer" or is_reasoning(self.id)
         temperature = spec.temperature if request.temperature is None else request.temperature
@@ -228,7 +228,7 @@ class Client:
             ) from error
 
     def _cost_of(self, error: ModelError, bound: Usage) -> Usage:
-        """What a failed attempt cost, at most `bound`."""
+        """Return what a failed attempt cost, at most `bound`."""
         if error.usage.calls:
             return self.prices.priced(self.id, error.usage)
         match policy_of(error).billed:
@@ -289,8 +289,8 @@ def _doubled_wait(failures: int) -> float:
 
 
 async def with_retries(call: Callable[[], Awaitable[T]], clock: Clock | None = None) -> T:
-    """What `call` returns: a call of a service or program that is not a model. When it fails in a
-    way that may pass, it is called again after a wait, as often as the failure policy says.
+    """Return what `call` returns: a call of a service or program that is not a model. When it fails
+    in a way that may pass, it is called again after a wait, as often as the failure policy says.
     """
     failures = 0
     while True:
@@ -323,8 +323,8 @@ class ModelCall:
         self.failures += policy_of(error).retry != "changed"
 
     def unanswered(self) -> ModelError | None:
-        """A failure with what the attempts cost, which the journal records when the budget ends the
-        call; None when nothing was sent.
+        """Return a failure with what the attempts cost, which the journal records when the budget
+        ends the call; None when nothing was sent.
         """
         if not self.spent.calls:
             return None
@@ -334,8 +334,9 @@ class ModelCall:
 
 
 def check_reply(reply: Reply, model_id: str, *, repeatable: bool = False) -> Reply:
-    """The reply without its thinking. Raises when it is refused, truncated or empty. `repeatable`:
-    the same request would get the same reply, so one that was cut off is not asked for again.
+    """Return the reply without its thinking. Raises when it is refused, truncated or empty.
+    `repeatable`: the same request would get the same reply, so one that was cut off is not asked
+    for again.
     """
     if reply.finish_reason == "refused":
         reason = one_line(reply.text, 200) or "no reason given"
@@ -363,7 +364,9 @@ _MAX_SENT_BACK = 50_000  # characters of an unusable reply sent back to the mode
 
 
 async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
-    """The reply as `reply_type`. Raises `BadReply` when two replies in a row cannot be used."""
+    """Return the reply as `reply_type`. Raises `BadReply` when two replies in a row cannot be
+    used.
+    """
     form: ReplyForm[T] = _form(cast(Hashable, reply_type))
     request = replace(request, schema=request.schema or form.schema)
     first = await model.complete(request)
@@ -383,7 +386,7 @@ async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
 
 
 async def _parse(form: ReplyForm[T], text: str) -> T:
-    """A long reply is read in a thread: seconds in the event loop would hold up all other calls."""
+    """Read a long reply in a thread: seconds in the event loop would hold up all other calls."""
     if len(text) < _LONG:
         return form.parse(text)
     return await asyncio.to_thread(form.parse, text)
@@ -397,7 +400,7 @@ class ReplyForm(Generic[T]):
     schema: JsonObject
 
     def parse(self, text: str) -> T:
-        """The reply in `text`. ValueError when there is none of this form."""
+        """Return the reply in `text`. ValueError when there is none of this form."""
         first_problem: ValueError | None = None
         for candidate in json_candidates(text):
             try:

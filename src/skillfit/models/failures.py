@@ -145,13 +145,14 @@ _BY_KIND: Mapping[str, type[ModelError]] = {error.kind: error for error in _CLAS
 
 
 def policy(kind: str) -> Policy:
-    """The policy of a kind; kinds of the user's own code have the default."""
+    """Return the policy of a kind; kinds of the user's own code have the default."""
     return POLICIES.get(kind, Policy())
 
 
 def policy_of(failure: ModelError | TaskFailure) -> Policy:
-    """The policy of a failure: of its class, where that has its own, else of its kind. Code of a
-    task (its grader, its commands) is not repeated, unless the infrastructure around it failed.
+    """Return the policy of a failure: of its class, where that has its own, else of its kind. Code
+    of a task (its grader, its commands) is not repeated, unless the infrastructure around it
+    failed.
     """
     for failure_class, own in _BY_CLASS.items():
         if isinstance(failure, failure_class):
@@ -225,7 +226,7 @@ def is_unreachable(kind: str) -> bool:
 def make_failure(
     kind: str, message: str, *, hint: str = "", usage: Usage | None = None
 ) -> ModelError:
-    """A failure of this kind."""
+    """Return a failure of this kind."""
     failure = _BY_KIND.get(kind, ModelError)(message, hint=hint, usage=usage)
     failure.kind = kind
     return failure
@@ -296,7 +297,9 @@ _TRY_AGAIN_IN = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b")
 
 
 def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> ModelError:
-    """The failure that an HTTP error answer means. `where` names the model and its address."""
+    """Return the failure that an HTTP error answer means. `where` names the model and its
+    address.
+    """
     provider_text = provider_message(body)
     searched = provider_text if isinstance(body, str) else _as_text(body)
     error = _kind(status, searched[:_MAX_SEARCHED])
@@ -313,8 +316,9 @@ def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> 
 
 
 def classify_service(kind: str, status: int, message: str, *, hint: str = "") -> TaskFailure:
-    """The failure that an HTTP error answer of a service that is not a model means: `kind` when it
-    may pass, `config` when the address or the sign-in is wrong, else one of this rollout only.
+    """Return the failure that an HTTP error answer of a service that is not a model means: `kind`
+    when it may pass, `config` when the address or the sign-in is wrong, else one of this rollout
+    only.
     """
     if status in (401, 403, 404):
         return TaskFailure("config", message, hint=hint)
@@ -323,8 +327,8 @@ def classify_service(kind: str, status: int, message: str, *, hint: str = "") ->
 
 
 def read_json(text: str, content_type: str, where: str) -> JsonObject:
-    """The object in the body of a 200 answer. Raises `NetworkFailed` for a body that is cut off
-    and `NotAReply` for one that is not a JSON object.
+    """Return the object in the body of a 200 answer. Raises `NetworkFailed` for a body that is cut
+    off and `NotAReply` for one that is not a JSON object.
     """
     try:
         body = parse_json(text)
@@ -351,7 +355,7 @@ def read_json(text: str, content_type: str, where: str) -> JsonObject:
 
 
 def provider_message(body: Any) -> str:
-    """The provider's own words in an error body."""
+    """Return the provider's own words in an error body."""
     if not isinstance(body, Mapping):
         text = str(body or "")[:_MAX_SEARCHED]
         return one_line(re.sub(r"<[^<>]*>", " ", text), _MAX_SAID)

@@ -29,7 +29,9 @@ _LONG_NUMBER = re.compile(r"\d{19}|\d[eE]\+?\d{3}")
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. Half of a surrogate pair (an emoji cut in two) is replaced."""
+    """Return the value of a JSON text. Half of a surrogate pair (an emoji cut in two) is
+    replaced.
+    """
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False)
     except (ValueError, TypeError):  # TypeError: the text itself holds half of a surrogate pair
@@ -40,7 +42,7 @@ def parse_json(text: str) -> Any:
 
 
 def printed_json(output: str) -> Any:
-    """The value that a program printed: all of its output, or its last line."""
+    """Return the value that a program printed: all of its output, or its last line."""
     try:
         return parse_json(output)
     except ValueError:
@@ -48,7 +50,8 @@ def printed_json(output: str) -> Any:
 
 
 def parse_model_json(text: str) -> Any:
-    """The JSON value at the start of a text that a model wrote; what follows the value is ignored.
+    """Return the JSON value at the start of a text that a model wrote; what follows the value is
+    ignored.
 
     Accepts common mistakes: comments, trailing commas, single quotes, unquoted keys, Python's
     True/False/None, line breaks and unescaped quotes inside strings. A value that stops midway is
@@ -77,7 +80,7 @@ def json_candidates(text: str) -> Iterator[str]:
 
 
 def at_path(value: Any, path: str) -> Any:
-    """The value at a dotted path of nested objects, or None."""
+    """Return the value at a dotted path of nested objects, or None."""
     if isinstance(value, dict) and path in value:
         return value[path]
     for part in path.split("."):
@@ -120,7 +123,9 @@ def _has_surrogates(text: str) -> bool:
 
 
 def _checked(value: Any, depth: int = 0) -> Any:
-    """The value with surrogate halves replaced; ValueError where something is out of range."""
+    """Return the value with surrogate halves replaced; ValueError where something is out of
+    range.
+    """
     if depth > MAX_DEPTH:
         raise ValueError("The JSON is nested too deeply.")
     if isinstance(value, str):
@@ -136,7 +141,9 @@ def _checked(value: Any, depth: int = 0) -> Any:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with every lone half of a surrogate pair replaced, so that UTF-8 can encode it."""
+    """Return the text with every lone half of a surrogate pair replaced, so that UTF-8 can encode
+    it.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -218,7 +225,7 @@ class _LenientReader:
         return items
 
     def _string(self) -> str:
-        """The text up to the quote that ends it."""
+        """Return the text up to the quote that ends it."""
         close = _QUOTES[self._peek()]
         self._at += 1
         parts: list[str] = []
@@ -236,7 +243,7 @@ class _LenientReader:
                 parts.append(close)
 
     def _escape(self) -> str:
-        """The character an escape stands for; an unknown escape keeps its backslash."""
+        """Return the character an escape stands for; an unknown escape keeps its backslash."""
         if escape := self._take(_ESCAPE):
             return str(json.loads(f'"{escape}"'))
         self._at += 1

@@ -167,8 +167,8 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self, waiting: Waiting = nullcontext) -> AsyncIterator[None]:
-        """A slot, as soon as it is this caller's turn. `waiting` is put around the wait and can
-        end it.
+        """Yield a slot, as soon as it is this caller's turn. `waiting` is put around the wait and
+        can end it.
         """
         if self._queue or not self._has_room() or self._pause_left() > 0:
             with paused():
@@ -274,14 +274,14 @@ class Limiters:
         self._by_endpoint: dict[str, Limiter] = {}
 
     def of(self, endpoint: str, ceiling: int, start: int = START) -> Limiter:
-        """The limiter of an endpoint. `ceiling` and `start` count for the first caller, who creates
-        it.
+        """Return the limiter of an endpoint. `ceiling` and `start` count for the first caller, who
+        creates it.
         """
         return self._by_endpoint.setdefault(endpoint, Limiter(ceiling, self.clock, start))
 
 
 def endpoint_of(base_url: str, key: str = "") -> str:
-    """What shares a limit: the same server under the same key."""
+    """Return what shares a limit: the same server under the same key."""
     parts = urlsplit(base_url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     account = hashlib.sha256(key.encode()).hexdigest()[:8] if key else "no-key"

@@ -61,7 +61,7 @@ class Price:
         return paid / 1_000_000
 
     def most(self, input_tokens: int, output_tokens: int) -> float:
-        """The most that a request with at most this many tokens can cost."""
+        """Return the most that a request with at most this many tokens can cost."""
         price = self._at(input_tokens)
         input_price = max(price.input, price.cached, price.written)
         return (input_tokens * input_price + output_tokens * price.output) / 1_000_000
@@ -85,8 +85,8 @@ class Prices:
         self._found: dict[str, Price | None] = {}
 
     def of(self, model_id: str) -> Price | None:
-        """The price of `provider/name`, None when unknown. `model.prices` may name the id or the
-        name alone.
+        """Return the price of `provider/name`, None when unknown. `model.prices` may name the id or
+        the name alone.
         """
         if model_id not in self._found:
             self._found[model_id] = self._find(model_id)
@@ -109,7 +109,7 @@ class Prices:
         return replace(usage, usd=price.cost(usage) if price else usage.usd or None)
 
     def upper_bound(self, model_id: str, request: Request, max_tokens: int) -> Usage:
-        """The most one attempt can use and cost."""
+        """Return the most one attempt can use and cost."""
         price = self.of(model_id)
         tokens = input_bound(request, model_id)
         usd = price.most(tokens, max_tokens) if price else None
@@ -134,8 +134,8 @@ def is_reasoning(model_id: str) -> bool:
 
 
 def input_bound(request: Request, model_id: str) -> int:
-    """An upper bound of the input tokens: no tokenizer makes more tokens of a text than the text
-    has UTF-8 bytes.
+    """Return an upper bound of the input tokens: no tokenizer makes more tokens of a text than the
+    text has UTF-8 bytes.
     """
     text = 0
     for message in request.messages:
@@ -156,7 +156,9 @@ def input_bound(request: Request, model_id: str) -> int:
 
 
 def full_name(name: str) -> str:
-    """The model's name, with aliases such as `claude-sonnet` replaced by the model they mean."""
+    """Return the model's name, with aliases such as `claude-sonnet` replaced by the model they
+    mean.
+    """
     return _table().aliases.get(name, name)
 
 
@@ -188,13 +190,17 @@ def _table() -> _PriceTable:
 
 
 def _bare_name(model_id: str) -> str:
-    """The name without provider and variant: `openrouter/openai/gpt-5-mini:free` -> gpt-5-mini."""
+    """Return the name without provider and variant: `openrouter/openai/gpt-5-mini:free` ->
+    gpt-5-mini.
+    """
     return full_name(model_id.rsplit("/", 1)[-1].partition(":")[0].lower())
 
 
 @cache
 def _listed(model_id: str) -> ModelInfo | None:
-    """The model's row in genai-prices: of its own vendor, else of any vendor with that name."""
+    """Return the model's row in genai-prices: of its own vendor, else of any vendor with that
+    name.
+    """
     from genai_prices.data_snapshot import get_snapshot
 
     known, (_, name) = find_provider(model_id), split_id(model_id)
@@ -224,7 +230,7 @@ def _listed_price(model_id: str) -> Price | None:
 
 
 def _price_at(rates: _Rates, input_tokens: int) -> Price:
-    """The price of a request with this many input tokens."""
+    """Return the price of a request with this many input tokens."""
     from genai_prices.types import TieredPrices
 
     def rate(name: str, otherwise: float) -> float:
@@ -248,7 +254,9 @@ def _price_at(rates: _Rates, input_tokens: int) -> Price:
 
 
 def _configured_price(name: str, row: Mapping[str, float]) -> Price:
-    """A price from the config. Numbers that are negative or not finite would void a budget."""
+    """Return a price from the config. Numbers that are negative or not finite would void a
+    budget.
+    """
     unknown = sorted(set(row) - _FIELDS)
     if unknown or not {"input", "output"} <= set(row):
         given = ", ".join(row) or "nothing"

@@ -80,7 +80,7 @@ class Request:
     purpose: str = ""
 
     def fingerprint(self) -> str:
-        """A stable hash of all fields."""
+        """Return a stable hash of all fields."""
         return hashlib.sha256(
             json.dumps(self, sort_keys=True, ensure_ascii=False, default=_plain).encode()
         ).hexdigest()
@@ -143,8 +143,8 @@ class Model(Protocol):
         ...
 
     async def complete(self, request: Request) -> Reply:
-        """The reply. Raises `ModelError`, also for replies that are empty, truncated, or contain
-        only thinking.
+        """Return the reply. Raises `ModelError`, also for replies that are empty, truncated, or
+        contain only thinking.
         """
         ...
 
@@ -304,7 +304,7 @@ class AnswerPending(ModelError):
 
 
 def _plain(value: Any) -> Any:
-    """A path, mapping or dataclass in a form that `json.dumps` accepts, one level deep."""
+    """Return a path, mapping or dataclass in a form that `json.dumps` accepts, one level deep."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):

@@ -100,7 +100,7 @@ class ModelSpec(Settings):
 
     @model_validator(mode="after")
     def _without_secrets(self) -> Self:
-        """A config is written into the run directory, so it must not contain a key."""
+        """Refuse keys: a config is written into the run directory."""
         parts = urlsplit(self.base_url or "")
         names = [*self.options, *(name for name, _ in parse_qsl(parts.query))]
         if parts.username or parts.password or any(_SECRET.search(name) for name in names):
@@ -123,7 +123,9 @@ class ModelSpec(Settings):
 
 
 def local_slots(spec: ModelSpec | None) -> int | None:
-    """Requests that a GGUF model in this process answers at a time; None for other models."""
+    """Count the requests that a GGUF model in this process answers at a time; None for other
+    models.
+    """
     if spec is None or spec.id.partition("/")[0] != LOCAL:
         return None
     return _whole_option(spec, "slots", _LOCAL_SLOTS)
@@ -147,7 +149,7 @@ def _whole_option(spec: ModelSpec, name: str, default: int) -> int:
 
 
 def timeout_hint(spec: ModelSpec) -> str:
-    """What to do about a model that did not answer in time."""
+    """Return what to do about a model that did not answer in time."""
     hint = "Raise the model's `timeout` if replies take that long."
     if spec.id.partition("/")[0] != LOCAL:
         return hint
@@ -176,7 +178,7 @@ class Provider(Protocol):
     context_window: int | None  # in tokens; None: the provider does not know
 
     async def send(self, request: Request) -> Reply:
-        """The reply with its usage. Raises `ModelError`."""
+        """Return the reply with its usage. Raises `ModelError`."""
         ...
 
     async def close(self) -> None: ...
@@ -267,7 +269,7 @@ class Setup:
         return remember_secret(key)
 
     def variable(self, *names: str) -> str:
-        """The value of the first of these variables that is set, or an empty text."""
+        """Return the value of the first of these variables that is set, or an empty text."""
         values = (self.environ.get(name, "").strip() for name in names)
         return next((value for value in values if value), "")
 

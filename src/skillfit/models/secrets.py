@@ -74,7 +74,9 @@ def _add(known: list[str], secret: str) -> None:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """The secret as it may appear: plain, in JSON (also JSON inside JSON), Python, HTML, a URL."""
+    """Yield the secret as it may appear: plain, in JSON (also JSON inside JSON), Python, HTML, a
+    URL.
+    """
     yield secret
     for ascii_only in (False, True):
         escaped = secret

@@ -78,7 +78,7 @@ W = TypeVar("W", bound=WireModel)
 
 
 def read_reply(form: type[W], body: JsonObject, model_id: str) -> W:
-    """The body as a reply of this form. Some gateways send their errors with status 200."""
+    """Return the body as a reply of this form. Some gateways send their errors with status 200."""
     _raise_error_inside(body, model_id)
     try:
         return form.model_validate(body)
@@ -106,8 +106,8 @@ def _raise_error_inside(body: JsonObject, model_id: str) -> None:
 
 
 def _assumed_status(body: JsonObject) -> int:
-    """The status of an error without a code: a failed response of the Responses API is the server's
-    fault, any other error that of the request.
+    """Return the status of an error without a code: a failed response of the Responses API is the
+    server's fault, any other error that of the request.
     """
     return 500 if body.get("status") == "failed" else 400
 
@@ -115,8 +115,8 @@ def _assumed_status(body: JsonObject) -> int:
 def counted(
     usage: Usage | None, request: Request, text: str, calls: tuple[ToolCall, ...], model_id: str
 ) -> Usage:
-    """The usage to bill. What the server does not report counts with the most it can have been,
-    because counting zero would hide cost.
+    """Return the usage to bill. What the server does not report counts with the most it can have
+    been, because counting zero would hide cost.
     """
     usage = usage or Usage()
     return replace(
@@ -128,7 +128,7 @@ def counted(
 
 
 def tool_call(call_id: str | None, name: str | None, arguments: Any, number: int) -> ToolCall:
-    """A checked tool call. `number` makes an id where the server sends none."""
+    """Return a checked tool call. `number` makes an id where the server sends none."""
     if not name or len(name) > _MAX_NAME:
         raise BadReply("The reply calls a tool without a usable name.")
     if not isinstance(arguments, str):
@@ -137,7 +137,7 @@ def tool_call(call_id: str | None, name: str | None, arguments: Any, number: int
 
 
 def argument_object(call: ToolCall) -> JsonObject:
-    """The arguments as an object. What the model wrote may be no JSON, or no object."""
+    """Return the arguments as an object. What the model wrote may be no JSON, or no object."""
     try:
         value = parse_json(call.arguments or "{}")
     except ValueError:
@@ -146,8 +146,8 @@ def argument_object(call: ToolCall) -> JsonObject:
 
 
 def argument_json(call: ToolCall) -> str:
-    """The arguments as the JSON text of an object. Servers refuse a conversation with anything
-    else in it.
+    """Return the arguments as the JSON text of an object. Servers refuse a conversation with
+    anything else in it.
     """
     try:
         valid = isinstance(parse_json(call.arguments), dict)
@@ -157,7 +157,7 @@ def argument_json(call: ToolCall) -> str:
 
 
 def model_name(value: Any) -> str:
-    """The model's name as the server reports it."""
+    """Return the model's name as the server reports it."""
     return value[:_MAX_NAME] if isinstance(value, str) else ""
 
 
@@ -174,7 +174,9 @@ class ImageData:
 
 
 def read_image(image: Image) -> ImageData:
-    """The image's data, read now. Its type is read from its bytes, else it is the declared one."""
+    """Return the image's data, read now. Its type is read from its bytes, else it is the declared
+    one.
+    """
     try:
         data = Path(image.path).read_bytes()
     except OSError as error:
@@ -184,14 +186,16 @@ def read_image(image: Image) -> ImageData:
 
 
 def image_media_type(data: bytes) -> str | None:
-    """The kind of an image by its first bytes; None for anything that models do not accept."""
+    """Return the kind of an image by its first bytes; None for anything that models do not
+    accept.
+    """
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _IMAGE_SIGNATURES.items() if data.startswith(start)), None)
 
 
 def schema_in_prompt(request: Request) -> Request:
-    """The request with its schema in the prompt, for endpoints that cannot enforce one."""
+    """Return the request with its schema in the prompt, for endpoints that cannot enforce one."""
     if request.schema is None:
         return request
     form = json.dumps(request.schema, ensure_ascii=False)
@@ -203,8 +207,8 @@ def schema_in_prompt(request: Request) -> Request:
 
 
 def strict_schema(schema: JsonObject) -> JsonObject | None:
-    """The schema in the form of strict mode (every property required, no others). None when it
-    cannot be expressed in that form.
+    """Return the schema in the form of strict mode (every property required, no others). None when
+    it cannot be expressed in that form.
     """
     if schema.get("type") == "object" and not isinstance(schema.get("properties"), Mapping):
         return None  # free-form keys
@@ -359,7 +363,7 @@ class _ChatCompletion(WireModel):
 
 
 def chat_reply(body: JsonObject, request: Request, model_id: str) -> Reply:
-    """The reply in a chat completion."""
+    """Return the reply in a chat completion."""
     completion = read_reply(_ChatCompletion, body, model_id)
     choice = completion.choices[0]
     message = choice.message or _ChatMessage()

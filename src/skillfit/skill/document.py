@@ -39,7 +39,9 @@ _TELLING = 16  # characters
 
 
 def estimate_tokens(text: str) -> int:
-    """A rough number of tokens: a quarter of the UTF-8 bytes. Usually within 20 % for prose."""
+    """Return a rough number of tokens: a quarter of the UTF-8 bytes. Usually within 20 % for
+    prose.
+    """
     return (len(text.encode("utf-8", "replace")) + 3) // 4
 
 
@@ -101,7 +103,7 @@ class Skill:
     def from_text(
         cls, text: str, *, name: str = "", files: Mapping[str, bytes] | None = None
     ) -> Skill:
-        """A skill from the text of its document."""
+        """Return a skill from the text of its document."""
         text = _encodable(text)
         bom, text = text.startswith(BOM), text.removeprefix(BOM)
         match = _FRONTMATTER.match(text)
@@ -115,7 +117,7 @@ class Skill:
         )
 
     def with_body(self, body: str) -> Skill:
-        """The same skill with another body.
+        """Return the same skill with another body.
 
         Newlines are converted to those of the skill. A body that looks like frontmatter gets a
         newline in front, so that it stays body.
@@ -131,7 +133,7 @@ class Skill:
         return replace(self, head=head, body=body)
 
     def with_document(self, other: Skill) -> Skill:
-        """The document of another skill with this one's files."""
+        """Return the document of another skill with this one's files."""
         return replace(self, head=other.head, body=other.body)
 
     def save(self, path: str | Path) -> None:
@@ -239,7 +241,9 @@ def over_ceiling(wanted: Skill, present: Skill, limit: int | None) -> str:
 
 
 def _encodable(text: str) -> str:
-    """The text without lone surrogates, which JSON from a model may contain and UTF-8 may not."""
+    """Return the text without lone surrogates, which JSON from a model may contain and UTF-8 may
+    not.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
@@ -253,7 +257,7 @@ _NOT_SKILL = ("evals", "evals.json", "__pycache__", "node_modules")
 
 
 def find_document(folder: Path) -> Path:
-    """The SKILL.md of a skill folder."""
+    """Return the SKILL.md of a skill folder."""
     if folder.is_symlink():
         raise InputError(f"{folder} is a symbolic link.", hint="Give the skill's real folder.")
     names = {entry.name for entry in folder.iterdir()}
@@ -267,7 +271,7 @@ def find_document(folder: Path) -> Path:
 
 
 def read_document(path: Path) -> str:
-    """The text of a markdown file."""
+    """Return the text of a markdown file."""
     data = read_regular_file(path, DOCUMENT_LIMIT)
     if data is None:
         raise InputError(
@@ -285,7 +289,7 @@ def read_document(path: Path) -> str:
 
 
 def read_regular_file(path: Path, limit: int) -> bytes | None:
-    """The bytes of a file; None when there are more than `limit`.
+    """Return the bytes of a file; None when there are more than `limit`.
 
     Pipes and devices are refused: reading them could block or never end.
     """
@@ -325,7 +329,9 @@ def _read_files(folder: Path, document: Path, only: tuple[str, ...] = ()) -> _Pa
 
 
 def _walk(folder: Path, root: Path, only: tuple[str, ...] = ()) -> Iterator[Path]:
-    """The files of a skill folder, sorted. At the top level only the names in `only`, if given."""
+    """Yield the files of a skill folder, sorted. At the top level only the names in `only`, if
+    given.
+    """
     for path in sorted(folder.iterdir()):
         if _left_out(path.name) or (only and path.name not in only):
             continue
@@ -376,8 +382,8 @@ def check_relative(name: str) -> str:
 
 
 def folder_name(name: str) -> str:
-    """A name that is safe as a folder name and follows the Agent Skills format: lower-case letters,
-    digits and hyphens, up to 64. Empty when nothing of the name remains.
+    """Return a name that is safe as a folder name and follows the Agent Skills format: lower-case
+    letters, digits and hyphens, up to 64. Empty when nothing of the name remains.
     """
     without_accents = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", name))
     return re.sub(r"[^a-z0-9]+", "-", without_accents.lower()).strip("-")[:64].rstrip("-")

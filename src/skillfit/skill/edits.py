@@ -178,14 +178,16 @@ class _EditSkipped(Exception):
 
 
 def example_edit(example: Example, replaces: str = "") -> Edit:
-    """The edit that adds an example, or puts it in place of the example of item `replaces`."""
+    """Return the edit that adds an example, or puts it in place of the example of item
+    `replaces`.
+    """
     content = {"item_id": example.item_id, "input": example.input, "output": example.output}
     text = json.dumps(content, ensure_ascii=False)
     return Edit(EXAMPLE_OP, replaces, text, label=f"example {example.item_id}")
 
 
 def example_of(edit: Edit) -> Example | None:
-    """The example that an edit adds; None for other edits."""
+    """Return the example that an edit adds; None for other edits."""
     if edit.op != EXAMPLE_OP or not edit.content:
         return None
     try:
@@ -195,7 +197,7 @@ def example_of(edit: Edit) -> Example | None:
 
 
 def _with_region_changed(skill: Skill, edit: Edit) -> Skill:
-    """The skill after an internal operation."""
+    """Return the skill after an internal operation."""
     if edit.op == EXAMPLE_OP:
         return with_examples(skill, _examples_after(edit, examples(skill)))
     content = clean(edit.content or "").strip()
@@ -213,7 +215,7 @@ def _with_region_changed(skill: Skill, edit: Edit) -> Skill:
 
 
 def _examples_after(edit: Edit, shown: Sequence[Example]) -> list[Example]:
-    """The examples of the skill after an example edit."""
+    """Return the examples of the skill after an example edit."""
     ids = [example.item_id for example in shown]
     if edit.target and edit.target not in ids:
         raise _EditSkipped(
@@ -247,10 +249,10 @@ class _Patching:
     def __init__(self, skill: Skill, max_tokens: int | None) -> None:
         self._max_tokens = max_tokens
         self._skill = skill
-        self._texts: dict[str, _Text] = {}
+        self._texts: dict[str, _PartText] = {}
 
     def result(self) -> Skill:
-        """The skill after the edits so far."""
+        """Return the skill after the edits so far."""
         return self._with(self._texts)
 
     def continue_with(self, skill: Skill) -> None:
@@ -292,8 +294,8 @@ class _Patching:
         self._commit({BODY: body.after(taken), file: reference.after(added)})
         return f"applied_{MOVE_OP}"
 
-    def _text(self, file: str, *, creates: bool = False) -> _Text:
-        """The present text of a part; empty if the edit creates it."""
+    def _text(self, file: str, *, creates: bool = False) -> _PartText:
+        """Return the present text of a part; empty if the edit creates it."""
         if file in self._texts:
             return self._texts[file]
         if part_of(file) is None:
@@ -306,9 +308,9 @@ class _Patching:
             problem = "is not UTF-8 text" if file in self._skill.files else "does not exist"
             raise _EditSkipped("file_not_found", f"{file} {problem}")
         head = self._skill.head if file == BODY else ""
-        return _Text(text or "", text or "", scan(text or ""), head)
+        return _PartText(text or "", text or "", scan(text or ""), head)
 
-    def _commit(self, changed: dict[str, _Text]) -> None:
+    def _commit(self, changed: dict[str, _PartText]) -> None:
         texts = {**self._texts, **changed}
         if self._max_tokens is not None or any(file != BODY for file in changed):
             new = self._with(texts)
@@ -316,7 +318,7 @@ class _Patching:
                 self._refuse_growth(new, file)
         self._texts = texts
 
-    def _with(self, texts: dict[str, _Text]) -> Skill:
+    def _with(self, texts: dict[str, _PartText]) -> Skill:
         skill = self._skill
         for file, text in texts.items():
             if text.text == text.original:
@@ -336,7 +338,7 @@ class _Patching:
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class _PartText:
     """The text of one part while a patch is applied.
 
     `written` are the places that earlier edits of the patch wrote or deleted. Later edits of the
@@ -409,7 +411,7 @@ class _Text:
             )
         raise _EditSkipped(f"{op}_target_not_found", "the target is not in the skill")
 
-    def after(self, splice: _Splice) -> _Text:
+    def after(self, splice: _Splice) -> _PartText:
         """Return the text with a splice made."""
         start, end = splice.span
         text = self.text[:start] + splice.text + self.text[end:]
@@ -458,7 +460,9 @@ def _span_after(splice: _Splice, span: _Span) -> _Span:
 
 
 def _find_target(body: str, target: str) -> list[_Span]:
-    """The places where the target occurs: exactly, else with other newlines or white space."""
+    """Return the places where the target occurs: exactly, else with other newlines or white
+    space.
+    """
     exact = {*_occurrences(body, target), *_line_occurrences(body, target)}
     if exact:
         return sorted(exact)
@@ -508,8 +512,8 @@ def _is_whole_lines(body: str, span: _Span) -> bool:
 
 
 def _line_end(body: str, position: int, regions: Sequence[Region]) -> int:
-    """The end of the line that an anchor ends in. When a protected region begins on that line, the
-    end of the line on which the region ends.
+    """Return the end of the line that an anchor ends in. When a protected region begins on that
+    line, the end of the line on which the region ends.
     """
     if body[position - 1] == "\n":
         return position - 1
@@ -541,7 +545,7 @@ def _gap_between(upper: str, lower: str) -> str:
 
 
 def _with_edges_of(old: str, new: str) -> str:
-    """The new text with the newlines that the old text begins and ends with."""
+    """Return the new text with the newlines that the old text begins and ends with."""
     inner = old.strip("\n")
     if not inner:
         return new

@@ -48,7 +48,7 @@ class LintProblem:
 
 
 def lint(path: str | Path) -> list[LintProblem]:
-    """The problems of a skill folder, a SKILL.md or another markdown file, sorted by line.
+    """Return the problems of a skill folder, a SKILL.md or another markdown file, sorted by line.
 
     The rules of the Agent Skills format apply to folders and to files called SKILL.md.
     """
@@ -67,7 +67,7 @@ def lint(path: str | Path) -> list[LintProblem]:
 
 
 def document_problems(skill: Skill) -> list[LintProblem]:
-    """The problems that any markdown skill can have: unreadable frontmatter, markers, size.
+    """Return the problems that any markdown skill can have: unreadable frontmatter, markers, size.
 
     Errors here mean that skillfit cannot tell the frontmatter from the text to be trained.
     """
@@ -118,7 +118,7 @@ def _unreadable_frontmatter(skill: Skill) -> Iterator[LintProblem]:
 
 
 def _format_problems(skill: Skill, folder: str) -> Iterator[LintProblem]:
-    """The format's rules for the frontmatter of a SKILL.md."""
+    """Yield the format's rules for the frontmatter of a SKILL.md."""
     if skill.bom:
         yield _error(
             1, "the file starts with a byte order mark; some agents then see no frontmatter", "bom"
@@ -143,7 +143,7 @@ def _format_problems(skill: Skill, folder: str) -> Iterator[LintProblem]:
 
 
 def _stricter_yaml(skill: Skill, node: yaml.MappingNode) -> Iterator[LintProblem]:
-    """What YAML allows and the format's own parser does not."""
+    """Yield what YAML allows and the format's own parser does not."""
     names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
     for name, count in names.items():
         if count > 1:
@@ -158,7 +158,7 @@ def _stricter_yaml(skill: Skill, node: yaml.MappingNode) -> Iterator[LintProblem
 
 
 def _fields(skill: Skill, lines: dict[str, int]) -> Iterator[LintProblem]:
-    """Required fields, their types and their lengths."""
+    """Check required fields, their types and their lengths."""
     for name, limit in _LIMITS.items():
         value = skill.frontmatter.get(name)
         line = lines.get(name, 1)

@@ -35,8 +35,8 @@ _EXACT = (
 
 
 def _inexact_protected_marker() -> str:
-    """A pattern for PROTECTED markers with small mistakes: other spaces, separators or dashes, and
-    invisible characters anywhere, on one line.
+    """Return a pattern for PROTECTED markers with small mistakes: other spaces, separators or
+    dashes, and invisible characters anywhere, on one line.
 
     Only the user's markers are read so generously: a comment such as `<!-- examples end -->` is
     ordinary text.
@@ -103,7 +103,7 @@ class RegionText:
 
 
 def scan(body: str) -> tuple[Region, ...]:
-    """The outermost regions of a body, in order."""
+    """Return the outermost regions of a body, in order."""
     markers = [_read_marker(match) for match in MARKER.finditer(body)]
     closed_by = _pairs(markers)
     regions: list[Region] = []
@@ -129,8 +129,8 @@ def _read_marker(match: re.Match[str]) -> _Marker:
 
 
 def _region(body: str, markers: Sequence[_Marker], first: int, last: int) -> Region:
-    """The region from one marker to the marker that closes it, which is the same one when no other
-    marker does.
+    """Return the region from one marker to the marker that closes it, which is the same one when no
+    other marker does.
     """
     opening = markers[first]
     kind, end, problem = opening.kind, markers[last].end, ""
@@ -172,7 +172,7 @@ def _pairs(markers: Sequence[_Marker]) -> dict[int, int]:
 
 
 def protected(body: str) -> list[RegionText]:
-    """What every region of a body says. No edit or rewrite may change this list."""
+    """Return what every region of a body says. No edit or rewrite may change this list."""
     return texts_of(scan(body))
 
 
@@ -195,20 +195,21 @@ def clean(text: str) -> str:
 
 
 def fence(kind: str, inner: str) -> str:
-    """A whole region around text that contains no markers."""
+    """Return a whole region around text that contains no markers."""
     name, inner = kind.upper(), inner.strip("\n")
     lines = [f"<!-- {name}_START -->", inner, f"<!-- {name}_END -->"]
     return "\n".join(line for line in lines if line)
 
 
 def region_text(skill: Skill, kind: str) -> str | None:
-    """The text inside the regions of a kind; None when the skill has no such region."""
+    """Return the text inside the regions of a kind; None when the skill has no such region."""
     texts = [region.inner.strip("\n") for region in scan(skill.unix_body) if region.kind == kind]
     return "\n\n".join(texts) if texts else None
 
 
 def with_region(skill: Skill, kind: str, block: str) -> Skill:
-    """The skill with `block` as its only region of this kind. An empty block removes the region.
+    """Return the skill with `block` as its only region of this kind. An empty block removes the
+    region.
 
     The block takes the place of the first region of the kind. Without one it goes to the end, but
     before the slow update, which always comes last.
@@ -235,7 +236,9 @@ def _others(body: str, kind: str) -> list[RegionText]:
 
 
 def _with_replaced(body: str, regions: Sequence[Region], first: str = "", rest: str = "") -> str:
-    """The body with the first of these regions replaced by `first` and the others by `rest`."""
+    """Return the body with the first of these regions replaced by `first` and the others by
+    `rest`.
+    """
     for number, region in reversed(list(enumerate(regions))):
         text = rest if number else first
         before, after = body[: region.start], body[region.end :]
@@ -257,7 +260,7 @@ def _placed_at_end(body: str, block: str) -> str:
 
 
 def rewrite(skill: Skill, new_body: str) -> Skill:
-    """The skill with a new body from a model.
+    """Return the skill with a new body from a model.
 
     The frontmatter stays, and so does every protected region, in the same order. Where the new text
     has a region of that kind, the old region takes its place; regions that the new text lacks come
@@ -278,7 +281,7 @@ def rewrite(skill: Skill, new_body: str) -> Skill:
 
 
 def with_trained_body(present: Skill, trained: Skill, *, same_skill: bool) -> Skill:
-    """The present skill with the body of a trained one: its text and all of its regions.
+    """Return the present skill with the body of a trained one: its text and all of its regions.
 
     Protected regions that only the present skill has are kept. If it is the same skill, changed
     since, they take the place of the protected regions that it no longer has; the others go to the
@@ -316,7 +319,7 @@ def _segments(text: str) -> Iterator[tuple[str, Region | None]]:
 
 
 def _with_old_regions(incoming: str, old: Sequence[Region]) -> str:
-    """The incoming text with the old regions in place of the incoming ones."""
+    """Return the incoming text with the old regions in place of the incoming ones."""
     parts: list[str] = []
     placed = 0  # how many of the old regions are in `parts`
     old_texts = {" ".join(region.inner.split()) for region in old}
@@ -361,12 +364,12 @@ _EXAMPLE = re.compile(
 
 
 def slow_update_text(skill: Skill) -> str:
-    """The guidance in the slow-update region; empty when there is none."""
+    """Return the guidance in the slow-update region; empty when there is none."""
     return (region_text(skill, SLOW_UPDATE) or "").strip()
 
 
 def with_slow_update(skill: Skill, text: str | None = None) -> Skill:
-    """The skill with this text in its slow-update region, which is at the end of the body.
+    """Return the skill with this text in its slow-update region, which is at the end of the body.
 
     Without a text, add an empty region if the skill has none.
     """
@@ -378,19 +381,21 @@ def with_slow_update(skill: Skill, text: str | None = None) -> Skill:
 
 
 def without_slow_update(skill: Skill) -> Skill:
-    """The skill without its slow-update region."""
+    """Return the skill without its slow-update region."""
     if region_text(skill, SLOW_UPDATE) is None:
         return skill
     return with_region(skill, SLOW_UPDATE, "")
 
 
 def without_placeholder(skill: Skill) -> Skill:
-    """The skill without an empty slow-update region, which training adds to reserve the place."""
+    """Return the skill without an empty slow-update region, which training adds to reserve the
+    place.
+    """
     return skill if slow_update_text(skill) else without_slow_update(skill)
 
 
 def appendix_notes(skill: Skill) -> tuple[str, ...]:
-    """The notes in the appendix, in order. Indented lines after a bullet belong to it."""
+    """Return the notes in the appendix, in order. Indented lines after a bullet belong to it."""
     notes: list[str] = []
     for line in (region_text(skill, APPENDIX) or "").splitlines():
         if bullet := _BULLET.match(line):
@@ -401,7 +406,7 @@ def appendix_notes(skill: Skill) -> tuple[str, ...]:
 
 
 def with_notes(skill: Skill, notes: Iterable[str] = ()) -> Skill:
-    """The skill with these notes added to its appendix, except those it already has.
+    """Return the skill with these notes added to its appendix, except those it already has.
 
     A skill without an appendix gets one, even when there are no notes.
     """
@@ -414,7 +419,7 @@ def with_notes(skill: Skill, notes: Iterable[str] = ()) -> Skill:
 
 
 def with_consolidated_notes(skill: Skill, notes: Iterable[str]) -> Skill:
-    """The skill with these notes in place of all that its appendix holds."""
+    """Return the skill with these notes in place of all that its appendix holds."""
     text = _appendix(APPENDIX_HEADING, _new_notes(notes, ()))
     return with_region(skill, APPENDIX, fence(APPENDIX, text))
 
@@ -426,8 +431,8 @@ def _appendix(present: str, notes: Sequence[str]) -> str:
 
 
 def _new_notes(notes: Iterable[str], present: Iterable[str]) -> list[str]:
-    """The notes as one line each, without those that are present already. Notes that differ only in
-    case, spacing or final punctuation count as the same.
+    """Return the notes as one line each, without those that are present already. Notes that differ
+    only in case, spacing or final punctuation count as the same.
     """
     seen = {_comparable(note) for note in present}
     new = []
@@ -455,13 +460,15 @@ class Example:
 
 
 def examples(skill: Skill) -> tuple[Example, ...]:
-    """The worked examples in the skill."""
+    """Return the worked examples in the skill."""
     found = _EXAMPLE.finditer(region_text(skill, EXAMPLES) or "")
     return tuple(Example(match["input"], match["output"], unquote(match["id"])) for match in found)
 
 
 def with_examples(skill: Skill, new: Iterable[Example]) -> Skill:
-    """The skill with these examples in place of all it has. Without any, the section is removed."""
+    """Return the skill with these examples in place of all it has. Without any, the section is
+    removed.
+    """
     blocks = [_example(number, example) for number, example in enumerate(new, 1)]
     if not blocks:
         return with_region(skill, EXAMPLES, "")

@@ -95,7 +95,7 @@ def units(skill: Skill, by: Granularity = "paragraph", file: str = BODY) -> tupl
 
 
 def without_units(skill: Skill, removed: Iterable[Unit]) -> Skill:
-    """The skill without these units, which must come from `units(skill)`."""
+    """Return the skill without these units, which must come from `units(skill)`."""
     applied = apply_edits(skill, [unit.removal for unit in removed])
     for result in applied.results:
         if not result.applied:
@@ -117,7 +117,7 @@ class Part:
 
 
 def parts(body: str) -> tuple[Part, ...]:
-    """The pieces of a body in order. Blank lines between them belong to none."""
+    """Return the pieces of a body in order. Blank lines between them belong to none."""
     lines = body.split("\n")
     protected, glued = _protected_lines(body, lines), _glued_lines(lines)
     known = _BodyLines(lines, _with_glued(protected, glued), glued)
@@ -151,7 +151,7 @@ def _protected_spans(body: _BodyLines) -> list[_LineBlock]:
 
 
 def removed_lines(removal: Edit) -> str:
-    """The lines of the initial skill that a unit's removal takes out, for people."""
+    """Return the lines of the initial skill that a unit's removal takes out, for people."""
     return removal.label.removeprefix(_REMOVAL_LABEL)
 
 
@@ -185,7 +185,7 @@ class _BodyLines:
         return bool(_LIST_ITEM.match(line)) and not _RULE.match(line)
 
     def starts_block(self, number: int) -> bool:
-        """The line cannot continue a paragraph."""
+        """Return whether the line cannot continue a paragraph."""
         line = self.lines[number]
         return bool(
             number in self.protected
@@ -197,7 +197,7 @@ class _BodyLines:
         )
 
     def past_glued(self, number: int) -> int:
-        """The first line from `number` on that does not belong to the line before it."""
+        """Return the first line from `number` on that does not belong to the line before it."""
         while number in self.glued:
             number += 1
         return number
@@ -243,7 +243,7 @@ def _glued_lines(lines: Sequence[str]) -> frozenset[int]:
 
 
 def _with_glued(numbers: frozenset[int], glued: frozenset[int]) -> frozenset[int]:
-    """These lines and all lines of the code blocks and comments that they are part of."""
+    """Return these lines and all lines of the code blocks and comments that they are part of."""
     found: set[int] = set()
     for number in numbers:
         if number in found:
@@ -258,7 +258,7 @@ def _with_glued(numbers: frozenset[int], glued: frozenset[int]) -> frozenset[int
 
 
 def _blocks(body: _BodyLines) -> list[_LineBlock]:
-    """The markdown blocks of the body, in order, without blank and protected lines."""
+    """Return the markdown blocks of the body, in order, without blank and protected lines."""
     blocks = []
     number = 0
     while number < len(body.lines):
@@ -311,7 +311,7 @@ def _list_end(body: _BodyLines, start: int) -> int:
 def _unit_blocks(
     body: _BodyLines, blocks: Sequence[_LineBlock], by: Granularity
 ) -> list[_LineBlock]:
-    """The parts of all blocks. A heading joins the one part that is its whole section."""
+    """Return the parts of all blocks. A heading joins the one part that is its whole section."""
     spans: list[_LineBlock] = []
     for index, block in enumerate(blocks):
         if block.kind in ("heading", "rule"):
@@ -340,7 +340,7 @@ def _is_whole_section(body: _BodyLines, blocks: Sequence[_LineBlock], index: int
 
 
 def _parts_of_block(body: _BodyLines, block: _LineBlock) -> list[_LineBlock]:
-    """The items of a list, the sentence lines of a paragraph; other blocks stay whole."""
+    """Return the items of a list, the sentence lines of a paragraph; other blocks stay whole."""
     if block.kind == "list":
         top = body.indent(block.start) + 1
         starts = [

@@ -61,7 +61,7 @@ class Item:
     _content: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def content(self) -> Mapping[str, Any]:
-        """The whole row under canonical names."""
+        """Return the whole row under canonical names."""
         if self._content is not None:
             return self._content
         if isinstance(self.row, RowAt):
@@ -71,8 +71,8 @@ class Item:
         return content
 
     def as_dict(self) -> JsonObject:
-        """The item as a user's code gets it: the whole row under canonical names. `answers` is
-        always a list.
+        """Return the item as a user's code gets it: the whole row under canonical names. `answers`
+        is always a list.
         """
         content = self.content()
         row = {**content, "id": self.id}
@@ -92,13 +92,13 @@ class Item:
         base: Path = Path(),
         digest: str = "",
     ) -> Item:
-        """An item from content that has canonical names already."""
+        """Return an item from content that has canonical names already."""
         item = cls(id, content, type, split, weight, _NO_FIELDS, base, digest)
         object.__setattr__(item, "_content", content)
         return item
 
     def loaded(self) -> Item:
-        """The same item with its row in memory. Call it before you read several fields."""
+        """Return the same item with its row in memory. Call it before you read several fields."""
         if not isinstance(self.row, RowAt):
             return self
         content = self.content()
@@ -107,7 +107,7 @@ class Item:
         return loaded
 
     def in_split(self, split: Split) -> Item:
-        """The same item, assigned to this split."""
+        """Return the same item, assigned to this split."""
         if self.split == split:
             return self
         # Several times faster than `dataclasses.replace`, which matters at 100,000 items.
@@ -198,8 +198,8 @@ class Item:
         return (*self.files.values(), *(image.path for image in self.images))
 
     def fingerprint(self) -> str:
-        """A stable hash of id, row and attached files. Moving the item to another split, or giving
-        it another weight, does not change it.
+        """Return a stable hash of id, row and attached files. Moving the item to another split, or
+        giving it another weight, does not change it.
         """
         if self.digest:
             return self.digest
@@ -215,8 +215,8 @@ _NO_FIELDS: Mapping[str, str] = {}
 
 
 def _complete(content: Mapping[str, Any], text: str) -> str:
-    """The text with the row's context before it and its choices after it. Choices that are in the
-    text already are not repeated.
+    """Return the text with the row's context before it and its choices after it. Choices that are
+    in the text already are not repeated.
     """
     if "choices" in content:
         choices = labelled_choices(content["choices"])
@@ -238,7 +238,9 @@ def _workspace_name(path: Path) -> str:
 
 
 def _input_text(value: Any) -> str:
-    """An object or a list as JSON, which agents and people read better than Python's form."""
+    """Return an object or a list as JSON, which agents and people read better than Python's
+    form.
+    """
     if isinstance(value, (Mapping, list)):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
@@ -253,7 +255,7 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 
 
 def listed_answers(content: Mapping[str, Any]) -> list[Any]:
-    """The gold answers of a row as a list, whether it holds one, several or none."""
+    """Return the gold answers of a row as a list, whether it holds one, several or none."""
     answers = content.get("answers", ())
     if isinstance(answers, str):
         return [answers]
@@ -262,7 +264,9 @@ def listed_answers(content: Mapping[str, Any]) -> list[Any]:
 
 
 def without_placement(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The content without `split` and `weight`, which are not part of what the item means."""
+    """Return the content without `split` and `weight`, which are not part of what the item
+    means.
+    """
     if "split" not in content and "weight" not in content:
         return content
     return {name: value for name, value in content.items() if name not in ("split", "weight")}
@@ -331,8 +335,8 @@ class Attempt:
 
 
 def reported_by(function: Callable[..., Any]) -> frozenset[Reported]:
-    """What a function of the user reports about its usage: everything if it is annotated to return
-    an `Attempt`, which has a field for it, and else nothing.
+    """Return what a function of the user reports about its usage: everything if it is annotated to
+    return an `Attempt`, which has a field for it, and else nothing.
     """
     called = function if inspect.isroutine(function) else type(function).__call__
     returned = inspect.signature(called).return_annotation
@@ -382,7 +386,7 @@ class Grader(Protocol):
         ...
 
     def describe(self) -> PartDescription:
-        """The grader's settings as JSON, for the run's identity."""
+        """Return the grader's settings as JSON, for the run's identity."""
         ...
 
 
@@ -391,7 +395,7 @@ GraderLike = str | Mapping[str, Any] | Grader | Callable[..., Any]
 
 
 def as_score(value: Any, *, source: str) -> Score:
-    """The score that a user's function or program returned: a number in 0..1, a bool, a pair
+    """Return the score that a user's function or program returned: a number in 0..1, a bool, a pair
     (score, feedback) or (hard, soft), a mapping with `score` or `hard`, or a `Score`. Anything else
     is a `TaskFailure` that names `source`.
     """
@@ -447,7 +451,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 def similar_column(columns: Iterable[Any], field: str) -> str:
-    """A hint for a column whose name may be a typo of a usual one; empty if there is none."""
+    """Return a hint for a column whose name may be a typo of a usual one; empty if there is
+    none.
+    """
     for column in map(str, columns):
         near = difflib.get_close_matches(column.lower(), COLUMNS[field], n=1)
         if near and column not in COLUMNS[field]:
@@ -465,8 +471,8 @@ class _Candidates:
 
 
 def canonical(row: Mapping[str, Any], fields: Mapping[str, str]) -> JsonObject:
-    """The row under canonical names. Columns that belong to no field keep their name. A field whose
-    column is empty (null or "") is left out.
+    """Return the row under canonical names. Columns that belong to no field keep their name. A
+    field whose column is empty (null or "") is left out.
     """
     candidates = _candidates(tuple(row), tuple(fields.items()))
     content: JsonObject = {}
@@ -488,7 +494,7 @@ def canonical(row: Mapping[str, Any], fields: Mapping[str, str]) -> JsonObject:
 
 @lru_cache(maxsize=1024)
 def _candidates(columns: tuple[str, ...], mapped: tuple[tuple[str, str], ...]) -> _Candidates:
-    """Cached, because the rows of a file mostly have the same columns."""
+    """Map columns to fields; cached, because the rows of a file mostly have the same columns."""
     fields = []
     for name, usual in COLUMNS.items():
         possible = (dict(mapped)[name],) if name in dict(mapped) else usual

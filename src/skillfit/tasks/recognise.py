@@ -152,7 +152,7 @@ async def recognise(
 
 
 def read_items(path: Path) -> list[Item]:
-    """The items of a tasks file or folder, with its columns recognised."""
+    """Return the items of a tasks file or folder, with its columns recognised."""
     _, rows = _read(path)
     table = [row.values for row in rows]
     mapped = propose_fields(table)
@@ -203,17 +203,17 @@ _CLEARLY_LONGER = 1.5
 
 
 def _columns(rows: Table) -> list[str]:
-    """The names of all columns, in order."""
+    """Return the names of all columns, in order."""
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def _names_in_content(rows: Table, fields: Mapping[str, str]) -> set[str]:
-    """The names that items have: canonical fields, and columns that keep their own name."""
+    """Return the names that items have: canonical fields, and columns that keep their own name."""
     return {name for row in rows[:_ROWS_READ] for name in canonical(row, fields)}
 
 
 def _left_over(rows: Table, fields: Mapping[str, str]) -> list[str]:
-    """The columns that no field is read from."""
+    """Return the columns that no field is read from."""
     names = dict.fromkeys(map(str, _columns(rows)))
     taken = _USUAL_COLUMNS | set(fields.values())
     return [name for name in names if name not in taken]
@@ -224,7 +224,7 @@ _Guess = Callable[[Table, Mapping[str, str]], dict[str, str]]
 
 
 def _guessed(rows: Table, fields: Mapping[str, str], *guesses: _Guess) -> dict[str, str]:
-    """The fields that these guesses add, one after the other."""
+    """Return the fields that these guesses add, one after the other."""
     added: dict[str, str] = {}
     for guess in guesses:
         added |= guess(rows, {**fields, **added})
@@ -276,7 +276,7 @@ def _guess_answers(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _remarks(rows: Table, fields: Mapping[str, str], guessed: Mapping[str, str]) -> list[str]:
-    """What was guessed, and which columns may be the answers if none is read as such."""
+    """Return what was guessed, and which columns may be the answers if none is read as such."""
     what = {"id": "The ids are", "input": "The task texts are", "answers": "The answers are"}
     remarks = [
         f"{what[name]} taken from the column {column!r}. If not so, change env.fields.{name} "
@@ -320,7 +320,7 @@ def _is_answer(value: Any) -> bool:
 
 
 def _column_of(name: str, row: Mapping[str, Any], fields: Mapping[str, str]) -> str:
-    """The column that a canonical field is read from."""
+    """Return the column that a canonical field is read from."""
     return fields.get(name) or next(column for column in COLUMNS[name] if column in row)
 
 
@@ -451,8 +451,8 @@ class GraderProposal:
 
 
 async def propose_grader(items: Sequence[Item]) -> GraderProposal:
-    """A grader for these items: of those that suit the answers, the first that scores gold answers
-    1 and wrong answers 0. If none does, the first of them, with its failed trial.
+    """Return a grader for these items: of those that suit the answers, the first that scores gold
+    answers 1 and wrong answers 0. If none does, the first of them, with its failed trial.
     """
     sample = [item.loaded() for item in items[:_TRIED]]
     tried: list[GraderProposal] = []
@@ -496,7 +496,7 @@ def _candidates(items: Sequence[Item]) -> list[GraderProposal]:
 
 
 def _judged(items: Sequence[Item]) -> GraderProposal:
-    """A grader that asks a judge model, for answers that only a reader can compare."""
+    """Return a grader that asks a judge model, for answers that only a reader can compare."""
     if any(_common_column(items, (name,)) for name in _CHECKS):
         return GraderProposal("checklist", "the items have assertions", needs_judge=True)
     if _common_column(items, ("rubric",)):
@@ -514,7 +514,7 @@ def _judged(items: Sequence[Item]) -> GraderProposal:
 
 
 async def _chosen(setting: GraderSetting, items: Sequence[Item], base: Path) -> GraderProposal:
-    """The user's own choice, tried as a proposed one would be."""
+    """Return the user's own choice, tried as a proposed one would be."""
     grader = build_grader(setting, judge=_NoJudge(), base=base)
     needs_judge = _asks_judge(grader)
     trial = None if needs_judge else await try_grader(grader, items)
@@ -531,7 +531,7 @@ def _asks_judge(grader: Grader) -> bool:
 
 
 def _common_column(items: Sequence[Item], names: Sequence[str]) -> str:
-    """The first of these columns that every item has; empty if there is none."""
+    """Return the first of these columns that every item has; empty if there is none."""
     for name in names:
         if items and all(item.content().get(name) for item in items):
             return name
@@ -576,7 +576,7 @@ async def try_grader(grader: Grader, items: Sequence[Item]) -> GraderTrial:
 
 
 def _wrong_answer(grader: Grader, item: Item, items: Sequence[Item]) -> tuple[str, ...]:
-    """A gold answer of another item that is not a gold answer of this one."""
+    """Return a gold answer of another item that is not a gold answer of this one."""
     right = {normalized(answer) for answer in (*golds(grader, item), *item.answers)}
     for other in items:
         for answer in golds(grader, other):
@@ -586,7 +586,7 @@ def _wrong_answer(grader: Grader, item: Item, items: Sequence[Item]) -> tuple[st
 
 
 async def _hard_score(grader: Grader, item: Item, answer: str) -> tuple[float, str]:
-    """The score, and why it is not 1."""
+    """Return the score, and why it is not 1."""
     try:
         score = await grader.grade(item, Attempt(answer, bare=True))
     except TaskFailure as failure:

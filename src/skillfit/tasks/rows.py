@@ -53,8 +53,8 @@ class Row:
 
 
 def read_rows(path: Path, *, split: Split | None = None, root: Path | None = None) -> Iterator[Row]:
-    """The rows of one file, in order. Their files and images must be inside `root`, by default the
-    file's folder.
+    """Yield the rows of one file, in order. Their files and images must be inside `root`, by
+    default the file's folder.
     """
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "no such file"
@@ -83,8 +83,8 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
 
 
 def folder_rows(folder: Path) -> Iterator[Row]:
-    """The rows of a folder: `train/ val/ test/` with a file of items each, `train.jsonl val.jsonl
-    test.jsonl`, or one file with all items.
+    """Yield the rows of a folder: `train/ val/ test/` with a file of items each, `train.jsonl
+    val.jsonl test.jsonl`, or one file with all items.
     """
     parts, files = [], []
     for child in sorted(folder.iterdir()):
@@ -117,7 +117,7 @@ def _data_files(part: Path) -> list[Path]:
 
 
 def evals_file(path: Path) -> Path | None:
-    """The evals.json that this path is, or that it contains."""
+    """Return the evals.json that this path is, or that it contains."""
     if path.is_file():
         return path if path.name == "evals.json" else None
     for file in (path / "evals.json", path / "evals" / "evals.json"):
@@ -127,7 +127,7 @@ def evals_file(path: Path) -> Path | None:
 
 
 def eval_rows(path: Path) -> Iterator[Row]:
-    """The Agent Skills format: prompts with files, an expected output, assertions. Paths are
+    """Yield the Agent Skills format: prompts with files, an expected output, assertions. Paths are
     relative to the skill's folder.
     """
     document = parse_row_json(path.read_bytes(), str(path))
@@ -259,7 +259,7 @@ def _check_answers(content: Mapping[str, Any], where: str) -> None:
 
 
 def _is_json(answer: Any) -> bool:
-    """False for values that only rows from Python can hold, such as sets and dates."""
+    """Return False for values that only rows from Python can hold, such as sets and dates."""
     if isinstance(answer, str | int | float):
         return True
     try:
@@ -270,7 +270,7 @@ def _is_json(answer: Any) -> bool:
 
 
 def _non_finite_in(value: Any) -> float | None:
-    """A NaN or an infinity in the value, at any depth."""
+    """Return a NaN or an infinity in the value, at any depth."""
     if isinstance(value, float):
         return None if math.isfinite(value) else value
     inside: Iterable[Any] = ()
@@ -400,7 +400,7 @@ def _listed_rows(path: Path, rows: Any, what: str, hint: str) -> Iterator[_Read]
 
 
 def _rows_of_object(document: JsonObject) -> Any:
-    """The rows in `{"data": [ROW, …]}` (under any name) or in `{ID: ROW, …}`."""
+    """Return the rows in `{"data": [ROW, …]}` (under any name) or in `{ID: ROW, …}`."""
     lists = [value for value in document.values() if isinstance(value, list)]
     if len(lists) == 1:
         return lists[0]
@@ -410,7 +410,7 @@ def _rows_of_object(document: JsonObject) -> Any:
 
 
 def parse_row_json(text: bytes, where: str) -> Any:
-    """The value of a JSON text. `where` names the place in errors."""
+    """Return the value of a JSON text. `where` names the place in errors."""
     try:
         return from_json(text)
     except ValueError:  # what this fast reader refuses, the standard one reads or explains
@@ -457,8 +457,8 @@ def _encoding_hint(data: bytes) -> str:
 
 
 def _delimiter(path: Path, header: str) -> str:
-    """A comma, unless only another character splits the header: Excel writes semicolons in many
-    countries.
+    """Return a comma, unless only another character splits the header: Excel writes semicolons in
+    many countries.
     """
     if path.suffix == ".tsv":
         return "\t"
@@ -467,7 +467,7 @@ def _delimiter(path: Path, header: str) -> str:
 
 
 def _not_utf8(path: Path) -> InputError:
-    """The first line of a file that cannot be decoded."""
+    """Return the first line of a file that cannot be decoded."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -507,8 +507,8 @@ def _read_csv(path: Path) -> Iterator[_Read]:
 
 
 def _cell(text: str) -> Any:
-    """The value of a cell. Lists and objects may be written as JSON or as Python literals (as in
-    DocVQA's answers); what JSON cannot represent stays text.
+    """Return the value of a cell. Lists and objects may be written as JSON or as Python literals
+    (as in DocVQA's answers); what JSON cannot represent stays text.
     """
     if text[:1] not in ("[", "{"):
         return text

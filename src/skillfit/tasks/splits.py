@@ -72,8 +72,8 @@ class Splits:
 
 
 def split_named(name: Any, *others: str) -> Split:
-    """The split that a user's word means. An error also lists `others`, words that the caller
-    accepts besides.
+    """Return the split that a user's word means. An error also lists `others`, words that the
+    caller accepts besides.
     """
     if not isinstance(name, str) or name not in SPLIT_NAMES:
         known = ", ".join((*SPLIT_NAMES, *others))
@@ -89,10 +89,10 @@ def split_items(
     whole_rows: bool = False,
     training: bool = True,
 ) -> Splits:
-    """The items in their splits. `auto` uses the splits that the items have, and makes splits when
-    they have none. `caps` limits the items of single splits; 0 = all. `whole_rows`: near-duplicates
-    are found by whole rows, see `similar_groups`. `training`: splits without train items or
-    selection items are refused.
+    """Return the items in their splits. `auto` uses the splits that the items have, and makes
+    splits when they have none. `caps` limits the items of single splits; 0 = all. `whole_rows`:
+    near-duplicates are found by whole rows, see `similar_groups`. `training`: splits without train
+    items or selection items are refused.
     """
     caps = caps or {}
     warnings: list[str] = []
@@ -173,7 +173,7 @@ def make_splits(
 def _next_split(
     wanted: Sequence[int], dealt: Sequence[Sequence[int]], size: int, progress: float
 ) -> int:
-    """The split for the next group of this size: of those with room for it, the one that is
+    """Return the split for the next group of this size: of those with room for it, the one that is
     furthest behind its share. If none has room, the one with the most room.
     """
     best, most = -1, 0.0
@@ -381,8 +381,8 @@ class _Reader:
         self._whole_rows = whole_rows
 
     def reduced(self, items: Sequence[Item], template: set[int]) -> list[_Text]:
-        """What is compared of each item. Works on many items at once, which is several times as
-        fast.
+        """Return what is compared of each item. Works on many items at once, which is several times
+        as fast.
         """
         texts: list[_Text] = []
         for start in range(0, len(items), _BATCH):
@@ -406,12 +406,12 @@ class _Reader:
         ]
 
     def common_runs(self, items: Sequence[Item]) -> set[int]:
-        """Runs that most of these items have."""
+        """Return the runs that most of these items have."""
         return _shared([_runs(_words(self._text(item))) for item in items], _MOST)
 
     def template(self, items: Sequence[Item]) -> set[int]:
-        """The runs of the template that these similar items are made from; empty if they are copies
-        of one another.
+        """Return the runs of the template that these similar items are made from; empty if they are
+        copies of one another.
         """
         texts = [_words(self._text(item)) for item in items]
         runs = [_runs(words) for words in texts]
@@ -470,7 +470,7 @@ def _sketches(texts: Sequence[Sequence[bytes]], template: set[int]) -> list[NDAr
 
 
 def _words(text: str) -> list[bytes]:
-    """The words of a text; of a long one, those at both ends."""
+    """Return the words of a text; of a long one, those at both ends."""
     if len(text) > 2 * _WINDOW:
         text = f"{text[:_WINDOW]} {text[-_WINDOW:]}"
     data = text.encode()
@@ -491,7 +491,7 @@ def _attached(item: Item) -> bytes:
 
 
 def _grouped(texts: Sequence[_Text], whole_rows: bool) -> list[list[int]]:
-    """The connected groups of the similarity relation (union-find)."""
+    """Return the connected groups of the similarity relation (union-find)."""
     parent: dict[int, int] = {}  # of items that were joined with another one
 
     def root(at: int) -> int:
@@ -576,13 +576,13 @@ def _sample(values: Sequence[Value]) -> Sequence[Value]:
 
 
 def _numbered(words: Sequence[bytes]) -> set[tuple[bytes, int]]:
-    """The words, with a number for each occurrence: a template's word that an item uses once more
-    is one of the item's own.
+    """Return the words, with a number for each occurrence: a template's word that an item uses once
+    more is one of the item's own.
     """
     return {(word, time) for word, times in Counter(words).items() for time in range(times)}
 
 
 def _shared(wholes: Sequence[set[Part]], share: float) -> set[Part]:
-    """The parts that more than this share of the wholes contain."""
+    """Return the parts that more than this share of the wholes contain."""
     held = Counter(part for whole in wholes for part in whole)
     return {part for part, count in held.items() if count > share * len(wholes)}

@@ -118,7 +118,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def describe(self) -> PartDescription:
-        """What distinguishes this evaluator from others, as JSON, for the run's identity."""
+        """Return what distinguishes this evaluator from others, as JSON, for the run's identity."""
 
     def known_good(self, items: Sequence[Item]) -> list[KnownGood]:
         """Programs that must work on this machine before items can be scored."""
@@ -241,8 +241,8 @@ class CommandEvaluator(Evaluator):
         return _evaluated(_printed_score(result.stdout, where), source=where)
 
     def describe(self) -> PartDescription:
-        """The command line and the content of the files in it, so that editing the program changes
-        the run's identity.
+        """Return the command line and the content of the files in it, so that editing the program
+        changes the run's identity.
         """
         argv, hashes = [], []
         for part in self.argv:
@@ -266,7 +266,9 @@ def _printed_score(stdout: str, where: str) -> Any:
 
 
 def _evaluated(value: Any, *, source: str) -> ScoredAttempt:
-    """The result of a user's evaluation: a score in any form, and the answer if it has one."""
+    """Return the result of a user's evaluation: a score in any form, and the answer if it has
+    one.
+    """
     answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
     return ScoredAttempt(Attempt(answer), as_score(value, source=source))
 
@@ -365,32 +367,36 @@ class Task:
         return [] if self.grader is None else known_good_programs(self.grader, self.items)
 
     def with_splits(self, settings: SplitSection, caps: Mapping[Split, int]) -> Task:
-        """The same task with other split settings, and at most so many items of each split."""
+        """Return the same task with other split settings, and at most so many items of each
+        split.
+        """
         other = self._with_new_splits()
         other.split_settings, other.caps = settings, caps
         return other
 
     def for_measuring(self) -> Task:
-        """The same task, of which any split may be empty: skills are measured on one of them."""
+        """Return the same task, of which any split may be empty: skills are measured on one of
+        them.
+        """
         other = self._with_new_splits()
         other._training = False
         return other
 
     def _with_new_splits(self) -> Task:
-        """A copy that computes its splits anew."""
+        """Return a copy that computes its splits anew."""
         other = copy(self)
         vars(other).pop("splits", None)
         return other
 
     def with_grader(self, grader: Grader) -> Task:
-        """The same items with another grader."""
+        """Return the same items with another grader."""
         other = copy(self)
         other.grader = grader
         return other
 
     def identity(self) -> str:
-        """Changes when items, splits, grader or evaluator change. The order of the items does not
-        matter.
+        """Return a hash that changes when items, splits, grader or evaluator change. The order of
+        the items does not matter.
         """
         parts = {
             name: sorted(item.fingerprint() for item in getattr(self, name))
@@ -464,7 +470,7 @@ async def grading_limit(item: Item, seconds: float | None) -> AsyncIterator[None
 
 
 async def grade_with_retries(grader: Grader, item: Item, attempt: Attempt) -> Score:
-    """The score. A failure that may pass is tried again as often as in a rollout."""
+    """Return the score. A failure that may pass is tried again as often as in a rollout."""
     failures = 0
     while True:
         try:
@@ -528,7 +534,7 @@ def load_task(
     judge: Model | None = None,
     model: Model | None = None,
 ) -> Task:
-    """The task that `env.tasks` names. Relative paths start from `env.folder`.
+    """Return the task that `env.tasks` names. Relative paths start from `env.folder`.
 
     `caps` limits the items of single splits; 0 = all. `grader` replaces `env.grader` and may be an
     object. `judge` is the model for graders that need one; `model` is the agent's, for evaluators
@@ -547,8 +553,8 @@ def task_from_python(
     grader: GraderLike | None = None,
     judge: Model | None = None,
 ) -> Task:
-    """A task or its rows made in Python, under the settings of `env`. The arguments are those of
-    `load_task`. A Task keeps its own splits unless `env` sets them.
+    """Return a task or its rows made in Python, under the settings of `env`. The arguments are
+    those of `load_task`. A Task keeps its own splits unless `env` sets them.
     """
     grader = grader or env.grader
     if isinstance(given, Task):
@@ -657,7 +663,7 @@ def _source_task(
 
 
 def _with_settings(task: Task, env: EnvSection, grader: GraderLike | None) -> Task:
-    """A Task from Python. Its own splits count unless `env` sets them."""
+    """Return a Task from Python. Its own splits count unless `env` sets them."""
     _refuse_grader(grader, "a Task")
     if env.fields:
         raise InputError(

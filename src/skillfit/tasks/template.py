@@ -30,7 +30,7 @@ TASKS = [
 
 
 def template_parts(grader: GraderSetting | None, items: Iterable[Item]) -> list[str]:
-    """What of a project is still the template's text, in words."""
+    """Return what of a project is still the template's text, in words."""
     texts = {task["id"]: task["input"] for task in TASKS}
     untouched = [item.id for item in items if item.id in texts and item.input == texts[item.id]]
     found = []

@@ -15,7 +15,7 @@ from skillfit.agents import AGENTS, Agent, CallableAgent, load_agent
 from skillfit.agents.agent import corpus_fingerprint
 from skillfit.agents.cli_agent import described_program
 from skillfit.config import Config
-from skillfit.config.requires import ROLLOUTS, TRAINING, Facts, refuse_idle
+from skillfit.config.requires import ROLLOUTS, TRAINING, RunFacts, refuse_idle
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
@@ -256,9 +256,9 @@ def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = 
 
 
 def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
-    """The inputs with the plan of the run in `path`, if it was started with this `budget.rollouts`:
-    a run keeps its plan, also where a later version would plan another one or refuse it. Else with
-    their own plan, which is refused when it is endless.
+    """Return the inputs with the plan of the run in `path`, if it was started with this
+    `budget.rollouts`: a run keeps its plan, also where a later version would plan another one or
+    refuse it. Else with their own plan, which is refused when it is endless.
     """
     rollouts = inputs.config.budget.rollouts
     if not (path / JOURNAL).is_file():
@@ -275,8 +275,8 @@ def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
 
 
 def with_recorded_evidence(inputs: Inputs, path: Path) -> Inputs:
-    """The inputs with the evidence that the run in `path` was started with: the file that it came
-    from is written anew at the end of a run.
+    """Return the inputs with the evidence that the run in `path` was started with: the file that it
+    came from is written anew at the end of a run.
     """
     if not (path / JOURNAL).is_file():
         return inputs
@@ -293,7 +293,7 @@ def _from_config(
     agent_model: Model | None,
     grader: GraderLike | None,
 ) -> Task:
-    """The task that `env.tasks` names."""
+    """Return the task that `env.tasks` names."""
     env = config.env
     if not env.tasks:
         raise InputError(
@@ -343,7 +343,7 @@ def _refuse_what_does_not_fit(
         raise InputError(
             "An agent was given, but the task runs its items itself.", hint="Leave one of them out."
         )
-    facts = Facts(
+    facts = RunFacts(
         config,
         "task" if task.evaluator is not None else "agent" if agent is None else "python",
         calls_model=_calls_model(task),
@@ -366,8 +366,8 @@ def _refuse_what_does_not_fit(
 
 
 def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
-    """The agent is given the files of the skill: answers among them would be handed over. The evals
-    of the Agent Skills format are not among them.
+    """Refuse tasks among the files of the skill, which the agent is given with the answers in them.
+    The evals of the Agent Skills format are not among them.
     """
     path = Path(tasks)
     if not skill or not path.exists() or evals_file(path) is not None:
@@ -425,7 +425,7 @@ def _source_settings(config: Config) -> frozenset[str]:
 
 
 def item_records(task: Task) -> list[ItemRecord]:
-    """The items as the log of a run keeps them."""
+    """Return the items as the log of a run keeps them."""
     splits = {"train": task.train, "selection": task.selection, "test": task.test}
     return [_item_record(item.loaded(), split) for split, items in splits.items() for item in items]
 

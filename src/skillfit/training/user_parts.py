@@ -154,7 +154,7 @@ class RunParts:
         return self._gate_says("checks_must_pass", items, settings)
 
     def _gate_says(self, what: str, items: Sequence[Item], settings: GateSettings) -> bool:
-        """A class says it; where a function makes the gate, the gate is asked."""
+        """Ask the gate's class; where a function makes the gate, ask the gate itself."""
         said = getattr(self._find_gate()[0], what, None)
         if not isinstance(said, bool):
             said = getattr(self.build_gate(_no_rollouts, items, settings), what, False)
@@ -190,7 +190,7 @@ class RunParts:
         return cast(BatchSampler, guarded("sampler", sampler, BatchSampler, source, checks))
 
     def build_executor(self) -> Executor:
-        """An executor with an address (`ray://HOST:PORT`) is made with it, others without
+        """Make the executor: one with an address (`ray://HOST:PORT`) with it, others without
         arguments.
         """
         address = self.config.executor
@@ -200,7 +200,7 @@ class RunParts:
         return cast(Executor, guarded("executor", executor, Executor, source))
 
     def abilities(self, items: Sequence[Item], settings: GateSettings) -> Abilities:
-        """What the gate and the proposer say about themselves."""
+        """Return what the gate and the proposer say about themselves."""
         found, _ = self._find_proposer()
         return Abilities(self.pools_edits(items, settings), optimizer_use(found) != "never")
 
@@ -252,7 +252,9 @@ class RunParts:
     def _find(
         self, kind: PartKind, given: Any, name: str, built_in: Mapping[str, str], setting: str
     ) -> tuple[Any, str]:
-        """What was given from Python or is named in the config, and its name for messages."""
+        """Return what was given from Python or is named in the config, and its name for
+        messages.
+        """
         if given is not None:
             return given, name_of(given)
         found = find_extension(kind, name, built_in, self._base, setting=setting)
@@ -260,7 +262,7 @@ class RunParts:
 
 
 def gate_settings(config: Config, task: Task, plan: RolloutPlan | None = None) -> GateSettings:
-    """The config, and what a gate is told of the task and the plan."""
+    """Return the config, and what a gate is told of the task and the plan."""
     rollouts = plan.selection if plan else selection_rollouts(config, SplitSizes.of(task))
     share = NEW_SHARE.get(config.proposer, 0.5)
     return GateSettings(
@@ -309,7 +311,9 @@ class PartFailed(InputError):
         self.kind = kind
 
     def in_run(self, run: Path, *, from_python: bool) -> PartFailed:
-        """The same with how to continue. `from_python`: the part was not named in the config."""
+        """Return the same with how to continue. `from_python`: the part was not named in the
+        config.
+        """
         how = (
             "Call train again to resume." if from_python else f"Resume with: skillfit resume {run}"
         )
@@ -324,8 +328,8 @@ def guarded(
     source: str,
     checks: Mapping[str, ResultCheck] | None = None,
 ) -> Any:
-    """The part, guarded if it is a user's. `source` is what the user wrote, for messages. `checks`
-    has more checks of results, by method; types are checked for all.
+    """Return the part, guarded if it is a user's. `source` is what the user wrote, for messages.
+    `checks` has more checks of results, by method; types are checked for all.
     """
     if is_built_in(part):
         return part
@@ -374,7 +378,7 @@ class _GuardedPart:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """skillfit's own errors (budget, Ctrl-C, model errors) pass through."""
+        """Name the part in its errors; skillfit's own (budget, Ctrl-C, of models) pass through."""
         try:
             yield
         except (SkillfitError, NotMeasured):
@@ -414,8 +418,8 @@ class _GuardedPart:
 
 
 def _place(frames: StackSummary, file: str) -> FrameSummary:
-    """The line of the user's code that an exception comes from: the last one in the part's file,
-    else the last one outside of skillfit, else the last one.
+    """Return the line of the user's code that an exception comes from: the last one in the part's
+    file, else the last one outside of skillfit, else the last one.
     """
     in_file = [frame for frame in frames if frame.filename == file]
     outside = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
@@ -456,7 +460,7 @@ def _is_protocol(wanted: Any) -> bool:
 
 
 def _type_name(wanted: Any) -> str:
-    """An annotation as people write it: `Proposals or a list of Patch`."""
+    """Return an annotation as people write it: `Proposals or a list of Patch`."""
     if get_origin(wanted) in (Union, UnionType):
         return " or ".join(_type_name(option) for option in get_args(wanted))
     if get_origin(wanted) is not None:

@@ -100,7 +100,7 @@ class AnthropicProvider:
         await self._api.close()
 
     def _optional_body(self, request: Request) -> tuple[JsonObject, set[str]]:
-        """The optional part of the body, and the names of the parameters in it."""
+        """Return the optional part of the body, and the names of the parameters in it."""
         strict = strict_schema(request.schema) if request.schema else None
         wanted = {
             "temperature": request.temperature,
@@ -144,8 +144,8 @@ def _tools(request: Request) -> JsonObject:
 
 
 def _messages(request: Request) -> list[JsonObject]:
-    """Turns of user and assistant. The last one of a longer conversation is marked, so that the
-    next turn reads it from the cache.
+    """Return turns of user and assistant. The last one of a longer conversation is marked, so that
+    the next turn reads it from the cache.
     """
     turns: list[JsonObject] = []
     for message in request.messages:

@@ -59,7 +59,9 @@ def pending(folder: Path) -> list[Pending]:
 
 
 def pending_error(folder: Path) -> AnswerPending:
-    """The error of a run that stops for answers: how many, where they go, what is wrong so far."""
+    """Make the error of a run that stops for answers: how many, where they go, what is wrong so
+    far.
+    """
     prompts = pending(folder)
     count = quantity(len(prompts), "prompt waits", "prompts wait")
     problems = [f"{prompt.answer.name}: {prompt.problem}" for prompt in prompts if prompt.problem]
@@ -72,7 +74,7 @@ def pending_error(folder: Path) -> AnswerPending:
 
 
 def handoff(setup: Setup) -> HandoffProvider:
-    """The provider. A run gives it the folder."""
+    """Return the provider. A run gives it the folder."""
     setup.takes(base_url=False, key_env=False)
     if setup.folder is None:
         raise InputError(
@@ -93,7 +95,9 @@ class HandoffProvider:
         self._folder = folder
 
     async def send(self, request: Request) -> Reply:
-        """The answer in the folder. Raises `AnswerPending` when there is none that can be used."""
+        """Return the answer in the folder. Raises `AnswerPending` when there is none that can be
+        used.
+        """
         name, form = _name(request), _Form(request.schema)
         answer = _read_answer(self._folder, name, form)
         if answer.text is not None:
@@ -113,7 +117,7 @@ class HandoffProvider:
         """Nothing to close."""
 
     def _write(self, name: str, request: Request, form: _Form) -> None:
-        """The files of a prompt. The prompt comes last: with it the others are there too."""
+        """Return the files of a prompt. The prompt comes last: with it the others are there too."""
         self._folder.mkdir(parents=True, exist_ok=True)
         fields = {
             "id": name,
@@ -201,7 +205,9 @@ def _read_answer(folder: Path, name: str, form: _Form) -> _Answer:
 
 
 def _recorded_form(path: Path) -> _Form:
-    """The form that the request file of a prompt names; plain text if it is missing or damaged."""
+    """Return the form that the request file of a prompt names; plain text if it is missing or
+    damaged.
+    """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -211,7 +217,9 @@ def _recorded_form(path: Path) -> _Form:
 
 
 def _name(request: Request) -> str:
-    """The id of a prompt: its stage and purpose in readable form, and a hash of the request."""
+    """Return the id of a prompt: its stage and purpose in readable form, and a hash of the
+    request.
+    """
     readable = re.sub(r"[^a-z0-9]+", "-", f"{request.stage} {request.purpose}".lower())
     return f"{readable.strip('-')[:60].strip('-')}-{request.fingerprint()[:12]}"
 
@@ -237,7 +245,9 @@ def _prompt(name: str, request: Request, form: _Form) -> str:
 
 
 def _empty_value(schema: JsonObject, root: JsonObject, depth: int = 0) -> Any:
-    """A value of the schema's form with nothing in it. Lists of objects get one empty object."""
+    """Return a value of the schema's form with nothing in it. Lists of objects get one empty
+    object.
+    """
     schema = _resolved(schema, root)
     if "default" in schema and not isinstance(schema["default"], (list, dict)):
         return schema["default"]
@@ -253,7 +263,9 @@ def _empty_value(schema: JsonObject, root: JsonObject, depth: int = 0) -> Any:
 
 
 def _object_lists(schema: JsonObject, root: JsonObject, inside: str = "") -> Iterator[str]:
-    """The names of the lists of objects that may be empty, not those inside of other lists."""
+    """Yield the names of the lists of objects that may be empty, not those inside of other
+    lists.
+    """
     for name, part in _resolved(schema, root).get("properties", {}).items():
         resolved = _resolved(part, root)
         if resolved.get("type") == "object":
@@ -264,8 +276,8 @@ def _object_lists(schema: JsonObject, root: JsonObject, inside: str = "") -> Ite
 
 
 def _missing(value: Any, schema: JsonObject, root: JsonObject) -> Iterator[str]:
-    """Required fields that a value does not have. Types of single values are checked later, by the
-    stage that asked.
+    """Yield the required fields that a value does not have. Types of single values are checked
+    later, by the stage that asked.
     """
     schema = _resolved(schema, root)
     if schema.get("type") == "array" and isinstance(value, list):
@@ -286,7 +298,9 @@ def _missing(value: Any, schema: JsonObject, root: JsonObject) -> Iterator[str]:
 
 
 def _resolved(schema: JsonObject, root: JsonObject) -> JsonObject:
-    """The schema that a `$ref` or an optional value means; nothing where it has several forms."""
+    """Return the schema that a `$ref` or an optional value means; nothing where it has several
+    forms.
+    """
     for _ in range(_MAX_DEPTH):
         if "$ref" in schema:
             schema = root.get("$defs", {}).get(str(schema["$ref"]).rpartition("/")[2], {})

@@ -81,8 +81,8 @@ class Endpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def post(self, body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
-        """The object in the answer. Raises `ModelError`. There is no time limit: the caller sets
-        one.
+        """Return the object in the answer. Raises `ModelError`. There is no time limit: the caller
+        sets one.
         """
         import aiohttp
 
@@ -120,9 +120,10 @@ class Endpoint:
             await session.close()
 
     async def _send(self, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        """The answer. Redirects that keep the request as it is (307, 308) are followed within the
-        same host. Others are refused: those to another host, because prompts, keys and custom
-        headers belong to the configured host only, and 301 to 303, after which clients send a GET.
+        """Return the answer. Redirects that keep the request as it is (307, 308) are followed
+        within the same host. Others are refused: those to another host, because prompts, keys and
+        custom headers belong to the configured host only, and 301 to 303, after which clients send
+        a GET.
         """
         url = self._url
         for _ in range(_MAX_REDIRECTS + 1):
@@ -147,7 +148,7 @@ class Endpoint:
         )
 
     async def _read(self, answer: aiohttp.ClientResponse, *, is_reply: bool) -> str:
-        """The text of the answer. A reply that is too long or cannot be decompressed is a
+        """Return the text of the answer. A reply that is too long or cannot be decompressed is a
         `NotAReply`. An error is classified by its status: one that is too long is cut, and one that
         cannot be decompressed has the reason as its text.
         """
@@ -176,7 +177,9 @@ class Endpoint:
         return data.text(answer.charset)
 
     def _open(self) -> aiohttp.ClientSession:
-        """The session, created when first needed. It belongs to the event loop that created it."""
+        """Return the session, created when first needed. It belongs to the event loop that created
+        it.
+        """
         loop = asyncio.get_running_loop()
         if self._session is None or self._loop is not loop:
             self._session, self._loop = self._connect(), loop
@@ -234,24 +237,26 @@ class _Body:
 
 
 def bearer(key: str) -> dict[str, str]:
-    """The key as a header. Servers without keys ignore it, but some refuse requests without it."""
+    """Return the key as a header. Servers without keys ignore it, but some refuse requests without
+    it.
+    """
     return {"Authorization": f"Bearer {key or 'none'}"}
 
 
 def join(base_url: str, path: str) -> str:
-    """The address of `path` under `base_url`, whose query stays at the end."""
+    """Return the address of `path` under `base_url`, whose query stays at the end."""
     parts = urlsplit(base_url)
     return parts._replace(path=parts.path.rstrip("/") + path).geturl()
 
 
 def without_query(url: str) -> str:
-    """The address as messages show it. A query may hold a key."""
+    """Return the address as messages show it. A query may hold a key."""
     return urlsplit(url)._replace(query="", fragment="").geturl()
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names for this address, unless NO_PROXY
-    lists its host.
+    """Return the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names for this address, unless
+    NO_PROXY lists its host.
     """
     from urllib.request import getproxies, proxy_bypass
 
@@ -271,7 +276,9 @@ def proxy_for(url: str) -> str | None:
 
 
 def _trusted() -> ssl.SSLContext:
-    """The certificates in SSL_CERT_FILE and SSL_CERT_DIR where set, else those of the system."""
+    """Return the certificates in SSL_CERT_FILE and SSL_CERT_DIR where set, else those of the
+    system.
+    """
     import ssl
 
     file, folder = (os.environ.get(name) or None for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
@@ -312,13 +319,13 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _described(error: Exception) -> str:
-    """The error in one line; aiohttp quotes what the server sent, at any length."""
+    """Return the error in one line; aiohttp quotes what the server sent, at any length."""
     return _connection_problem(error) or one_line(f"{type(error).__name__} {error}", 300)
 
 
 def _connection_problem(error: Exception) -> str:
-    """The system's words for a connection that could not be opened, such as "connection refused".
-    Empty for other errors. Those of TLS have numbers that mean something else.
+    """Return the system's words for a connection that could not be opened, such as "connection
+    refused". Empty for other errors. Those of TLS have numbers that mean something else.
     """
     import aiohttp
 

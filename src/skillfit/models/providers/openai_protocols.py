@@ -262,7 +262,7 @@ class _Response(WireModel):
 
 
 def _items(message: Message) -> list[JsonObject]:
-    """The message as input items of the Responses API."""
+    """Return the message as input items of the Responses API."""
     if message.role == "tool":
         return [
             {
@@ -385,7 +385,7 @@ def ollama(setup: Setup) -> ChatProvider:
 
 
 def ollama_address(host: str) -> str:
-    """The URL that OLLAMA_HOST means: it may be a URL, `host:port`, a host, or 0.0.0.0."""
+    """Return the URL that OLLAMA_HOST means: it may be a URL, `host:port`, a host, or 0.0.0.0."""
     try:
         parts = urlsplit(host if "://" in host else f"http://{host}")
         port = parts.port or (443 if parts.scheme == "https" else 11434)
@@ -468,14 +468,14 @@ def azure(setup: Setup) -> ChatProvider:
 
 
 def azure_readiness(environ: Mapping[str, str]) -> Readiness:
-    """A key alone is not enough: the endpoint must be known too."""
+    """Say whether the endpoint is known: a key alone is not enough."""
     if environ.get("AZURE_OPENAI_ENDPOINT", "").strip():
         return Readiness(True, "AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT")
     return Readiness(False, "set AZURE_OPENAI_ENDPOINT, or give base_url in the config")
 
 
 def _sign_in(setup: Setup, auth: str) -> SignIn:
-    """A function that gives a fresh token of azure-identity."""
+    """Return a function that gives a fresh token of azure-identity."""
     try:
         from azure.core.exceptions import ClientAuthenticationError
         from azure.identity import (
@@ -578,7 +578,7 @@ class LocalProvider(ChatProvider):
 
 
 def local(setup: Setup) -> LocalProvider:
-    """The provider for a GGUF file. Starts its server, or uses the one that runs already."""
+    """Return the provider for a GGUF file. Starts its server, or uses the one that runs already."""
     setup.takes("threads", "gpu_layers", "slots", base_url=False, context_window=True)
     options = setup.spec.options
     engine = _LocalEngine(
@@ -641,8 +641,8 @@ def _gguf_file(setup: Setup) -> Path:
 
 
 def _from_hub(setup: Setup, repo: str, file: str) -> Path:
-    """The file in our cache, downloaded first if it is not there. The file gets its name when it is
-    complete.
+    """Return the file in our cache, downloaded first if it is not there. The file gets its name
+    when it is complete.
     """
     import httpx
 

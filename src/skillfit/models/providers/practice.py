@@ -51,7 +51,7 @@ _ENDING = re.compile(r"(?:'s|ing|ed|es|s|e|y)$")
 
 
 def practice_answer(skill: str, task: str, seed: int) -> str:
-    """The agent's answer. The same skill, task and seed always give the same answer."""
+    """Return the agent's answer. The same skill, task and seed always give the same answer."""
     luck = random.Random(hashlib.sha256(f"{seed}\n{task}".encode()).digest())
     slips, guesses, turn = luck.random(), luck.random(), luck.random()
     label = _by_example(skill, task) or _by_rule(skill, task)
@@ -70,13 +70,13 @@ def _words(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """The word without its ending, roughly."""
+    """Return the word without its ending, roughly."""
     cut = _ENDING.sub("", word)
     return cut if len(cut) >= 3 else word
 
 
 def _by_rule(skill: str, task: str) -> str | None:
-    """The label whose rules share the most words with the task; of equal ones the later."""
+    """Return the label whose rules share the most words with the task; of equal ones the later."""
     rules: dict[str, set[str]] = {}
     for match in _RULE.finditer(skill):
         label = match["label"].lower()
@@ -90,7 +90,7 @@ def _by_rule(skill: str, task: str) -> str | None:
 
 
 def _by_example(skill: str, task: str) -> str | None:
-    """The answer of the worked example most similar to the task, if it is similar enough."""
+    """Return the answer of the worked example most similar to the task, if it is similar enough."""
     task_words = set(_words(task))
     best, answer = 0.0, ""
     for match in _EXAMPLE.finditer(skill):
@@ -200,7 +200,7 @@ class PracticeCase:
 
 
 def practice_reply(stage: str, prompt: str) -> str:
-    """The optimizer's reply to the prompt of a stage: JSON of the requested form."""
+    """Return the optimizer's reply to the prompt of a stage: JSON of the requested form."""
     luck = random.Random(prompt)
     if stage.startswith("reflect"):
         return json.dumps(_analyst(prompt, luck, failures=stage != "reflect.success"))

@@ -87,7 +87,7 @@ class PublishedSplits:
 
 
 def skillopt_splits(name: str, train: int, selection: int, test: int) -> PublishedSplits:
-    """The lists that the SkillOpt authors publish in the data folder of their repository."""
+    """Return the lists that the SkillOpt authors publish in the data folder of their repository."""
     root = "https://raw.githubusercontent.com/microsoft/SkillOpt/main/data"
     return PublishedSplits(f"{root}/{name}", (train, selection, test))
 
@@ -118,7 +118,7 @@ class Benchmark:
         how: Callable[[LoadContext], SourceItems] = lambda context: SourceItems(()),
         config: SourceDefaults | None = None,
     ) -> TaskSource:
-        """The task source. `how` brings a grader or evaluator that no config value can name;
+        """Return the task source. `how` brings a grader or evaluator that no config value can name;
         `config` is laid over the values of NAME.yaml.
         """
 
@@ -141,8 +141,8 @@ class Benchmark:
         return items
 
     def rows(self, reference: SourceReference) -> Iterator[Row]:
-        """The rows that a reference names, in the benchmark's format. `root` of a row is the folder
-        that the files it refers to must be in.
+        """Yield the rows that a reference names, in the benchmark's format. `root` of a row is the
+        folder that the files it refers to must be in.
         """
         path = self.path(reference)
         prepared_here = (path / MANIFEST).is_file()
@@ -161,7 +161,7 @@ class Benchmark:
                 yield replace(row, root=root)
 
     def path(self, reference: SourceReference) -> Path:
-        """The file or folder that a reference names."""
+        """Return the file or folder that a reference names."""
         if reference.argument == SAMPLE:
             return self.folder / "sample"
         if reference.argument:
@@ -182,8 +182,8 @@ class Benchmark:
         )
 
     def data_folder(self, reference: SourceReference) -> Path:
-        """The folder that holds the files of the data: for data that `data make` prepared, the
-        folder it was made from.
+        """Return the folder that holds the files of the data: for data that `data make` prepared,
+        the folder it was made from.
         """
         path = self.path(reference)
         if (path / MANIFEST).is_file():
@@ -202,7 +202,7 @@ class Benchmark:
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of this name, from the module of the task source."""
+    """Return the benchmark of this name, from the module of the task source."""
     found = _benchmark_of(name)
     if found is None:
         known = benchmark_names()
@@ -214,13 +214,13 @@ def find_benchmark(name: str) -> Benchmark:
 
 
 def benchmark_names() -> list[str]:
-    """The task sources that are benchmarks with data to prepare."""
+    """Return the task sources that are benchmarks with data to prepare."""
     return [name for name in source_names() if _benchmark_of(name) is not None]
 
 
 def _benchmark_of(source: str) -> Benchmark | None:
-    """The `Benchmark` in the module of a task source: the one of the same name, or the constant
-    BENCHMARK, for sources that other packages offer under another name.
+    """Return the `Benchmark` in the module of a task source: the one of the same name, or the
+    constant BENCHMARK, for sources that other packages offer under another name.
     """
     module = source_module(source)
     if not module:
@@ -243,7 +243,7 @@ def data_home() -> Path:
 
 
 def prepared(name: str) -> Path:
-    """The folder of a prepared benchmark."""
+    """Return the folder of a prepared benchmark."""
     return data_home() / name
 
 
@@ -259,9 +259,9 @@ def has_splits(path: Path) -> bool:
 
 
 def find_in_data(row: Row, names: Iterable[str], data_root: Path | None = None) -> Path | None:
-    """The first file or folder of these names in `data_root`, or else in the row's own folder or
-    the folder that the user named. Names that lead out of these folders are ignored: data from
-    somebody else must not read private files.
+    """Return the first file or folder of these names in `data_root`, or else in the row's own
+    folder or the folder that the user named. Names that lead out of these folders are ignored: data
+    from somebody else must not read private files.
     """
     folders = [data_root] if data_root else [row.base, *([row.root] if row.root else [])]
     for folder in folders:
@@ -274,12 +274,12 @@ def find_in_data(row: Row, names: Iterable[str], data_root: Path | None = None) 
 
 
 def data_root_of(reference: SourceReference, data_root: str) -> Path | None:
-    """The folder that the option `data_root` names; None when it is not set."""
+    """Return the folder that the option `data_root` names; None when it is not set."""
     return reference.base / Path(data_root).expanduser() if data_root else None
 
 
 def read_any(path: Path) -> Iterator[Row]:
-    """The rows of a JSON, JSONL, CSV or Parquet file, or of all such files in a folder."""
+    """Yield the rows of a JSON, JSONL, CSV or Parquet file, or of all such files in a folder."""
     files = [path]
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.suffix in (*SUFFIXES, ".parquet"))
@@ -291,7 +291,7 @@ def read_any(path: Path) -> Iterator[Row]:
 
 
 def read_parquet(path: Path) -> Iterator[Row]:
-    """The rows of a Parquet file, a batch at a time."""
+    """Yield the rows of a Parquet file, a batch at a time."""
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
@@ -307,7 +307,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
 
 
 def text(row: Row, *columns: str) -> str:
-    """The first of these columns that holds something, as text. One of them must."""
+    """Return the first of these columns that holds something, as text. One of them must."""
     value = optional(row, *columns)
     if not value:
         raise InputError(
@@ -335,7 +335,7 @@ class Dialogue:
     calls: int = 0
 
     async def ask(self, messages: tuple[Message, ...], tools: tuple[Tool, ...] = ()) -> Reply:
-        """The model's reply. Raises `ModelError` when there is none: a failed rollout."""
+        """Return the model's reply. Raises `ModelError` when there is none: a failed rollout."""
         purpose = f"{self.item.id}/{self.seed}/turn_{self.calls}"
         request = Request(messages, "rollout", tools, seed=self.seed, purpose=purpose)
         self.calls += 1
@@ -377,17 +377,17 @@ class Dialogue:
         self.steps.append(TrajectoryStep("note", text, role="harness"))
 
     def attempt(self, answer: str) -> Attempt:
-        """What the calls came to."""
+        """Return what the calls came to."""
         return Attempt(answer, tuple(self.steps), usage=self.usage)
 
 
 def packaged_text(folder: Path, name: str) -> str:
-    """A text file that comes with a benchmark."""
+    """Return a text file that comes with a benchmark."""
     return (folder / name).read_text(encoding="utf-8")
 
 
 def required_model(model: Model | None, name: str) -> Model:
-    """The agent's model; an evaluator that calls it cannot run without one."""
+    """Return the agent's model; an evaluator that calls it cannot run without one."""
     if model is None:
         raise InputError(f"{name} needs the agent's model.", hint="Set model.agent.")
     return model

@@ -95,7 +95,7 @@ def _open(request: Game) -> TextworldGame:
 
 
 def _alfworld(game: Path, wanted: Any) -> Any:
-    """A game file, or a folder with the files that alfworld makes game files from."""
+    """Return a game file, or a folder with the files that alfworld makes game files from."""
     import textworld
     from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 

@@ -86,7 +86,7 @@ def _split_of(trial: Path) -> Split | None:
 
 
 def _trial_folder(game: Path) -> Path:
-    """The folder of a game, which a row names itself or by the file game.tw-pddl in it."""
+    """Return the folder of a game, which a row names itself or by the file game.tw-pddl in it."""
     return game.parent if game.suffix == ".tw-pddl" else game
 
 
@@ -233,7 +233,7 @@ class GameRow(ItemRow):
 
 
 def game_item(item_id: str, about: str, kind: str, game: Game) -> GameRow:
-    """The row of an item. The digest of the game is part of its text, so that games that are
+    """Return the row of an item. The digest of the game is part of its text, so that games that are
     described with the same words do not count as copies of each other.
     """
     digest = hashlib.sha256(f"{item_id}/{json.dumps(game, sort_keys=True)}".encode()).hexdigest()
@@ -293,7 +293,7 @@ class GameProcess:
 
 @asynccontextmanager
 async def start_game_process() -> AsyncIterator[GameProcess]:
-    """A process for one game; it ends with the block."""
+    """Yield a process for one game; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

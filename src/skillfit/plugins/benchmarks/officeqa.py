@@ -200,7 +200,7 @@ def _document(row: Row, name: str, folders: Sequence[Path]) -> Path:
 
 
 def _oracle(row: Row, names: Sequence[str], folders: Sequence[Path]) -> str:
-    """The pages that `source_docs` name, in the parsed form of the documents."""
+    """Return the pages that `source_docs` name, in the parsed form of the documents."""
     urls = _listed(row, "source_docs")
     pages = []
     for name, url in zip(names, urls, strict=False):
@@ -211,7 +211,7 @@ def _oracle(row: Row, names: Sequence[str], folders: Sequence[Path]) -> str:
 
 
 def _listed(row: Row, column: str) -> list[str]:
-    """A list, its JSON text, or texts on separate lines or with commas between them."""
+    """Return a list, its JSON text, or texts on separate lines or with commas between them."""
     value = row.values.get(column)
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
@@ -224,13 +224,13 @@ def _listed(row: Row, column: str) -> list[str]:
 
 
 def page_number(url: str) -> int | None:
-    """The page that an address of a source document names, counted from 1."""
+    """Return the page that an address of a source document names, counted from 1."""
     match = _PAGE.search(url)
     return int(match[1]) if match else None
 
 
 def oracle_text(pages: Sequence[tuple[Path, int]]) -> str:
-    """The text of these pages, each and all together cut to a limit."""
+    """Return the text of these pages, each and all together cut to a limit."""
     parts, room = [], TOTAL_CHARS
     for path, number in pages:
         shown = page_text(path, number)[: min(PAGE_CHARS, room)]
@@ -241,7 +241,7 @@ def oracle_text(pages: Sequence[tuple[Path, int]]) -> str:
 
 
 def page_text(path: Path, number: int) -> str:
-    """The elements of a page, in order."""
+    """Return the elements of a page, in order."""
     return _pages(path, path.stat().st_mtime_ns).get(number, "")
 
 
@@ -321,13 +321,13 @@ class SearchService:
     timeout: float = 20.0
 
     async def find(self, query: str) -> str:
-        """The results as text. Raises `TaskFailure` when the service does not answer."""
+        """Return the results as text. Raises `TaskFailure` when the service does not answer."""
         answer = await with_retries(partial(self._ask, query))
         results = answer.get("results", []) if isinstance(answer, Mapping) else answer
         return "\n\n".join(_shown(result) for result in results[: self.max_results]) or "no results"
 
     async def _ask(self, query: str) -> Any:
-        """The JSON that the service answers."""
+        """Return the JSON that the service answers."""
         token = os.environ.get(self.auth_env, "") if self.auth_env else ""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         body = {"query": query, "provider": self.provider, "max_results": self.max_results}

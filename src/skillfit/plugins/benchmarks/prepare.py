@@ -101,7 +101,7 @@ class Downloader:
         return fetched
 
     def fetch_splits(self, benchmark: Benchmark, splits: PublishedSplits) -> Path:
-        """The published lists of ids, as a folder with train/, val/ and test/."""
+        """Return the published lists of ids, as a folder with train/, val/ and test/."""
         for split in ("train", "val", "test"):
             path = f"../splits/{split}/items.json"
             self._fetch(benchmark, FileToDownload(f"{splits.url}/{split}/items.json", path))
@@ -116,7 +116,9 @@ class Downloader:
         return self._hub_files(benchmark, download)
 
     def _hub_files(self, benchmark: Benchmark, download: HubFiles) -> list[FileToDownload]:
-        """The Hub's listing names size and, for big files, the SHA-256 of each file."""
+        """Read the Hub's listing, which names the size and, for big files, the SHA-256 of each
+        file.
+        """
         listing = f"{HUB}/api/datasets/{download.repo}/tree/{download.revision}?recursive=true"
         response = self._get(benchmark, listing)
         try:
@@ -181,7 +183,9 @@ class Downloader:
         return response
 
     def _request(self, url: str) -> tuple[str, dict[str, str]]:
-        """The address under the mirror, if there is one, and the Hub's token for the Hub alone."""
+        """Return the address under the mirror, if there is one, and the Hub's token for the Hub
+        alone.
+        """
         mirror = self._mirror or (self._hub_mirror if url.startswith(HUB) else "")
         token = os.environ.get("HF_TOKEN") if url.startswith(HUB) else None
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -211,7 +215,7 @@ class Downloader:
         )
 
     def _by_hand(self, benchmark: Benchmark) -> str:
-        """What to download elsewhere, and where to put it."""
+        """Return what to download elsewhere, and where to put it."""
         lines = [
             f"Without network: on another machine download the following, copy it to "
             f"{self._folder}, and run `skillfit data make {benchmark.name} --from {self._folder}`."
@@ -233,7 +237,7 @@ class Downloader:
 
 
 def _checked_mirror(address: str, name: str) -> str:
-    """The address of a mirror. `name` is the option or variable that it comes from."""
+    """Return the address of a mirror. `name` is the option or variable that it comes from."""
     if address and not is_address(address):
         raise InputError(
             f"{name}: {address.rpartition('@')[2]!r} is not an address.",
@@ -243,7 +247,7 @@ def _checked_mirror(address: str, name: str) -> str:
 
 
 def _shown_address(address: str) -> str:
-    """An address for a message: without a user name and password."""
+    """Return an address for a message: without a user name and password."""
     parts = urlsplit(address)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -366,7 +370,7 @@ def _prepare(
 
 
 def _divided(benchmark: Benchmark, source: Path, splits: Path | None) -> Iterator[Row]:
-    """The rows with their splits: the source's own, or by the lists of ids in `splits`."""
+    """Yield the rows with their splits: the source's own, or by the lists of ids in `splits`."""
     if has_splits(source) and splits is None:
         yield from folder_rows(source)
         return
@@ -427,8 +431,8 @@ def _write_splits(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, in
 
 
 def _stored(row: Row, folder: Path, root: Path) -> JsonObject:
-    """The row as it is written, with the folders that its relative paths start from and must be in.
-    Images that are part of the row become files.
+    """Return the row as it is written, with the folders that its relative paths start from and must
+    be in. Images that are part of the row become files.
     """
     values = {name: _image(value, folder) for name, value in row.values.items()}
     if any(value is not row.values[name] for name, value in values.items()):
@@ -438,7 +442,7 @@ def _stored(row: Row, folder: Path, root: Path) -> JsonObject:
 
 
 def _image(value: Any, folder: Path) -> Any:
-    """The Hub stores an image as its bytes and a file name."""
+    """Read an image as the Hub stores it: its bytes and a file name."""
     if isinstance(value, list):
         stored = [_image(part, folder) for part in value]
         return value if stored == value else stored

@@ -275,7 +275,7 @@ def livemathematicianbench(
 
 
 def _docvqa_rows(path: Path) -> Iterator[Row]:
-    """The rows of any file, or those under `data` in the publisher's JSON files."""
+    """Yield the rows of any file, or those under `data` in the publisher's JSON files."""
     files = [path] if path.is_file() else sorted(path.glob("*.json"))
     for file in files:
         document = json.loads(file.read_bytes()) if file.suffix == ".json" else None
@@ -396,7 +396,7 @@ def mathverse(
 
 
 def choices_in(question: str) -> list[Option]:
-    """The choices that are listed in the question's text after `Choices:`."""
+    """Return the choices that are listed in the question's text after `Choices:`."""
     match = _MATHVERSE_CHOICES.search(question)
     if match is None:
         return []
@@ -453,7 +453,7 @@ def babyvision(
 
 
 def _mmrb_rows(path: Path) -> Iterator[Row]:
-    """The rows of all *_human.json files in a folder, or of one file."""
+    """Yield the rows of all *_human.json files in a folder, or of one file."""
     files = sorted(path.rglob("*_human.json")) if path.is_dir() else []
     for file in files:
         yield from read_rows(file)
@@ -522,7 +522,7 @@ def check_detail(image_detail: str) -> None:
 
 
 def find_image(row: Row, name: str, data_root: Path | None = None) -> str:
-    """The image file, as an absolute path. It may also be in a folder `images`."""
+    """Return the image file, as an absolute path. It may also be in a folder `images`."""
     found = find_in_data(row, (name, f"images/{name}"), data_root)
     if found is None or not found.is_file():
         raise InputError(
@@ -563,7 +563,9 @@ def read_options(given: Any) -> list[Option]:
 
 
 def right_option(given: Any, options: Sequence[Option]) -> Option | None:
-    """The option that a gold answer names: by {label, text}, label, text, or position from 0."""
+    """Return the option that a gold answer names: by {label, text}, label, text, or position from
+    0.
+    """
     if isinstance(given, Mapping):
         named = [given.get("label"), given.get("text")]
         return next((one for name in named if name and (one := right_option(name, options))), None)
@@ -577,8 +579,8 @@ def right_option(given: Any, options: Sequence[Option]) -> Option | None:
 
 
 def with_options(item: ItemRow, options: Sequence[Option], gold: Any, where: str) -> ItemRow:
-    """An item as a multiple-choice question. The answer is the label of the option that `gold`
-    names.
+    """Return an item as a multiple-choice question. The answer is the label of the option that
+    `gold` names.
     """
     right = right_option(gold, options)
     if right is None:
@@ -588,7 +590,9 @@ def with_options(item: ItemRow, options: Sequence[Option], gold: Any, where: str
 
 
 def shuffled(options: Sequence[Option], seed: str) -> list[Option]:
-    """The same texts in an order that depends on `seed`, labelled anew from the first label on."""
+    """Return the same texts in an order that depends on `seed`, labelled anew from the first label
+    on.
+    """
     texts = [option.text for option in options]
     random.Random(seed).shuffle(texts)
     labels = [option.label for option in options]
@@ -668,8 +672,8 @@ class Comparison(BaseModel):
 
 
 def plainly_equal(one: str, other: str) -> bool:
-    """The same text apart from case, spaces, full stops at its ends, a leading article and LaTeX
-    markup; or the same number.
+    """Return whether the texts are the same apart from case, spaces, full stops at its ends, a
+    leading article and LaTeX markup; or the same number.
     """
     first, second = _plain_answer(one), _plain_answer(other)
     if first == second:

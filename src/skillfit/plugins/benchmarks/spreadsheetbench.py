@@ -92,8 +92,8 @@ class Case:
 
 
 def cases_in(folder: Path) -> list[Case]:
-    """The test cases of a task: `1_ID_input.xlsx` with `1_ID_answer.xlsx`, `…_init.xlsx` with
-    `…_golden.xlsx`, or `initial.xlsx` with `golden.xlsx`.
+    """Return the test cases of a task: `1_ID_input.xlsx` with `1_ID_answer.xlsx`, `…_init.xlsx`
+    with `…_golden.xlsx`, or `initial.xlsx` with `golden.xlsx`.
     """
     found = []
     for start, end in _PAIRS:
@@ -106,7 +106,7 @@ def cases_in(folder: Path) -> list[Case]:
 
 
 def program_in(text: str) -> str:
-    """The last fenced block, or the whole text."""
+    """Return the last fenced block, or the whole text."""
     return str((_FENCE.findall(text) or [text])[-1])
 
 
@@ -187,7 +187,7 @@ class WorkbookGrader(BuiltIn, name="workbook"):
             return [Difference("output.xlsx", f"not a readable workbook ({error})", "a workbook")]
 
     def known_good(self, items: Sequence[Item]) -> KnownGood | None:
-        """It opens a workbook and saves it."""
+        """Open a workbook and save it."""
 
         async def run(isolation: Isolation) -> str:
             import openpyxl
@@ -217,7 +217,7 @@ class WorkbookGrader(BuiltIn, name="workbook"):
 
 
 def program_of(attempt: Attempt) -> str:
-    """The program that the agent left in its workspace, or the one in its answer."""
+    """Return the program that the agent left in its workspace, or the one in its answer."""
     file = Path(attempt.workspace) / SOLUTION
     if attempt.workspace and file.is_file() and not file.is_symlink():
         return file.read_text(encoding="utf-8", errors="replace")
@@ -229,7 +229,7 @@ def _cases(item: Item) -> list[Case]:
 
 
 def _shown(differences: list[Difference]) -> str:
-    """The differences as the optimizer may see them: without the expected values."""
+    """Return the differences as the optimizer may see them: without the expected values."""
     if not differences:
         return ""
     some = "; ".join(f"{one.where} is {one.found}" for one in differences[:_SHOWN])
@@ -259,8 +259,8 @@ class BadRange(ValueError):
 def compare_workbooks(
     expected: Path, found: Path, position: str, sheet: str = ""
 ) -> list[Difference]:
-    """The differences in the cells at `position` (`A1:B3`, `'My sheet'!A1,Other!C2`). Parts that
-    name no sheet are in `sheet`, or in the first sheet of the expected workbook.
+    """Return the differences in the cells at `position` (`A1:B3`, `'My sheet'!A1,Other!C2`). Parts
+    that name no sheet are in `sheet`, or in the first sheet of the expected workbook.
 
     Raises `BadRange` for a position without cells, and what openpyxl raises for a broken file.
     """
@@ -286,7 +286,7 @@ def compare_workbooks(
 
 
 def comparable(value: Any) -> tuple[str, Any]:
-    """What two equal values have in common: a kind, and the value in the compared form."""
+    """Return what two equal values have in common: a kind, and the value in the compared form."""
     if value is None or value == "":
         return "empty", None
     if isinstance(value, bool):
@@ -344,7 +344,7 @@ Reply with the whole corrected program in one ```python block."""
 
 
 def read(path: Path) -> Iterator[Row]:
-    """The rows of dataset.json, wherever it is in the folder."""
+    """Yield the rows of dataset.json, wherever it is in the folder."""
     found = sorted(path.rglob("dataset.json")) if path.is_dir() else []
     files = [file for file in found if isinstance(json.loads(file.read_bytes()), list)]
     for file in files:

@@ -113,8 +113,8 @@ def require_docker() -> None:
 
 
 async def docker(*arguments: str, repeatable: bool = False) -> str:
-    """What a docker command prints. Raises `TaskFailure` when it fails; one that is `repeatable` is
-    retried first.
+    """Return what a docker command prints. Raises `TaskFailure` when it fails; one that is
+    `repeatable` is retried first.
     """
 
     async def run() -> str:
@@ -145,7 +145,7 @@ def _docker_settings() -> dict[str, str]:
 
 @asynccontextmanager
 async def container(image: str, remove_seconds: float = _REMOVE_SECONDS) -> AsyncIterator[str]:
-    """A running container of the instance's image; it is removed with the block."""
+    """Yield a running container of the instance's image; it is removed with the block."""
     run = ("run", "--detach", "--rm", "--network=none", image, "sleep", "infinity")
     name = (await docker(*run, repeatable=True)).strip()
     try:
@@ -173,7 +173,7 @@ async def _remove(container: str, seconds: float) -> None:
 
 
 def image_of(instance_id: str) -> str:
-    """The name under which the harness publishes the image of an instance."""
+    """Return the name under which the harness publishes the image of an instance."""
     name = instance_id.lower().replace("__", "_1776_")
     return f"swebench/sweb.eval.x86_64.{name}:latest"
 
@@ -205,7 +205,9 @@ class ContainerRounds(Evaluator):
         return ScoredAttempt(attempt, await self._evaluate(item, patch))
 
     async def _evaluate(self, item: Item, patch: str) -> Score:
-        """The official harness on this one prediction; its report says whether it is resolved."""
+        """Run the official harness on this one prediction; its report says whether it is
+        resolved.
+        """
         with scratch_folder("swebench") as folder:
             prediction = {
                 "instance_id": item.id,
@@ -243,8 +245,8 @@ class ContainerRounds(Evaluator):
 
 
 async def _run_command(container: str, seconds: float, call: ToolCall) -> str:
-    """What the command of a tool call printed in the container. One that takes too long is ended,
-    and the model is told so.
+    """Return what the command of a tool call printed in the container. One that takes too long is
+    ended, and the model is told so.
     """
     command = argument_object(call).get("command")
     if not isinstance(command, str):
@@ -351,7 +353,9 @@ class PatchGrader(BuiltIn, name="patch"):
         return Score(0.0, feedback=feedback, evidence=evidence)
 
     def known_good(self, items: Sequence[Item]) -> KnownGood | None:
-        """A repository with one test, which passes. Other programs than pytest may need more."""
+        """Return a repository with one test, which passes. Other programs than pytest may need
+        more.
+        """
         if "pytest" not in shlex.split(self.test_command):
             return None
 
@@ -377,7 +381,7 @@ class PatchGrader(BuiltIn, name="patch"):
 
 
 async def patch_of(attempt: Attempt, base: Path) -> str:
-    """What the agent changed in its copy of the repository, or the diff in its answer."""
+    """Return what the agent changed in its copy of the repository, or the diff in its answer."""
     changed = Path(attempt.workspace) / REPOSITORY
     if attempt.workspace and changed.is_dir():
         return await changes(base, changed)
@@ -416,14 +420,14 @@ class Checkout:
 
 @contextmanager
 def checkout(base: Path) -> Iterator[Checkout]:
-    """A copy of the base state; it is removed with the block."""
+    """Yield a copy of the base state; it is removed with the block."""
     with scratch_folder("checkout") as scratch:
         shutil.copytree(base, scratch / "repo", symlinks=True, ignore=_SKIPPED)
         yield Checkout(base, scratch / "repo")
 
 
 async def changes(base: Path, changed: Path) -> str:
-    """What differs between the base state and an agent's copy, as a patch."""
+    """Return what differs between the base state and an agent's copy, as a patch."""
     with scratch_folder("changes") as scratch:
         for name, folder in (("a", base), ("b", changed)):
             shutil.copytree(folder, scratch / name, symlinks=True, ignore=_SKIPPED)
@@ -456,7 +460,7 @@ async def _git(*arguments: str, cwd: Path, stdin: str = "") -> ProcessResult:
 
 
 def files_in(patch: str) -> list[str]:
-    """The files that a patch changes, under their new names."""
+    """Return the files that a patch changes, under their new names."""
     return [new for _, new in _PATCHED.findall(patch)]
 
 
@@ -484,7 +488,9 @@ class SuiteVerdict:
 def suite_verdict(
     statuses: Mapping[str, str], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
 ) -> SuiteVerdict:
-    """Tests that should be fixed must pass. Tests that passed before may also be skipped."""
+    """Judge the tests: those that should be fixed must pass. Tests that passed before may also be
+    skipped.
+    """
     return SuiteVerdict(
         tuple(name for name in fail_to_pass if _status(name, statuses) not in ("PASSED", "XFAIL")),
         tuple(
@@ -496,8 +502,8 @@ def suite_verdict(
 
 
 def _status(name: str, statuses: Mapping[str, str]) -> str | None:
-    """The status of a test. Some published names are cut off inside their parameters; such a name
-    stands for all tests that begin with it, if they agree.
+    """Return the status of a test. Some published names are cut off inside their parameters; such a
+    name stands for all tests that begin with it, if they agree.
     """
     if name in statuses or name.count("[") <= name.count("]"):
         return statuses.get(name)
@@ -587,7 +593,7 @@ def swebench(
 
 
 def _patch(row: Row, column: str) -> str:
-    """A patch as it is: white space at its end belongs to it."""
+    """Return a patch as it is: white space at its end belongs to it."""
     text(row, column)
     return str(row.values[column])
 
@@ -609,7 +615,9 @@ def _belongs(path: Path, folder: Path) -> bool:
 
 
 def _repository(row: Row, root: Path | None) -> Path:
-    """The files of the base state: the row's own folder, or made from a clone in `repo_root`."""
+    """Return the files of the base state: the row's own folder, or made from a clone in
+    `repo_root`.
+    """
     if named := optional(row, "repository"):
         found = find_in_data(row, (named,))
         if found is None or not found.is_dir():
@@ -627,7 +635,7 @@ def _repository(row: Row, root: Path | None) -> Path:
 
 
 def _exported(clone: Path, commit: str, target: Path) -> Path:
-    """The files of a commit, exported once."""
+    """Return the files of a commit, exported once."""
     if target.is_dir():
         return target
     archive = ["git", "-C", str(clone), "archive", "--format=tar", commit]

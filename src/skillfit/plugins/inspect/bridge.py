@@ -88,8 +88,8 @@ class SkillDelivery:
         return bool(self.message) and self.added is not None
 
     def prepared(self, turns: Sequence[ChatMessage], role: str | None) -> Sequence[ChatMessage]:
-        """The messages of a call, with the skill or without it. `role`: None for the model under
-        test.
+        """Return the messages of a call, with the skill or without it. `role`: None for the model
+        under test.
         """
         from inspect_ai.model import ChatMessageSystem
 
@@ -150,8 +150,8 @@ class InspectRollout:
         self.result.add_done_callback(lambda _: self.begun.set())
 
     def numbered(self, request: Request) -> Request:
-        """The request with a purpose that makes it unique in the run. Equal requests of one rollout
-        are numbered; different ones need no number, so their order does not matter.
+        """Return the request with a purpose that makes it unique in the run. Equal requests of one
+        rollout are numbered; different ones need no number, so their order does not matter.
         """
         fingerprint = request.fingerprint()
         self.requests[fingerprint] += 1
@@ -171,14 +171,14 @@ class InspectRollout:
             self.sample = None
 
     def give_up(self) -> None:
-        """The result is no longer needed: cancel the sample if it runs."""
+        """Drop the result, which is no longer needed: cancel the sample if it runs."""
         self.result.cancel()
         if self.sample is not None:
             self.sample.interrupt("cancel")
 
 
 def _current_rollout() -> InspectRollout | None:
-    """The rollout whose sample Inspect is running where this is called."""
+    """Return the rollout whose sample Inspect is running where this is called."""
     from inspect_ai.log._samples import sample_active
 
     active = sample_active()
@@ -320,7 +320,7 @@ def _our_message(turn: ChatMessage, images: Path) -> Message:
 
 
 def text_of(turn: ChatMessage) -> str:
-    """The text of a message. A failed tool has its error beside its content, not in it."""
+    """Return the text of a message. A failed tool has its error beside its content, not in it."""
     error = getattr(turn, "error", None)
     return f"Error: {error.message}" if error is not None else str(turn.text)
 
@@ -362,7 +362,7 @@ def _inspect_output(model_id: str, reply: Reply, stop: Sequence[str]) -> ModelOu
 
 
 def _before_stop(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first stop sequence, as a provider would have returned it."""
+    """Return the text up to the first stop sequence, as a provider would have returned it."""
     ends = [at for sequence in stop if sequence and (at := text.find(sequence)) >= 0]
     return text[: min(ends)] if ends else text
 
@@ -409,7 +409,7 @@ def refuse_other_models() -> None:
 
 
 def own_model_failure(message: str) -> TaskFailure:
-    """The failure of a task that uses its own model instead of ours."""
+    """Return the failure of a task that uses its own model instead of ours."""
     return TaskFailure(
         "config",
         message,
@@ -427,5 +427,5 @@ def asks_for_own_model(message: str) -> bool:
 
 
 def without_markup(message: str) -> str:
-    """An error of Inspect without its markup for the terminal, in one line."""
+    """Return an error of Inspect without its markup for the terminal, in one line."""
     return " ".join(re.sub(r"\[/?\w+\]", "", message).split())

@@ -91,7 +91,7 @@ def _refuse_missing_judge(context: LoadContext) -> None:
 
 
 def _find_task(reference: str, base: Path, task_args: Mapping[str, JsonValue]) -> InspectTask:
-    """The Inspect task, made with its arguments."""
+    """Return the Inspect task, made with its arguments."""
     try:
         from inspect_ai._util.error import PrerequisiteError
     except ImportError as error:
@@ -167,8 +167,8 @@ def _only_task(path: Path) -> str:
 
 
 def _load_tasks(reference: str, task_args: Mapping[str, JsonValue]) -> list[InspectTask]:
-    """Runs in its own context, in which the agent's model is the model of the eval: some tasks
-    ask for it when they are made.
+    """Run the sample in its own context, in which the agent's model is the model of the eval: some
+    tasks ask for it when they are made.
     """
     from inspect_ai._eval.loader import load_tasks
     from inspect_ai.model import GenerateConfig, get_model
@@ -227,7 +227,9 @@ def _source_items(named: NamedTask, context: LoadContext) -> SourceItems:
 
 
 def _sample_items(samples: Mapping[str, Sample]) -> list[Item]:
-    """The samples as items. If every sample's metadata names its split, the items have splits."""
+    """Return the samples as items. If every sample's metadata names its split, the items have
+    splits.
+    """
     splits = [(sample.metadata or {}).get("split") for sample in samples.values()]
     named = all(isinstance(split, str) and split in SPLIT_NAMES for split in splits)
     rows = []
@@ -238,7 +240,9 @@ def _sample_items(samples: Mapping[str, Sample]) -> list[Item]:
 
 
 def _sample_row(name: str, sample: Sample) -> JsonObject:
-    """What is known of a sample. Everything in it tells samples apart when they are split."""
+    """Return what is known of a sample. Everything in it tells samples apart when they are
+    split.
+    """
     turns = [] if isinstance(sample.input, str) else sample.input
     text = sample.input if isinstance(sample.input, str) else _joined_text(turns, ("user",))
     other_turns = _joined_text(turns, ("system", "assistant", "tool"))
@@ -417,7 +421,7 @@ class InspectEvaluator(Evaluator):
         return agent, roles
 
     def _in_role(self, role: str) -> InspectModel:
-        """The agent's model in a role of the task, where it is not the one under test."""
+        """Return the agent's model in a role of the task, where it is not the one under test."""
         from inspect_ai.model import get_model
 
         name = f"{PROVIDER}/{self._models[AGENT].id}"
@@ -476,7 +480,7 @@ def _bring_skill(
     *,
     as_file: bool,
 ) -> Solver:
-    """A solver that runs before those of the task and brings the skill in."""
+    """Return a solver that runs before those of the task and brings the skill in."""
     from inspect_ai.log._samples import sample_active
     from inspect_ai.model import ChatMessageSystem
     from inspect_ai.model._model import init_model_roles, model_roles
@@ -589,7 +593,7 @@ def _trajectory(turns: Iterable[ChatMessage], *, users: bool = False) -> Iterato
 
 
 def _sample_score(sample: EvalSample, limits: tuple[float, float] | None) -> Score:
-    """The mean of the scorers, each the mean of its values."""
+    """Return the mean of the scorers, each the mean of its values."""
     scores = sample.scores or {}
     means = [_mean_value(score.value, limits) for score in scores.values()]
     if not means or any(math.isnan(mean) for mean in means):
@@ -616,8 +620,8 @@ def _outside(means: Sequence[float], limits: tuple[float, float]) -> str:
 
 
 def _mean_value(value: Value, limits: tuple[float, float] | None) -> float:
-    """The mean of the values of a scorer, as shares of `limits`. Inspect's grades (C, I, P, N, yes,
-    no) have no limits.
+    """Return the mean of the values of a scorer, as shares of `limits`. Inspect's grades (C, I, P,
+    N, yes, no) have no limits.
     """
     from inspect_ai.scorer import value_to_float
 

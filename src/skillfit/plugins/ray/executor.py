@@ -112,7 +112,7 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _pack(self, worker: Worker) -> Any:
-        """The worker as an object in Ray's store, packed once; models become numbers."""
+        """Return the worker as an object in Ray's store, packed once; models become numbers."""
         if id(worker) not in self._packed:
             file = io.BytesIO()
             packer = _packer(file, self._models)
@@ -203,7 +203,7 @@ class _Mailbox:
             del self._answers[ticket]
 
     async def take(self) -> list[tuple[int, int, Request]]:
-        """Waits for requests. An empty list: the mailbox was closed."""
+        """Wait for requests. An empty list: the mailbox was closed."""
         asked = [await self._asked.get()]
         while not self._asked.empty():
             asked.append(self._asked.get_nowait())
@@ -230,8 +230,8 @@ class _Unpacker(pickle.Unpickler):
 
 
 def _roll_out(mailbox: Any, packed: bytes, assignment: Assignment) -> tuple[Any, int | None]:
-    """Runs in a Ray worker. Our own errors are returned, because Ray changes the type of errors
-    that are raised.
+    """Run in a Ray worker. Our own errors are returned, because Ray changes the type of errors that
+    are raised.
     """
     raised: list[_Raised] = []
     worker: Worker = _Unpacker(packed, mailbox, raised).load()

@@ -66,14 +66,14 @@ class SkillOptTable(BaseModel):
         return moves
 
     def flat(self, key: str) -> str:
-        """The flat name of a structured or flat key, in the words of the later releases."""
+        """Return the flat name of a structured or flat key, in the words of the later releases."""
         section, _, name = key.rpartition(".")
         words = [self.first_release_words.get(word, word) for word in name.split("_")]
         name = "_".join(words)
         return self.flat_names.get(f"{section}.{name}" if section else name, name)
 
     def backend(self, name: Any) -> str:
-        """The usual name of a backend."""
+        """Return the usual name of a backend."""
         plain = str(name).lower().replace("-", "_")
         for backend, aliases in self.backend_aliases.items():
             if plain in aliases:
@@ -90,14 +90,16 @@ class SkillOptTable(BaseModel):
         return value in self.defaults.get(_without_role(name), [])
 
     def key_here(self, key: str) -> str:
-        """The key of skillfit for a key of SkillOpt that has another name here; else empty."""
+        """Return the key of skillfit for a key of SkillOpt that has another name here; else
+        empty.
+        """
         name = self.flat(key)
         return self.renamed.get(name) or self.translated_by_code.get(name, "")
 
 
 @cache
 def table() -> SkillOptTable:
-    """The translation table."""
+    """Return the translation table."""
     return SkillOptTable.model_validate(
         read_source(Path(__file__).with_name("skillopt_config.yaml")).data
     )
@@ -126,7 +128,7 @@ def _has_any(data: Mapping[str, Any], signs: Mapping[str, list[str]]) -> bool:
 def translate(
     settings: PlacedSettings, overrides: PlacedSettings, warn: Callable[[str], None]
 ) -> PlacedSettings:
-    """The settings in skillfit's words. Overrides may use the words of either."""
+    """Return the settings in skillfit's words. Overrides may use the words of either."""
     ours = {described.key for described in describe_keys()}
     theirs, above = _divide(overrides, ours)
     has_grader = "env.grader" in above.places
@@ -137,15 +139,15 @@ def translate(
 
 
 def _model_id(settings: Mapping[str, Any], role: str) -> str:
-    """The id of a role's model in skillfit's words; empty when the settings name none."""
+    """Return the id of a role's model in skillfit's words; empty when the settings name none."""
     models = settings.get("model", {})
     spec = models.get(role, "") if isinstance(models, Mapping) else ""
     return str(spec.get("id", "") if isinstance(spec, Mapping) else spec)
 
 
 def _divide(overrides: PlacedSettings, ours: set[str]) -> tuple[PlacedSettings, PlacedSettings]:
-    """Overrides in SkillOpt's words and overrides in skillfit's. Keys that both have, with other
-    values or another meaning there, count as SkillOpt's.
+    """Split overrides into those in SkillOpt's words and those in skillfit's. Keys that both have,
+    with other values or another meaning there, count as SkillOpt's.
     """
     theirs, above = PlacedSettings({}), PlacedSettings({})
     for key, place in overrides.places.items():
@@ -206,7 +208,9 @@ class _Translation:
         self._rest()
 
     def get(self, *names: str) -> SkillOptValue | None:
-        """The first of the names with a value that is not empty. All of them count as used."""
+        """Return the first of the names with a value that is not empty. All of them count as
+        used.
+        """
         self.used.update(names)
         for name in names:
             given = self.given.get(name)
@@ -300,8 +304,8 @@ class _Translation:
             )
 
     def _task_options(self, benchmark: str) -> None:
-        """Settings of the benchmark there that it has here too. Settings of the loop, such as the
-        seed, are not meant for the benchmark.
+        """Return settings of the benchmark there that it has here too. Settings of the loop, such
+        as the seed, are not meant for the benchmark.
         """
         for name in source_options(benchmark):
             present = self.given.get(name)
@@ -321,8 +325,8 @@ class _Translation:
             self.put(f"env.task_args.{name}", value, given.key)
 
     def _find_path(self, given: SkillOptValue | None) -> Path | None:
-        """An existing path. In SkillOpt, paths start in the folder where the command is run: mostly
-        the repository, some folders above the config.
+        """Return an existing path. In SkillOpt, paths start in the folder where the command is run:
+        mostly the repository, some folders above the config.
         """
         if given is None:
             return None
@@ -371,7 +375,7 @@ class _Translation:
             self.put("model.agent.timeout", seconds, given.key)
 
     def _own_time_limit(self) -> float:
-        """The time limit of the benchmark for a rollout; 0 when it has none."""
+        """Return the time limit of the benchmark for a rollout; 0 when it has none."""
         tasks = str(self._put_value("env.tasks"))
         options = self._put_value("env.task_args") or {}
         source = find_source(tasks, options=options) if is_source(tasks) else None
@@ -379,7 +383,7 @@ class _Translation:
         return float(env.get("exec_timeout", 0))
 
     def _turns(self) -> None:
-        """Turns of a chat, rounds of tool calls, and steps of mini-swe-agent."""
+        """Translate the turns of a chat, rounds of tool calls, and steps of mini-swe-agent."""
         is_cli = names_cli_program(str(self._put_value("model.agent.id")))
         rounds = self.get("max_tool_turns", "step_limit")
         turns = self.get("max_turns")
@@ -399,14 +403,14 @@ class _Translation:
             self.put("env.max_turns", turns.value, turns.key)
 
     def _put_value(self, key: str) -> Any:
-        """What the result has under a key; empty when it has nothing."""
+        """Return what the result has under a key; empty when it has nothing."""
         value: Any = self.result.data
         for part in key.split("."):
             value = value.get(part, "") if isinstance(value, Mapping) else ""
         return value
 
     def _model(self, role: str, theirs: str) -> None:
-        """A role's model: its id, and the settings of its provider's family of keys."""
+        """Return a role's model: its id, and the settings of its provider's family of keys."""
         provider = self.table.providers.get(self._backend(theirs), "")
         name = self._model_name(theirs, provider)
         if name is None:
@@ -446,7 +450,7 @@ class _Translation:
             self.move(f"model.{role}.{setting}", own, shared, words=self.table.values.get(setting))
 
     def _model_name(self, theirs: str, provider: str) -> SkillOptValue | None:
-        """The model of a role. MiniMax and Copilot have their own settings for it there."""
+        """Return the model of a role. MiniMax and Copilot have their own settings for it there."""
         name = self.get(f"{theirs}_model")
         if name is not None and provider == "minimax/":
             shared = self.get("minimax_model")
@@ -476,7 +480,9 @@ class _Translation:
         return self.get(f"{theirs}_azure_openai_auth_mode", "azure_openai_auth_mode")
 
     def _backend(self, theirs: str) -> str:
-        """The backend of a role: its own, else what the label for the whole run means for it."""
+        """Return the backend of a role: its own, else what the label for the whole run means for
+        it.
+        """
         own, label = self.get(f"{theirs}_backend"), self.get("model_backend")
         named = self.table.backend(own.value) if own is not None else ""
         whole = self.table.backend(label.value) if label is not None else ""
@@ -487,8 +493,8 @@ class _Translation:
         return named or "openai_chat"
 
     def _rest(self) -> None:
-        """What is left. skillfit's own keys are kept; keys without a meaning here are warned about;
-        unknown keys are kept too, and become errors when the config is checked.
+        """Return what is left. skillfit's own keys are kept; keys without a meaning here are warned
+        about; unknown keys are kept too, and become errors when the config is checked.
         """
         for name, given in self.given.items():
             if name in self.used:

@@ -68,8 +68,8 @@ def build_grader(
     base: Path = Path(),
     key: str = GRADER_KEY,
 ) -> Grader:
-    """The grader that a setting describes. `file.py:grade` is relative to the folder `base`. Other
-    names are entry points of group `skillfit.graders`. Errors name the `key` of the setting.
+    """Return the grader that a setting describes. `file.py:grade` is relative to the folder `base`.
+    Other names are entry points of group `skillfit.graders`. Errors name the `key` of the setting.
     """
     if isinstance(setting, str):
         setting = {"python": setting} if ".py:" in setting else {setting: {}}
@@ -125,7 +125,7 @@ def golds(grader: Grader, item: Item) -> tuple[str, ...]:
 
 
 def known_good_programs(grader: Grader, items: Sequence[Item]) -> list[KnownGood]:
-    """The programs that must work here before this grader can grade these items."""
+    """Return the programs that must work here before this grader can grade these items."""
     found = (part.known_good(items) for part in _leaves(grader))
     return [known for known in found if known is not None]
 
@@ -142,7 +142,7 @@ def all_patterns(grader: Grader, items: Iterable[Item]) -> tuple[str, ...]:
 
 
 def without_judges(grader: Grader) -> Grader | None:
-    """The grader without its parts that ask a judge model; None if nothing is left."""
+    """Return the grader without its parts that ask a judge model; None if nothing is left."""
     if not isinstance(grader, Composed):
         return None if isinstance(grader, JudgeGrader) else grader
     parts, weights = [], []

@@ -34,7 +34,7 @@ _SECONDS = 2.0  # of CPU time, for one search
 
 
 def first_match(pattern: str, text: str) -> str | None:
-    """The first match, or its first group if the pattern has one.
+    """Return the first match, or its first group if the pattern has one.
 
     A search may take up to two seconds of CPU time, so call this in a thread; other threads
     continue meanwhile. A search that takes longer raises `TaskFailure`.
@@ -66,7 +66,7 @@ def _matches(pattern: str, text: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> regex.Pattern[str]:
-    """A user's regex. If it does not compile, the error shows where."""
+    """Return a user's regex. If it does not compile, the error shows where."""
     try:
         return regex.compile(pattern)
     except regex.error as error:
@@ -130,7 +130,7 @@ class Extract(Settings):
         return self
 
     def find(self, text: str) -> str | None:
-        """The answer, or None if there is none of this kind. A regex may take a while."""
+        """Return the answer, or None if there is none of this kind. A regex may take a while."""
         if self.tag is not None:
             return _last_in_tag(self.tag, text)
         if self.boxed:
@@ -157,7 +157,7 @@ class Extract(Settings):
 
 
 def _json_field(text: str, name: str) -> str | None:
-    """This field of the last JSON object as text; the whole object if `name` is empty."""
+    """Return this field of the last JSON object as text; the whole object if `name` is empty."""
     record = last_json_object(text)
     if record is None:
         return None
@@ -168,7 +168,7 @@ def _json_field(text: str, name: str) -> str | None:
 
 
 def last_json_object(text: str) -> JsonObject | None:
-    """The last complete outermost JSON object in the text."""
+    """Return the last complete outermost JSON object in the text."""
     decoder = json.JSONDecoder()
     found, at = None, text.find("{")
     while at >= 0:
@@ -199,8 +199,8 @@ def _boxed(text: str) -> str | None:
 
 
 def extracted(ways: Sequence[Extract], attempt: Attempt) -> str | None:
-    """The answer that the first of these ways finds; None if none does. Without any way, and for a
-    bare answer, it is the whole text.
+    """Return the answer that the first of these ways finds; None if none does. Without any way, and
+    for a bare answer, it is the whole text.
     """
     if attempt.bare or not ways:
         return attempt.answer.strip()
@@ -246,7 +246,7 @@ class BuiltIn(Settings):
         return item.answers or ((item.reference,) if item.reference else ())
 
     def known_good(self, items: Sequence[Item]) -> KnownGood | None:
-        """A program that must work here before answers can be graded; None: it runs none."""
+        """Return a program that must work here before answers can be graded; None: it runs none."""
         return None
 
     def patterns(self) -> tuple[str, ...]:
@@ -254,7 +254,9 @@ class BuiltIn(Settings):
         return ()
 
     def patterns_of(self, item: Item) -> tuple[str, ...]:
-        """The same for the grading rules that are part of the item (its regex, checks, tests)."""
+        """Return the same for the grading rules that are part of the item (its regex, checks,
+        tests).
+        """
         return ()
 
     def describe(self) -> PartDescription:
@@ -298,12 +300,12 @@ class TextGrader(BuiltIn):
 
 
 def verdict(passed: bool, soft: float = 0.0, *, wrong: str = "The answer does not match.") -> Score:
-    """A score of 1, or a score of 0 with partial credit and feedback."""
+    """Return a score of 1, or a score of 0 with partial credit and feedback."""
     return Score(1.0) if passed else Score(0.0, soft, wrong)
 
 
 def listed(value: Any) -> list[Any]:
-    """The values of a column that holds one text, several, or none."""
+    """Return the values of a column that holds one text, several, or none."""
     if not value:
         return []
     return [value] if isinstance(value, str) else list(value)
@@ -348,7 +350,9 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalized(text: str) -> str:
-    """The text in SQuAD's normal form: lower case, no punctuation, no articles, single spaces."""
+    """Return the text in SQuAD's normal form: lower case, no punctuation, no articles, single
+    spaces.
+    """
     without_punctuation = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
 
@@ -545,7 +549,7 @@ def _choices(item: Item) -> dict[str, str]:
 
 
 def _gold_label(gold: str, choices: Mapping[str, str]) -> str | None:
-    """The label of a gold answer: a label, the text of a choice, or its position from 0."""
+    """Return the label of a gold answer: a label, the text of a choice, or its position from 0."""
     label = _label(gold, choices)
     if label is None and gold.strip().isdecimal() and int(gold) < len(choices):
         return list(choices)[int(gold)]
@@ -553,7 +557,7 @@ def _gold_label(gold: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _label(text: str, choices: Mapping[str, str]) -> str | None:
-    """The label that the text chooses, or None."""
+    """Return the label that the text chooses, or None."""
     by_text = [
         label for label, words in choices.items() if words and normalized(words) == normalized(text)
     ]
@@ -617,7 +621,9 @@ class _Quantity:
 
 
 def _number(text: str) -> _Quantity | None:
-    """The last number in the text. A word after it is a unit only if the text has nothing else."""
+    """Return the last number in the text. A word after it is a unit only if the text has nothing
+    else.
+    """
     matches = list(_NUMBER.finditer(text))
     if not matches:
         return None
@@ -634,7 +640,7 @@ def _number(text: str) -> _Quantity | None:
 
 
 def _power(base: float, exponent: str) -> float:
-    """inf where the power is too large, nan where there is none."""
+    """Return the power: inf where it is too large, nan where there is none."""
     try:
         return math.pow(base, float(exponent.replace("−", "-")))
     except OverflowError:

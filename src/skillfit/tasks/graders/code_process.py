@@ -226,7 +226,7 @@ class Link:
         return _OPERATIONS[operation](*arguments)
 
     def _refuse_objects_not_given(self, message: Received) -> None:
-        """The answer may use objects that a test has passed to it, and their public attributes. It
+        """Let the answer use objects that a test has passed to it, and their public attributes. It
         may not name any other function or object of the checking process.
         """
         operation, arguments = message["ask"], message["args"]
@@ -258,8 +258,8 @@ class Link:
     # Values as JSON
 
     def pack(self, value: Any) -> Any:
-        """The value in a form that JSON can hold. An object that has none is kept here, and its
-        number is sent.
+        """Return the value in a form that JSON can hold. An object that has none is kept here, and
+        its number is sent.
         """
         if value is None or isinstance(value, bool):
             return value
@@ -326,7 +326,9 @@ class Link:
         return packed
 
     def unpack(self, packed: Any) -> Any:
-        """The value that the other process packed. A stand-in replaces an object that it kept."""
+        """Return the value that the other process packed. A stand-in replaces an object that it
+        kept.
+        """
         if not isinstance(packed, dict):
             return packed
         if "int" in packed:

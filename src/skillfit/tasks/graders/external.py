@@ -92,7 +92,7 @@ class Code(BuiltIn, name="code", short="column"):
         return Score(float(not failures), 1 - len(failures) / len(tests), feedback, evidence)
 
     def known_good(self, items: Sequence[Item]) -> KnownGood | None:
-        """It imports what the tests import, and what the gold answers import."""
+        """Import what the tests import, and what the gold answers import."""
         loaded = [item.loaded() for item in items]
         tests = _imports(test for item in loaded for test in self._tests(item))
         golds = _imports(_code_in(gold) for item in loaded for gold in self.golds(item))
@@ -110,7 +110,7 @@ class Code(BuiltIn, name="code", short="column"):
         return [str(test) for test in listed(item.content().get(self.column))]
 
     async def _run(self, code: str, test: str, isolation: Isolation) -> str:
-        """`passed`, or why the test fails."""
+        """Return `passed`, or why the test fails."""
         requests, replies, report = os.pipe(), os.pipe(), os.pipe()
         for_answer = InheritedDescriptors([requests[0], replies[1]])
         for_checking = InheritedDescriptors([replies[0], requests[1], report[1]])
@@ -173,12 +173,12 @@ class Code(BuiltIn, name="code", short="column"):
 
 
 def _code_in(answer: str) -> str:
-    """The last fenced block, or the whole text."""
+    """Return the last fenced block, or the whole text."""
     return str((_CODE_BLOCK.findall(answer) or [answer])[-1])
 
 
 def _imports(codes: Iterable[str]) -> tuple[str, ...]:
-    """The modules that these programs import, besides the two that the grader makes."""
+    """Return the modules that these programs import, besides the two that the grader makes."""
     found = imported_modules(codes)
     return tuple(name for name in found if name.partition(".")[0] not in ("answer", "tests"))
 
@@ -214,8 +214,9 @@ class Python(BuiltIn, name="python", short="path"):
 
 
 def as_grader(found: Any, name: str, settings: Any = None, *, key: str = GRADER_KEY) -> Grader:
-    """The grader that a user's class, object or function is. A class is made with `settings`; a
-    function grades by itself: `grade(item, answer)`. Errors name the `key` of the setting.
+    """Return the grader that a user's class, object or function is. A class is made with
+    `settings`; a function grades by itself: `grade(item, answer)`. Errors name the `key` of the
+    setting.
     """
     if settings and not isinstance(settings, Mapping):
         raise InputError(
