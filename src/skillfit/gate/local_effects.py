@@ -22,6 +22,7 @@ import numpy as np
 
 from skillfit.gate.regression import (
     FIRST_EFFECT_SD,
+    Z80,
     Contrast,
     PossibleChange,
     Posterior,
@@ -38,6 +39,7 @@ WIDE = 5.0  # prior of a deviation in the regression of its type, in FIRST_EFFEC
 SPREADS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the mixture, in FIRST_EFFECT_SD
 NO_DEVIATION = 3.0  # the point mass begins with as much evidence as this many deviations
 MIXTURE_ROUNDS = 100
+NEWTON_ROUNDS = 3  # from the overall effects; more change little, and this runs after each step
 LIKELY = 0.5  # an edit acts on a type when it does more there than elsewhere with this probability
 
 _NORMAL = NormalDist()
@@ -138,13 +140,13 @@ def local_effects(
         local = Contrast(
             effect.mean + shrunk.mean, float(np.hypot(shrunk.sd, followed * effect.sd))
         )
-        selection = items.selection[one.kind]
-        mean, low, high = selection.points(own[one.kind], incumbent, change, local)
-        clear = low > 0 if shrunk.mean > 0 else high < 0
-        if clear and shrunk.same_sign > LIKELY:
-            acts[one.change].append(
-                KindEffect(one.kind, len(selection.items), items.total, mean, low, high)
-            )
+        if shrunk.same_sign > LIKELY and abs(local.mean) > Z80 * local.sd:
+            selection = items.selection[one.kind]
+            mean, low, high = selection.points(own[one.kind], incumbent, change, local)
+            if low > 0 if shrunk.mean > 0 else high < 0:
+                acts[one.change].append(
+                    KindEffect(one.kind, len(selection.items), items.total, mean, low, high)
+                )
     return [tuple(sorted(each, key=_largest_first)[:MOST_SHOWN]) for each in acts]
 
 
@@ -164,8 +166,15 @@ def _fit_type(rows: Sequence[Trials], overall: Posterior, sd: float) -> Posterio
     edits = [edit for edit in overall.columns if edit in used]
     places = [overall.columns[edit] for edit in edits]
     priors = Priors(overall.mean[places], np.full(len(edits), sd))
-    family, scales = overall.family, overall.scales
-    return fit(rows, edits, family=family, start=overall, scales=scales, priors=priors)
+    return fit(
+        rows,
+        edits,
+        family=overall.family,
+        start=overall,
+        scales=overall.scales,
+        priors=priors,
+        rounds=NEWTON_ROUNDS,
+    )
 
 
 def _deviation(

@@ -251,13 +251,15 @@ def fit(
     scales: Scales | None = None,
     first: Scales | None = None,
     priors: Priors | None = None,
+    rounds: int = NEWTON_ROUNDS,
 ) -> Posterior:
     """Fit all trials. `edits` names the columns, in an order that the caller keeps fixed.
 
     `start`: an earlier posterior of the same data or less of it. Effects, intercepts and scales
     begin at its values. `first`: scales that every update is drawn to (FIRST_WEIGHT), and that a
     fit without `start` begins at; by default those of edits. `scales`: kept as they are instead of
-    learned. `priors`: of the effects, instead of those that `scales` imply.
+    learned. `priors`: of the effects, instead of those that `scales` imply. `rounds`: Newton steps,
+    at the most.
 
     Runs on one thread. These matrices are too small to gain from more, on a busy machine threads
     that wait for each other make it several times slower, and one thread always adds up in the same
@@ -265,7 +267,15 @@ def fit(
     """
     with _threads().limit(limits=1, user_api="blas"):
         return _fit(
-            trials, edits, family, kinds or {}, start, scales, first or Scales.first(family), priors
+            trials,
+            edits,
+            family,
+            kinds or {},
+            start,
+            scales,
+            first or Scales.first(family),
+            priors,
+            rounds,
         )
 
 
@@ -283,6 +293,7 @@ def _fit(
     scales: Scales | None,
     first: Scales,
     priors: Priors | None,
+    rounds: int,
 ) -> Posterior:
     columns = {edit: place for place, edit in enumerate(edits, start=1)}
     groups = {group: at for at, group in enumerate(dict.fromkeys(row.group for row in trials))}
@@ -298,7 +309,7 @@ def _fit(
         model.newton(state)
         if model.update_scales(state) < SETTLED:
             break
-    for _ in range(NEWTON_ROUNDS):
+    for _ in range(rounds):
         if model.newton(state) < CONVERGED:
             break
     return Posterior(
@@ -505,7 +516,7 @@ def _logistic(predictor: Vector) -> Vector:
     return np.asarray(1 / (1 + np.exp(-np.clip(predictor, -ETA_LIMIT, ETA_LIMIT))))
 
 
-_Z80 = NormalDist().inv_cdf(0.9)  # half width of an 80 % interval in standard deviations
+Z80 = NormalDist().inv_cdf(0.9)  # half width of an 80 % interval in standard deviations
 _Z90 = NormalDist().inv_cdf(0.95)
 HARMLESS_LOSS = 0.01  # points that removing a text may cost and still count as no loss
 
@@ -588,8 +599,8 @@ class SelectionItems:
         for change in changes:
             contrast = posterior.contrast(change.signs)
             before = predictor - contrast.mean if change.present else predictor
-            mean, low, high = self._change(posterior, before, contrast, _Z80)
-            sd = max((high - low) / (2 * _Z80), 1e-9)
+            mean, low, high = self._change(posterior, before, contrast, Z80)
+            sd = max((high - low) / (2 * Z80), 1e-9)
             found.append(
                 Estimate(
                     contrast=contrast,
@@ -616,7 +627,7 @@ class SelectionItems:
         before = posterior.predictor(self.items, incumbent)
         if change.present:
             before = before - posterior.contrast(change.signs).mean
-        mean, low, high = self._change(posterior, before, contrast, _Z80)
+        mean, low, high = self._change(posterior, before, contrast, Z80)
         slope, slope_after = (
             float(self.weights @ posterior.expected_slope(predictor))
             for predictor in (before, before + contrast.mean)
@@ -624,7 +635,7 @@ class SelectionItems:
         level = (
             posterior.score_variance(self.items, self.weights, incumbent) / max(slope, 1e-3) ** 2
         )
-        half = float(np.hypot((high - low) / 2, _Z80 * (slope_after - slope) * level**0.5))
+        half = float(np.hypot((high - low) / 2, Z80 * (slope_after - slope) * level**0.5))
         return mean, round(max(-1.0, mean - half), 9), round(min(1.0, mean + half), 9)
 
     def removal(self, posterior: Posterior, edit: str, rollouts: int) -> Estimate:
@@ -634,7 +645,7 @@ class SelectionItems:
         change = PossibleChange({edit: 1.0}, present=False, rollouts=rollouts)
         estimate = self.effects(posterior, [], [change])[0]
         variance = posterior.difference_variance(self.items, self.weights, [edit], [])
-        half = _Z80 * variance**0.5
+        half = Z80 * variance**0.5
         return replace(
             estimate,
             low=round(max(-1.0, estimate.mean - half), 9),

@@ -216,24 +216,35 @@ class ScreeningGate(BaseGate):
 
     def _estimate(self) -> None:
         """Express the effect of every edit in use relative to the incumbent."""
-        used = [
-            entry
-            for entry in self.pool.edits.values()
-            if entry.status != "dropped" and self._rollouts[entry.id]
-        ]
-        changes = [
-            PossibleChange(
+        changes = self._measured_changes()
+        incumbent = self._columns(self.pool.incumbent)
+        estimates = self._selection.effects(self.posterior, incumbent, list(changes.values()))
+        for key, estimate in zip(changes, estimates, strict=True):
+            self.pool.edits[key].estimate = estimate
+
+    def _locate(self) -> None:
+        """Find the types of items that every edit in use acts on."""
+        changes = self._measured_changes()
+        incumbent = self._columns(self.pool.incumbent)
+        found = local_effects(
+            self._trials.rows(),
+            self.posterior,
+            self._typed_items(),
+            incumbent,
+            list(changes.values()),
+        )
+        for key, kinds in zip(changes, found, strict=True):
+            self.pool.edits[key].kinds = kinds
+
+    def _measured_changes(self) -> dict[str, PossibleChange]:
+        """Return what each edit that is in use and was measured changes in the incumbent."""
+        return {
+            entry.id: PossibleChange(
                 self.pool.signs(entry.id), entry.status == "promoted", self._rollouts[entry.id]
             )
-            for entry in used
-        ]
-        incumbent = self._columns(self.pool.incumbent)
-        estimates = self._selection.effects(self.posterior, incumbent, changes)
-        kinds = local_effects(
-            self._trials.rows(), self.posterior, self._typed_items(), incumbent, changes
-        )
-        for entry, estimate, acts_on in zip(used, estimates, kinds, strict=True):
-            entry.estimate, entry.kinds = estimate, acts_on
+            for entry in self.pool.edits.values()
+            if entry.status != "dropped" and self._rollouts[entry.id]
+        }
 
     def _typed_items(self) -> TypedItems:
         """Types that no training item has stay hidden from the optimizer, which sees effects."""
@@ -440,6 +451,7 @@ class ScreeningGate(BaseGate):
         old, new = judgement.old, self.pool.incumbent
         if new.skill.hash != old.skill.hash:
             self._estimate()
+        self._locate()
         difference = self._selection.difference(
             self.posterior, self._columns(new), self._columns(old)
         )
@@ -488,6 +500,7 @@ class ScreeningGate(BaseGate):
             self._base = (column,)
             self.pool.rebase(candidate.skill, replaces=f"replaced by the document of {name}")
         self._fit()
+        self._locate()
         if candidate.own_edits:
             own = Candidate(self.incumbent, candidate.own_edits, step=candidate.step)
             self.pool.join(own)
