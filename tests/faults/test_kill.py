@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 from skillfit.run.events import RolloutFinished
+from skillfit.run.journal import Journal
 from tests.support.chat_server import Call, ChatServer
+from tests.training.agent_optimizer import Worker, working
 from tests.training.practice_project import (
     Script,
     TrainingProject,
@@ -64,6 +66,7 @@ CORPUS = [
     "train.num_epochs=3",
     "train.batch_size=1",
 ]
+AGENT = [*CORPUS, "optimizer.proposer=agent", "train.num_epochs=1"]
 GATES = {"strict": STRICT, "screening": SCREENING}
 
 
@@ -110,7 +113,10 @@ class Killer:
 def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
     folder = write_project(tmp_path_factory.mktemp("killed"), ROWS)
     environment = {**os.environ, "OPENAI_API_KEY": "a-key-of-the-tests", "PYTHONPATH": str(ROOT)}
-    with ChatServer(Script({"reflect.success": USELESS, "reflect.failure": with_note})) as server:
+    script = Script(
+        {"reflect.success": USELESS, "reflect.failure": with_note, "reflect.agent": working}
+    )
+    with ChatServer(script) as server:
         driver = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.killed_training"],
             stdin=subprocess.PIPE,
@@ -181,6 +187,42 @@ def test_a_run_killed_while_edits_are_measured_beside_the_proposer_ends_the_same
     assert {"rollout", "gate", "prune"} <= phases
     for number in range(3, expected.passed["record"] + 1, 5):
         check_kill(killer, CORPUS, expected, ("record", number))
+
+
+def test_a_run_killed_while_the_optimizer_uses_tools_ends_the_same(killer: Killer) -> None:
+    expected = undisturbed(killer, AGENT, "agent")
+    for number in range(2, expected.passed["record"] + 1, 2):
+        check_kill(killer, AGENT, expected, ("record", number))
+
+
+def test_the_session_of_a_program_is_not_run_again_once_it_is_recorded(
+    killer: Killer, tmp_path: Path
+) -> None:
+    worker = Worker(tmp_path / "worker")
+    settings = [*AGENT, *worker.settings]
+    expected = undisturbed(killer, settings, "program")
+    tried = set()
+    for number in range(2, expected.passed["record"] + 1, 4):
+        run = killer.project.folder / "killed"
+        shutil.rmtree(run, ignore_errors=True)
+        assert killer.train(run, settings, ("record", number))[0]["killed"]
+        sessions = recorded_sessions(run)
+        if sessions == recorded_sessions(killer.project.folder / "straight-program"):
+            worker.install(extra="sys.exit('it was started again')")
+        report, _ = killer.train(run, settings)
+        worker.install()
+        assert "reason" in report, (number, report)
+        assert differences(readable(run), expected.files) == [], number
+        tried.add(sessions)
+    assert len(tried) > 1
+
+
+def recorded_sessions(run: Path) -> int:
+    journal = Journal(run / "journal.sqlite", readonly=True)
+    try:
+        return journal.count("paid/agent/")
+    finally:
+        journal.close()
 
 
 def check_kill(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,6 @@ def end(text):
 if sys.argv[1] == "answer":
     end("ok")
 letters = {letters}
-count = pathlib.Path({counter!r})
 {extra}
 rows = list(csv.DictReader(open("rollouts/index.csv")))
 failing = sorted(set(row["kind"] for row in rows if row["result"] == "failed"))
@@ -126,7 +125,7 @@ class Worker:
     def __init__(self, folder: Path, *, extra: str = "", last: str = "") -> None:
         self.folder = folder
         self.program = folder / "bin" / "worker"
-        self.program.parent.mkdir(parents=True)
+        self.program.parent.mkdir(parents=True, exist_ok=True)
         self.install(extra=extra, last=last)
         description = folder / "worker.yaml"
         description.write_text(yaml.safe_dump({**DESCRIPTION, "program": str(self.program)}))
@@ -141,12 +140,8 @@ class Worker:
         text = PROGRAM.format(
             python=sys.executable,
             letters=COLOURS,
-            counter=str(self.folder / "count"),
             extra=extra,
             last=last,
         )
         self.program.write_text(text)
         self.program.chmod(0o755)
-
-
-Script = Callable[[Call], Answer]

@@ -179,9 +179,10 @@ class Script:
 
     def __call__(self, call: Call) -> Any:
         scripted = self._reply(call)
-        if not isinstance(scripted, str):
+        if not isinstance(scripted, str | dict):
             return scripted
-        return JSONResponse(completion({"content": scripted}, fingerprint(call)))
+        message = {"content": scripted} if isinstance(scripted, str) else scripted
+        return JSONResponse(completion(message, fingerprint(call)))
 
     def _reply(self, call: Call) -> Any:
         if call.body["model"] == "optimizer" or call.stage == "probe":

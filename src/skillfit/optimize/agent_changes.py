@@ -22,7 +22,12 @@ _CLAIM = re.compile(
     r"(?<![\w.,/:-])(?P<part>\d{1,6})\s*(?:of|out of)\s*(?:the |all )?(?P<whole>\d{1,6})"
     r"(?![\w/:-]|[.,]\d)"
 )
-_SENTENCE = re.compile(r"[^.!?\n;|]*(?:[.!?;|\n]+|$)")
+_SENTENCE = re.compile(r"(?:[^.!?\n;|]|(?<=\d)\.(?=\d))*(?:[.!?;|\n]+|$)")
+_CLAUSE = re.compile(r"(?:[^,]|(?<=\d),(?=\d))*(?:,|$)")
+_ABOUT_ROLLOUTS = re.compile(
+    r"\b(rollouts?|items?|cases?|tasks?|answers?|repl(y|ies)|attempts?|fail\w*|succe\w+)\b",
+    re.IGNORECASE,
+)
 _FAILED = re.compile(r"\b(fail\w*|wrong|incorrect)\b", re.IGNORECASE)
 _SUCCEEDED = re.compile(r"\b(succe\w+|pass\w*|solved|correct)\b", re.IGNORECASE)
 
@@ -100,34 +105,52 @@ def checked_counts(text: str, material: Material) -> str:
 
 
 def _checked_sentence(sentence: str, material: Material) -> str:
-    if not _CLAIM.search(sentence):
+    if not (_CLAIM.search(sentence) and _ABOUT_ROLLOUTS.search(sentence)):
         return sentence
-    named = set(_named(sentence, [kind.name for kind in material.kinds]))
-    kinds = [kind for kind in material.kinds if kind.name in named] or list(material.kinds)
-    failing, succeeding = _FAILED.search(sentence), _SUCCEEDED.search(sentence)
-    side = "failed" if failing and not succeeding else "succeeded"
+    named = _named_kinds(sentence, material)
+    return "".join(
+        _checked_clause(clause, _named_kinds(clause, material), named, material)
+        for clause in _CLAUSE.findall(sentence)
+    )
+
+
+def _named_kinds(text: str, material: Material) -> list[Kind]:
+    names = set(_named(text, [kind.name for kind in material.kinds]))
+    return [kind for kind in material.kinds if kind.name in names]
+
+
+def _checked_clause(
+    clause: str, kinds: Sequence[Kind], around: Sequence[Kind], material: Material
+) -> str:
+    """`kinds` are those that the clause names, `around` those of its sentence."""
+    failing, succeeding = _FAILED.search(clause), _SUCCEEDED.search(clause)
+    side = "failed" if failing else "succeeded"
     if bool(failing) == bool(succeeding):
         side = ""
+    scopes = [kinds] if kinds else [material.kinds, around]
 
     def checked(claim: re.Match[str]) -> str:
         part, whole = int(claim["part"]), int(claim["whole"])
-        problem = _problem(part, whole, kinds, side, len(material.rollouts))
+        problem = _problem(part, whole, scopes, side, len(material.rollouts))
         return f"{claim[0]} [{problem}]" if problem else claim[0]
 
-    return _CLAIM.sub(checked, sentence)
+    return _CLAIM.sub(checked, clause)
 
 
-def _problem(part: int, whole: int, kinds: Sequence[Kind], side: str, rollouts: int) -> str:
+def _problem(
+    part: int, whole: int, scopes: Sequence[Sequence[Kind]], side: str, rollouts: int
+) -> str:
     """Why a count is wrong; empty: it is right or cannot be checked."""
     if part > whole or whole > rollouts:
         return f"wrong: there are {rollouts} rollouts"
     if not side:
         return ""
-    counts = [_count([kind], side) for kind in kinds] + [_count(kinds, side)]
+    counts = [_count(kinds, side) for kinds in scopes if kinds]
+    counts += [_count([kind], side) for kinds in scopes for kind in kinds]
     known = {pair for count in counts for pair in count.values()}
     if (part, whole) in known or whole in {chosen for chosen, _ in known}:
         return ""  # right, or a share of the failures themselves
-    right = counts[-1]["rollouts"]
+    right = counts[0]["rollouts"]
     return f"counted: {right[0]} of {right[1]} rollouts {side}"
 
 

@@ -53,6 +53,7 @@ class AgentSession:
     isolation: str = ""
     ended: str = ""  # why it was ended early
     seconds: float = 0.0
+    used: Usage = field(default_factory=Usage)  # by the calls of a model with tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +90,22 @@ class AgentSessions:
         """
         spec = self.setup.spec
         if not spec.is_cli:
-            work = partial(self._in_workspace, assignment, self._use_tools)
-            return await self.paid.record(assignment.name, work, returns=AgentSession)
+            return await self.paid.record(
+                assignment.name,
+                partial(self._in_workspace, assignment, self._use_tools),
+                returns=AgentSession,
+                stage=STAGE,
+                used=lambda session: session.used,
+            )
+        at_most = self._at_most()
+        work = partial(self._run_program, limit=at_most.usd or None)
         done = await self.paid.once(
             assignment.name,
-            partial(self._in_workspace, assignment, self._run_program),
+            partial(self._in_workspace, assignment, work),
             returns=AgentSession,
             stage=STAGE,
             model=spec.id,
-            at_most=self._at_most(),
+            at_most=at_most,
         )
         if done.usage.tokens >= self._highest.tokens:
             self._highest = done.usage
@@ -117,10 +125,9 @@ class AgentSessions:
             workspace.remove()
 
     async def _run_program(
-        self, assignment: AgentAssignment, workspace: Workspace
+        self, assignment: AgentAssignment, workspace: Workspace, *, limit: float | None
     ) -> Paid[AgentSession]:
         command = configured_program(self.setup.spec, sandbox=self.setup.sandbox)
-        limit = self._at_most().usd or None
         began = time.monotonic()
         session, usage, ended = AgentSession(LeftBehind()), Usage(calls=1, usd=None), ""
         try:
@@ -129,7 +136,7 @@ class AgentSessions:
                     workspace,
                     f"{assignment.system}\n\n{assignment.user}",
                     command.description.argv,
-                    max_usd=limit if command.description.uses("max_usd") else None,
+                    max_usd=limit,
                     timeout=self.minutes * 60,
                 )
         except SkillfitError as error:
@@ -180,7 +187,8 @@ class AgentSessions:
         used = isolation.name if session.ran_commands else ""
         seconds = time.monotonic() - began
         steps = tuple(session.steps)
-        return _shortened(AgentSession(left, message, steps, used, ended, seconds))
+        done = AgentSession(left, message, steps, used, ended, seconds, asked.used)
+        return _shortened(done)
 
     def _at_most(self) -> Usage:
         """What a session of a program may take of the caps: all that is left, unless the program
@@ -220,12 +228,13 @@ class _RecordedTools(ToolSession):
         return replace(found, content=recorded)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Conversation:
     """Sends the turns of a session to the optimizer's model."""
 
     optimizer: Optimizer
     assignment: AgentAssignment
+    used: Usage = field(default_factory=Usage)
 
     async def reply(self, messages: tuple[Message, ...], turn: int) -> Reply:
         optimizer = self.optimizer
@@ -237,7 +246,9 @@ class _Conversation:
             purpose=f"step {self.assignment.step} agent turn {turn}",
         )
         async with optimizer.workers:
-            return await optimizer.model.complete(request)
+            reply = await optimizer.model.complete(request)
+        self.used += reply.usage
+        return reply
 
 
 def _fitting(messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:

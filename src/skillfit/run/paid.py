@@ -65,11 +65,31 @@ class PaidEffects:
         """
         return self._budget.waiting()
 
-    async def record(self, name: str, work: Callable[[], Awaitable[T]], *, returns: type[T]) -> T:
+    async def record(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[T]],
+        *,
+        returns: type[T],
+        stage: str = "propose",
+        used: Callable[[T], Usage] = lambda _: Usage(),
+    ) -> T:
         """Return the value recorded under `name`, or do the work and record its value. For work
-        that costs nothing besides calls and effects that are recorded themselves.
+        that pays through calls and effects that are recorded themselves.
+
+        `used` says what these used, to be counted in `stage` where the work is not done again.
         """
-        return await self._journal.once(f"paid/{name}", work, returns=returns)
+        done = False
+
+        async def working() -> T:
+            nonlocal done
+            done = True
+            return await work()
+
+        value = await self._journal.once(f"paid/{name}", working, returns=returns)
+        if not done:
+            self._count(stage, used(value))
+        return value
 
     async def once(
         self,

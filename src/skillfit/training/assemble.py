@@ -70,9 +70,8 @@ async def assemble(
         recorded = (
             models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
         )
-        optimizer = None
-        if recorded is not None:
-            optimizer = _optimizer(config, CountedModel(recorded, control.check), directory)
+        counted = CountedModel(recorded, control.check) if recorded is not None else None
+        optimizer = _optimizer(config, counted, directory) if counted is not None else None
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
         settings = gate_settings(config, inputs.task, inputs.rollout_plan)
         selection = SelectionRollouts(engines.training)
@@ -85,6 +84,9 @@ async def assemble(
                 await engine.persist_failures()
             await directory.journal.persist_losses()
 
+        async def no_calls() -> None:
+            return None
+
         components = Components(
             config=config,
             path=directory.path,
@@ -95,6 +97,7 @@ async def assemble(
             gate=gate,
             gate_settings=settings,
             optimizer=optimizer,
+            calls_settled=counted.settled if counted is not None else no_calls,
             proposer=inputs.parts.build_proposer(
                 ProposerParts(
                     optimizer,

@@ -21,10 +21,11 @@ from the journal at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, SkillfitError
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
 from skillfit.optimize.context import Context
 from skillfit.optimize.memory import render_evidence
@@ -36,7 +37,7 @@ from skillfit.optimize.optimizer import (
     edits_of,
     without_duplicates,
 )
-from skillfit.optimize.proposer import Proposals, Proposer, diagnose, finished_cases
+from skillfit.optimize.proposer import Proposals, author_of, diagnose, finished_cases
 from skillfit.optimize.stages import (
     SelectedProposals,
     SkillChange,
@@ -82,6 +83,7 @@ from skillfit.training.step_end import (
 )
 from skillfit.training.user_parts import PartFailed
 
+T = TypeVar("T")
 Rollout = asyncio.Future[Outcome]
 
 
@@ -167,7 +169,7 @@ async def learn(
     """Stages 2 to 4: from trajectories to the edits that the step proposes."""
     optimizer = run.optimizer
     with log.stage("reflect"):
-        proposals = await reflect(run.proposer, skill, rollouts, context)  # 2
+        proposals = await reflect(run, skill, rollouts, context)  # 2
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
     merged = await aggregate(
         optimizer, run.text_filter, skill, proposals.patches, context, log
@@ -290,17 +292,40 @@ def _working_skill(incumbent: Skill, pending: Sequence[EditEffect]) -> Skill:
 
 
 async def reflect(
-    proposer: Proposer, skill: Skill, rollouts: StepRollouts, context: Context
+    run: Components, skill: Skill, rollouts: StepRollouts, context: Context
 ) -> Proposals:
     """What the proposer writes from the rollouts."""
+    proposing = run.proposer.propose(skill, rollouts, context)
     try:
-        found = await proposer.propose(skill, rollouts, context)
+        if author_of(run.proposer) == "custom":
+            proposing = _until_stopped(run, proposing, rollouts)
+        found = await proposing
     except Exception:
         await settle(rollouts.all_running())  # they are paid for, and must be recorded
         raise
     for outcomes in await rollouts.outcomes():
         raise_if_skipped(outcomes)
     return found if isinstance(found, Proposals) else Proposals(extra=tuple(found))
+
+
+async def _until_stopped(
+    run: Components, proposing: Coroutine[Any, Any, T], rollouts: StepRollouts
+) -> T:
+    """What a user's proposer returns. It may hang, so it is cancelled when the run is asked to stop
+    or its time is over, after the rollouts and calls in flight, which are paid for.
+    """
+    work = asyncio.ensure_future(proposing)
+    try:
+        async with run.budget.waiting():
+            await asyncio.wait({work})
+    except SkillfitError:
+        await settle(rollouts.all_running())
+        await run.calls_settled()
+        raise
+    finally:
+        work.cancel()
+        await settle([work])
+    return work.result()
 
 
 async def reflect_again(

@@ -78,6 +78,7 @@ class Components:
     gate: Gate
     gate_settings: GateSettings
     optimizer: Optimizer | None  # None: no optimizer model is configured
+    calls_settled: Callable[[], Awaitable[None]]  # waits for calls of the optimizer in flight
     proposer: Proposer
     text_filter: TextFilter  # what may enter the skill
     emit: Emit
@@ -314,6 +315,7 @@ class CountedModel:
     def __init__(self, model: Model, check: Callable[[], None]) -> None:
         self._model = model
         self._check = check
+        self._in_flight: set[asyncio.Future[None]] = set()
 
     @property
     def id(self) -> str:
@@ -325,9 +327,20 @@ class CountedModel:
 
     async def complete(self, request: Request) -> Reply:
         self._check()
-        reply = await self._model.complete(request)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._in_flight.add(ended)
+        try:
+            reply = await self._model.complete(request)
+        finally:
+            self._in_flight.discard(ended)
+            ended.set_result(None)
         count_usage(request.stage, reply.usage)
         return reply
+
+    async def settled(self) -> None:
+        """Wait until no call is in flight."""
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
 
 
 class SelectionRollouts:
