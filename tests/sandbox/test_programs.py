@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -710,13 +711,21 @@ async def test_files_can_be_used_whatever_the_umask(tmp_path: Path, isolation: I
 async def test_too_few_file_descriptors_are_a_failure_with_its_cause(tmp_path: Path) -> None:
     best_isolation()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    taken: list[int] = []
     try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for descriptor in taken[-3:]:
+            os.close(descriptor)
+        del taken[-3:]
         with pytest.raises(TaskFailure, match="Too many open files") as failed:
             await python("print(1)", tmp_path, best_isolation())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
 
     assert failed.value.kind == "sandbox" and "ulimit -n" in failed.value.hint
     assert pickle.loads(pickle.dumps(failed.value)).message == failed.value.message
