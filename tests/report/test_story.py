@@ -618,8 +618,8 @@ async def test_a_story_has_the_isolation_of_the_last_rollout(
     for number, isolation in enumerate(("", "bubblewrap")):
         attempt = Attempt("billing", isolation=isolation)
         outcome = Outcome("a", number, "scored", Score(1.0), attempt=attempt)
-        await run.journal.note(f"rollout/train/h/a/{number}", outcome, Outcome)
-    await run.journal.note("call/judge/x", 1, int)
+        run.journal.record(f"rollout/train/h/a/{number}", outcome, Outcome)
+    run.journal.record("call/judge/x", 1, int)
     run.close()
     assert read_story(run.path).isolation == "bubblewrap"
 

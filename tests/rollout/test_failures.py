@@ -26,7 +26,7 @@ from skillfit.models.protocol import (
 )
 from skillfit.rollout import requests_for
 from skillfit.rollout.engine import WorkerLost
-from skillfit.rollout.outcome import Failure
+from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.tasks.item import Item
 from tests.rollout.scripted_agents import SKILL, RolloutSetup, items, right
@@ -217,28 +217,24 @@ async def test_a_setup_that_never_worked_stops_the_run_for_any_kind_of_failure(
         )
 
 
-async def test_an_accepted_failure_is_replayed_and_retried_only_in_a_new_request(
-    setup: RolloutSetup,
+async def select(setup: RolloutSetup, agent: Faulty, decision: str, count: int) -> list[Outcome]:
+    with setup.journal.decision(decision):
+        return await setup.engine(agent).run(
+            requests_for(SKILL, items(count)), stage="gate", step=1, series="selection"
+        )
+
+
+@pytest.mark.parametrize("count", [5, 2])  # enough coverage, and too little
+async def test_an_accepted_failure_is_replayed_and_retried_only_for_another_decision(
+    setup: RolloutSetup, count: int
 ) -> None:
     once = Faulty(lambda item, _: Refused("no") if item == "sum-001" else None)
-    first = await setup.engine(once).run(
-        requests_for(SKILL, items(5)), stage="gate", step=1, series="selection"
-    )
+    first = await select(setup, once, "step 1", count)
     well = Faulty(lambda *_: None)
-    replayed = await setup.engine(well).run(
-        requests_for(SKILL, items(5)), stage="gate", step=1, series="selection"
-    )
-    assert replayed == first and not well.tried
-    later = await setup.engine(well).run(
-        requests_for(SKILL, items(5)), stage="gate", step=2, series="selection"
-    )
+    assert await select(setup, well, "step 1", count) == first and not well.tried
+    later = await select(setup, well, "step 2", count)
     assert later[1].status == "scored" and list(well.tried) == ["sum-001"]
-    assert (
-        await setup.engine(well).run(
-            requests_for(SKILL, items(5)), stage="gate", step=1, series="selection"
-        )
-        == first
-    )
+    assert await select(setup, well, "step 1", count) == first
 
 
 async def test_failures_below_the_coverage_floor_are_retried_by_the_next_run(

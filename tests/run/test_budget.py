@@ -301,7 +301,7 @@ async def test_rollouts_are_counted_before_they_start_and_across_resumes(path: P
 
 async def test_a_rollout_that_fails_counts_and_recorded_ones_do_too(path: Path) -> None:
     journal = Journal(path)
-    await journal.note("rollout/a", 1, int)
+    journal.record("rollout/a", 1, int)
     budget = Budget(BudgetSection(rollouts=2), journal)
     with pytest.raises(ZeroDivisionError):
         async with budget.rollout():

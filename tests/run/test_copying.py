@@ -13,7 +13,7 @@ from skillfit.run.events import Warned
 
 async def _fill(run: RunDirectory, number: int) -> None:
     for n in range(number):
-        await run.journal.note(f"k{n}", "x" * 500, str)
+        run.journal.record(f"k{n}", "x" * 500, str)
         run.events.emit(Warned(what=str(n), message=""))
 
 

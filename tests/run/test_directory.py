@@ -48,7 +48,7 @@ def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:
 
 async def test_a_changed_identity_is_refused_with_exactly_what_changed(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
+        run.journal.record("rollout/1", 1, int, stage="rollout")
     changed = {
         "train": {"seed": 2, "batch_size": 8, "extra": None},
         "tasks": ["a"],
@@ -349,7 +349,7 @@ async def test_a_setting_that_was_added_since_the_run_started_is_no_change(tmp_p
     recorded = now()
     assert recorded == {"config": {"train": {"seed": 7}, "model": dict.fromkeys(ROLES)}}
     with RunDirectory.open(tmp_path / "run", recorded) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
+        run.journal.record("rollout/1", 1, int, stage="rollout")
     with RunDirectory.open(tmp_path / "run", now()) as run:
         assert run.resumed
     with pytest.raises(InputError, match=r"config\.optimizer\.prune_initial: false -> true"):

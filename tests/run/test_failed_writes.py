@@ -97,7 +97,7 @@ async def test_a_file_that_cannot_be_written_stops_the_journal_too(tmp_path: Pat
         with pytest.raises(InputError, match="Cannot write"):
             run.write_text("steps/a.json", "{}")
         with pytest.raises(InputError, match="Cannot write"):
-            await run.journal.note("k", 1, int)
+            run.journal.record("k", 1, int)
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved"])

@@ -121,12 +121,13 @@ async def test_a_failure_is_billed_and_tried_again_until_it_is_permanent(path: P
     with pytest.raises(Overloaded):
         await paid.once("step 1", work, returns=str)
     assert journal.bill().known_usd == pytest.approx(0.1)
-    with pytest.raises(BadReply):
+    with journal.decision("step_0001"), pytest.raises(BadReply):
         await paid.once("step 1", work, returns=str)
-    await journal.persist_losses()
     journal.close()
-    with pytest.raises(BadReply, match="no rules"):
-        await effects(path).once("step 1", work, returns=str)
+    journal = Journal(path)
+    paid = PaidEffects(journal, Budget(BudgetSection(), journal))
+    with journal.decision("step_0001"), pytest.raises(BadReply, match="no rules"):
+        await paid.once("step 1", work, returns=str)
     assert work.times == 2
 
 

@@ -94,14 +94,43 @@ async def test_accepted_lost_replies_stay_lost_on_replay(
     model = Echo(error=Overloaded("busy"))
     journal = Journal(path)
     recorded = RecordedModel(model, journal, "optimizer")
-    with pytest.raises(Overloaded):
+    with journal.decision("step 1"), pytest.raises(Overloaded):
         await recorded.complete(_request())
-    await journal.persist_losses()
     journal.close()
     model.error = None
-    with pytest.raises(Overloaded, match="busy"):
-        await RecordedModel(model, Journal(path), "optimizer").complete(_request())
+    journal = Journal(path)
+    recorded = RecordedModel(model, journal, "optimizer")
+    with journal.decision("step 1"), pytest.raises(Overloaded, match="busy"):
+        await recorded.complete(_request())
     assert len(model.sent) == 1
+    with journal.decision("step 2"):
+        assert (await recorded.complete(_request())).text == "hi"
+    assert len(model.sent) == 2
+
+
+async def test_a_decision_that_was_not_made_loses_no_reply(tmp_path: Path) -> None:
+    journal, model = Journal(tmp_path / "journal.sqlite"), Echo(error=Overloaded("busy"))
+    recorded = RecordedModel(model, journal, "optimizer")
+
+    async def decide(fail: bool, clear: bool = False) -> None:
+        with journal.decision("step 1") as losses:
+            with pytest.raises(Overloaded):
+                await recorded.complete(_request())
+            assert losses
+            if clear:
+                losses.clear()
+            if fail:
+                raise SkillfitError("stopped")
+
+    with pytest.raises(SkillfitError, match="stopped"):
+        await decide(fail=True)
+    await decide(fail=False, clear=True)
+    with pytest.raises(Overloaded):  # outside of a decision
+        await recorded.complete(_request())
+    assert len(model.sent) == 3
+    model.error = None
+    with journal.decision("step 1"):
+        assert (await recorded.complete(_request())).text == "hi"
 
 
 @pytest.mark.parametrize("spoilt", ['{"text": 5}', '{"text": "x", "usage": {"input": 1.5}}', "[]"])

@@ -29,7 +29,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
@@ -46,7 +46,7 @@ from skillfit.plain_text import shorten
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.budget import Remaining
 from skillfit.run.events import EventLog, RolloutFinished
-from skillfit.run.journal import ABANDONED, ROLLOUTS, Journal
+from skillfit.run.journal import ROLLOUTS, Journal
 from skillfit.run.records import StageName
 from skillfit.tasks.item import Attempt, Grader, Item, Reported, Score, ScoredAttempt
 
@@ -102,7 +102,6 @@ class RolloutEngine:
         self._advance_planned = False
         self._stopped_by: SkillfitError | None = None
         self._proven = False
-        self._unrecorded_failures: dict[str, Outcome] = {}
         self._stopping = False
         self.stats = RolloutStats()
 
@@ -125,7 +124,9 @@ class RolloutEngine:
         pending: dict[int, asyncio.Future[Outcome]] = {}
         loop = asyncio.get_running_loop()
         for at in self._starting_order(requests):
-            plan = _Planned(requests[at], stage, step, series, instruction, batch)
+            key = _journal_key(requests[at], series, instruction)
+            loss_key = self._journal.loss_key(key)
+            plan = _Planned(requests[at], stage, step, series, instruction, batch, key, loss_key)
             pending[at] = queued = _QueuedRollout(plan, loop)
             queued.add_done_callback(mark_retrieved)
             self._queue.append(queued)
@@ -157,16 +158,6 @@ class RolloutEngine:
         return await gather(
             self.start(requests, stage=stage, series=series, step=step, instruction=instruction)
         )
-
-    async def persist_failures(self) -> None:
-        """Record the failures of batches with too little coverage as permanent.
-
-        Called before the step, epoch or run that was decided without them is recorded as finished,
-        so that a replay decides the same. Until then, starting the run again tries them again.
-        Single failures in a batch with enough coverage are recorded at once.
-        """
-        failed, self._unrecorded_failures = self._unrecorded_failures, {}
-        await self._record_failures(failed)
 
     def stop(self) -> None:
         """Finish the rollouts in flight and start no more; the rest come back as skipped."""
@@ -225,8 +216,10 @@ class RolloutEngine:
         return True
 
     async def _outcome(self, plan: _Planned) -> Outcome:
-        """Run a rollout and report it. The last one of a batch decides which failures of the batch
-        are recorded as permanent.
+        """Run a rollout and report it.
+
+        With the last one of a batch, the failures of a batch with enough coverage are recorded.
+        Those of another become permanent with the decision that is made without them.
         """
         lost = self._journal.get(plan.loss_key, Outcome)
         if lost is None and not self._journal.has(plan.key):
@@ -244,10 +237,10 @@ class RolloutEngine:
         if outcome.failure is not None:
             plan.batch.failures[plan.loss_key] = outcome
         if plan.batch.complete:
-            if plan.batch.coverage >= self._config.evaluation.coverage_floor:
-                await self._record_failures(plan.batch.failures)
-            else:
-                self._unrecorded_failures |= plan.batch.failures
+            covered = plan.batch.coverage >= self._config.evaluation.coverage_floor
+            keep = self._journal.record if covered else self._journal.lose
+            for key, failed in plan.batch.failures.items():
+                keep(key, failed, Outcome, stage="rollout")
         return outcome
 
     def _report_outcome(self, plan: _Planned, outcome: Outcome) -> InfrastructureError | None:
@@ -258,10 +251,6 @@ class RolloutEngine:
         self.stats.add(plan.key, plan.request.arm.skill.hash, outcome)
         self._proven = self._proven or outcome.status == "scored"
         return plan.batch.count(outcome)
-
-    async def _record_failures(self, failed: Mapping[str, Outcome]) -> None:
-        for key, outcome in failed.items():
-            await self._journal.note(key, outcome, Outcome, stage="rollout")
 
     async def _once_with_retries(self, plan: _Planned) -> Outcome:
         """The outcome from the journal, or a new one, retried by the class of its error."""
@@ -667,27 +656,15 @@ class _Planned:
     series: str
     instruction: str
     batch: _Batch
-    key: str = field(init=False)  # the journal key: rollouts with equal keys are one rollout
+    key: str  # the journal key: rollouts with equal keys are one rollout
+    loss_key: str  # where its failure is recorded for the decision in progress
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self._journal_key())
 
-    def _journal_key(self) -> str:
-        request = self.request
-        parts = [
-            self.series,
-            request.arm.skill.hash,
-            request.item.fingerprint(),
-            str(request.repeat),
-        ]
-        if self.instruction:
-            parts.append(hashlib.sha256(self.instruction.encode()).hexdigest()[:16])
-        return ROLLOUTS + "/".join(parts)
-
-    @property
-    def loss_key(self) -> str:
-        """Where a permanent failure of this rollout is recorded for the stage that asked."""
-        return f"{ABANDONED}/{self.stage}/{self.step}/{self.key}"
+def _journal_key(request: RolloutRequest, series: str, instruction: str) -> str:
+    parts = [series, request.arm.skill.hash, request.item.fingerprint(), str(request.repeat)]
+    if instruction:
+        parts.append(hashlib.sha256(instruction.encode()).hexdigest()[:16])
+    return ROLLOUTS + "/".join(parts)
 
 
 @dataclass(slots=True)

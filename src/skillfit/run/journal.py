@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,9 +36,9 @@ from skillfit.run.store import ReadAhead, Redact, Store, dump, in_pages, load
 
 T = TypeVar("T")
 
-ABANDONED = "given_up"  # begins the keys of work that failed for good
 ROLLOUTS = "rollout/"  # begins the keys of rollouts
 _Row = dict[str, str | bytes | float]  # column -> value
+Losses = dict[str, Callable[[], None]]  # journal key of a loss -> what records it
 
 # The key of the effect that the current task runs in, so that nested effects know their parent.
 _enclosing: ContextVar[str] = ContextVar("enclosing_effect", default="")
@@ -175,8 +176,9 @@ class Journal(Store):
         )
         self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
-        self._lost: dict[str, _LostCall] = {}  # failed, and not yet permanent
-        self._bill = Bill()  # as `spent` read it last
+        self._decision = ""  # the one in progress
+        self._lost: Losses = {}  # for it
+        self._spent = Usage() if readonly else self.bill().total
 
     async def once(
         self,
@@ -222,39 +224,62 @@ class Journal(Store):
         model: str = "",
         usage: Callable[[T], Usage] = lambda _: Usage(),
     ) -> T:
-        """As `once`, for an effect that the run can go without: the model call of a decision.
-
-        After `persist_losses` its failure is permanent and is raised again without a new attempt.
+        """As `once`, for an effect that a decision can be made without, such as the call of an
+        analyst. A failure that was lost for the decision in progress is raised again.
         """
-        lost = self.get(f"{ABANDONED}/{key}", _LostCall)
-        if lost is not None:
-            raise make_failure(lost.kind, lost.message, hint=lost.hint)
+        loss_key = self.loss_key(key)
+        known = self.get(loss_key, _LostCall)
+        if known is not None:
+            raise make_failure(known.kind, known.message, hint=known.hint)
         try:
             value = await self.once(
                 key, effect, returns=returns, stage=stage, role=role, model=model, usage=usage
             )
         except ModelError as error:
             if can_be_lost(error.kind):
-                self._lost[key] = _LostCall(error.kind, error.message, error.hint)
+                self.lose(loss_key, _LostCall(error.kind, error.message, error.hint), _LostCall)
             raise
-        self._lost.pop(key, None)
+        self._lost.pop(loss_key, None)
         return value
 
-    async def persist_losses(self) -> None:
-        """Record that the run decides without the results it did not get, so that a resumed run
-        decides the same. Until this is called, a resumed run tries them again.
+    @contextmanager
+    def decision(self, name: str) -> Iterator[Losses]:
+        """Make a decision of the run from the effects in this block: a step, the end of an epoch.
+
+        What is lost in the block becomes permanent when it ends without an error, so that a
+        replay decides the same. Until then, a resumed run tries the lost effects again. `name`
+        tells the decisions of a run apart: what was lost for one is tried again for the next.
+        Yield the losses; without them, the decision will be made again with new attempts.
         """
-        lost, self._lost = self._lost, {}
-        for key, loss in lost.items():
-            await self.note(f"{ABANDONED}/{key}", loss, _LostCall)
+        if self._decision:
+            raise RuntimeError(f"decision {name!r} begins inside of {self._decision!r}")
+        self._decision = name
+        try:
+            yield self._lost
+            while self._lost:
+                self._lost.pop(next(iter(self._lost)))()
+        finally:
+            self._decision = ""
+            self._lost.clear()
 
-    async def note(self, key: str, value: T, returns: type[T], *, stage: str = "") -> None:
+    def loss_key(self, key: str) -> str:
+        """Return the key that records that the decision in progress was made without an effect."""
+        return f"lost/{self._decision}/{key}"
+
+    def lose(self, loss_key: str, value: T, returns: type[T], *, stage: str = "") -> None:
+        """Note what stands for a lost effect; it is recorded when the decision in progress ends.
+        Outside of decisions nothing is recorded, so the next start tries the effect again.
+        """
+        if self._decision:
+            self._lost[loss_key] = partial(self.record, loss_key, value, returns, stage=stage)
+
+    def record(self, key: str, value: T, returns: type[T], *, stage: str = "") -> None:
         """Record a value that is already known, unless one is recorded under `key`."""
-
-        async def known() -> T:
-            return value
-
-        await self.once(key, known, returns=returns, stage=stage)
+        key = self._redact(key)
+        if key not in self._known:
+            self.ensure_writable()
+            row: _Row = {"key": key, "stage": stage, "role": "", "model": "", "at": time.time()}
+            self._insert_effect(row | {"seconds": 0.0}, dump(returns, value), Usage())
 
     async def _run(
         self,
@@ -275,12 +300,17 @@ class Journal(Store):
             self._record_loss(row, error)
             raise
         dumped = dump(returns, value)
+        row |= {"seconds": time.time() - started, "parent": parent}
+        kept = self._insert_effect(row, dumped, usage(value))
+        # Continue with the value that a resumed run will read.
+        return value if kept == dumped else load(returns, kept)
+
+    def _insert_effect(self, row: _Row, dumped: bytes, usage: Usage) -> bytes:
+        """Record an effect, and return its value without secrets."""
         kept = self._redact(dumped.decode()).encode()
-        row |= {"value": kept, "seconds": time.time() - started, "parent": parent}
-        self._known[key] = self._insert("effects", row | {"usage": _dump_usage(usage(value))})
-        if kept != dumped:  # continue with the value that a resumed run will read
-            value = load(returns, kept)
-        return value
+        row = {**row, "value": kept}
+        self._known[str(row["key"])] = self._insert("effects", row, usage)
+        return kept
 
     def _record_loss(self, row: _Row, error: SkillfitError) -> None:
         """Record what a failed model call cost. The same error passes through the outer effects;
@@ -294,12 +324,16 @@ class Journal(Store):
             return
         self._billed.add(failure)
         row = {**row, "kind": failure.kind, "message": failure.message}
-        self._insert("losses", row | {"usage": _dump_usage(failure.usage)})
+        self._insert("losses", row, failure.usage)
 
-    def _insert(self, table: str, row: _Row) -> int:
+    def _insert(self, table: str, row: _Row, usage: Usage) -> int:
+        usage = _countable(usage)
+        row = {**row, "usage": dump(Usage, usage)}
         safe = [self._redact(value) if isinstance(value, str) else value for value in row.values()]
         marks = ",".join("?" * len(row))
-        return self._write(f"INSERT INTO {table} ({','.join(row)}) VALUES ({marks})", safe)
+        number = self._write(f"INSERT INTO {table} ({','.join(row)}) VALUES ({marks})", safe)
+        self._spent += usage
+        return number
 
     def has(self, key: str) -> bool:
         return self._find(self._redact(key)) is not None
@@ -377,9 +411,10 @@ class Journal(Store):
         return Bill(sums, known_usd, failures, last["effects"], last["losses"])
 
     def spent(self) -> Usage:
-        """The total usage; `usd` is None where a price is unknown."""
-        self._bill = self.bill(self._bill)
-        return self._bill.total
+        """Return the total usage; `usd` is None where a price is unknown. The writer knows it
+        without a look into the file.
+        """
+        return self.bill().total if self._readonly else self._spent
 
     def fact(self, name: str, returns: type[T]) -> T | None:
         """A fact about the run (its identity, its clock), None when unknown."""
@@ -411,10 +446,6 @@ def _countable(usage: Usage) -> Usage:
     )
 
 
-def _dump_usage(usage: Usage) -> bytes:
-    return dump(Usage, _countable(usage))
-
-
 def _count(number: float | None) -> int:
     return int(number) if _is_amount(number) else 0
 
@@ -429,7 +460,7 @@ def _is_amount(number: object) -> TypeGuard[float]:
 
 # For effects whose cost is recorded elsewhere: the model calls of a rollout are effects themselves.
 _NOTHING = Usage()
-_RECORDED_NOTHING = _dump_usage(_NOTHING)
+_RECORDED_NOTHING = dump(Usage, _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

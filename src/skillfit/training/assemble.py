@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
 from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
-from skillfit.run.journal import RecordedModel
+from skillfit.run.journal import Losses, RecordedModel
 from skillfit.run.paid import PaidEffects
 from skillfit.run.store import HANDOFF
 from skillfit.sandbox.known_good import prove
@@ -78,11 +78,11 @@ async def assemble(
         gate = inputs.parts.build_gate(selection, inputs.task.selection, settings)
         plan = inputs.plan()
 
-        async def persist_failures() -> None:
-            control.check()  # what a stop cut short is not lost: it is tried again on resume
-            for engine in engines.all():
-                await engine.persist_failures()
-            await directory.journal.persist_losses()
+        @contextmanager
+        def decision(name: str) -> Iterator[Losses]:
+            with directory.journal.decision(name) as losses:
+                yield losses
+                control.check()  # what a stop cut short is tried again on resume
 
         async def no_calls() -> None:
             return None
@@ -113,7 +113,7 @@ async def assemble(
             text_filter=TextFilter(index, directory.events.emit, config.optimizer.max_skill_tokens),
             emit=directory.events.emit,
             check_stop=control.check,
-            persist_failures=persist_failures,
+            decision=decision,
             budget=models.budget,
             requests=RecordedRequests(directory.journal, directory.path),
         )

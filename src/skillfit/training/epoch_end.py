@@ -63,7 +63,7 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
         record = SlowUpdateRecord(action=skipped, standings=state.standings)
         _emit(run.emit, epoch, state, state.skill, record)
         return SlowUpdated(state)
-    with log.stage("slow_update"):
+    with run.decision(slow_update_name(epoch.number)), log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state)
         lesson = await write_lesson(
             run.optimizer,
@@ -76,7 +76,6 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
         candidate = _with_lesson(run.text_filter, comparison.current, lesson.text, log.step)
         brought = await _bring_in(run, epoch, state, candidate, lesson.text, log)
         state, tally = brought.state, brought.tally
-        await run.persist_failures()
     record = SlowUpdateRecord(
         action=brought.action,
         standings=state.standings,
@@ -108,7 +107,7 @@ async def write_meta_skill(
         return state
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     own = None
-    with log.stage("meta_skill"):
+    with run.decision(f"meta_skill_{epoch.number}"), log.stage("meta_skill"):
         if comparison is None:
             comparison = own = await _compare(run.engine, run.config.optimizer, epoch, state)
         advice = await write_advice(
@@ -120,7 +119,6 @@ async def write_meta_skill(
             epoch=epoch.number,
             step=log.step,
         )
-        await run.persist_failures()
     record = MetaSkillRecord(
         action="write_meta_skill" if advice.text else "no_content",
         reasoning=advice.reasoning,

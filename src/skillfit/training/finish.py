@@ -208,53 +208,43 @@ async def finish(
     # A run that its budget cut short comes here again after a resume, with other requests.
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
     waiting = [edit.id for edit in gate.effects() if edit.awaits_approval]
-    state = await follow_requests(
-        run.requests, place, state, gate, run.budget, run.emit, undecided=waiting
-    )
-    finalists = await _compose(gate, run.engine, task.selection, state, log)
-    state = finalists.state
-    fresh = ShipRollouts(
-        SelectionRollouts(finish_parts.ship_engine or run.engine),
-        run.gate_settings,
-        second_grader=finish_parts.ship_engine is not None,
-    )
-    ship = None
-    if evaluation.ship_test:
-        most = most_pairs(run, finish_parts) if pairs is None else pairs
-        ship = await _run_ship_test(gate, task, run.initial, finalists.skills, fresh, most, log)
-    ending = _ending(gate, run.initial, finalists, ship, fresh, task.selection)
-    if evaluation.eval_test and task.test:
-        skills = {"baseline": run.initial, "best": ending.handed_back, "final": ending.found}
-        if ship is None:
-            skills["final"] = state.skill
-            measured = await _run_tests(run.engine, task.test, skills, log)
-        else:
-            measured = fresh.measured(skills, task.test)
-        ending = replace(ending, tests=_emit_tests(measured, log))
-    before, after = _scores_before_and_after(evaluation, state, ending)
-    hands_back_found = ending.handed_back.hash == ending.found.hash
-    _audit(task, after if hands_back_found else before, log)
-    return await _end_with_diagnosis(run, finish_parts, state, ending, cut_short)
-
-
-async def _end_with_diagnosis(
-    run: Components,
-    finish_parts: FinishComponents,
-    state: TrainingState,
-    ending: Ending,
-    cut_short: BudgetReached | None,
-) -> RunFinished:
-    """End the run with the reason that its scores give, and what the user should know."""
-    scores = _scores_before_and_after(run.config.evaluation, state, ending)
-    reason = _finish_reason(ending.ship, *scores, fit_only=run.task.fit_only)
-    if cut_short is not None and reason != "improved":
+    with run.decision(place) as losses:
+        state = await follow_requests(
+            run.requests, place, state, gate, run.budget, run.emit, undecided=waiting
+        )
+        finalists = await _compose(gate, run.engine, task.selection, state, log)
+        state = finalists.state
+        fresh = ShipRollouts(
+            SelectionRollouts(finish_parts.ship_engine or run.engine),
+            run.gate_settings,
+            second_grader=finish_parts.ship_engine is not None,
+        )
+        ship = None
+        if evaluation.ship_test:
+            most = most_pairs(run, finish_parts) if pairs is None else pairs
+            ship = await _run_ship_test(gate, task, run.initial, finalists.skills, fresh, most, log)
+        ending = _ending(gate, run.initial, finalists, ship, fresh, task.selection)
+        if evaluation.eval_test and task.test:
+            skills = {"baseline": run.initial, "best": ending.handed_back, "final": ending.found}
+            if ship is None:
+                skills["final"] = state.skill
+                measured = await _run_tests(run.engine, task.test, skills, log)
+            else:
+                measured = fresh.measured(skills, task.test)
+            ending = replace(ending, tests=_emit_tests(measured, log))
+        before, after = _scores_before_and_after(evaluation, state, ending)
+        hands_back_found = ending.handed_back.hash == ending.found.hash
+        _audit(task, after if hands_back_found else before, log)
+        reason = _finish_reason(ending.ship, before, after, fit_only=run.task.fit_only)
+        diagnosis = diagnose_run(_facts(run, state, ending, reason))
+        cut_short = None if reason == "improved" else cut_short
+        if cut_short is not None or diagnosis.cause == "infrastructure":
+            losses.clear()  # resuming tries again
+    if cut_short is not None:
         return end_by_budget(run, finish_parts, state, ending, cut_short)
-    diagnosis = diagnose_run(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
-        # The scores are no evidence about the skill; resuming tries again.
+        # The scores are no evidence about the skill.
         reason, ending = "infrastructure", replace(ending, handed_back=run.initial)
-    else:
-        await run.persist_failures()
     return conclude(run, finish_parts, state, ending, reason, str(diagnosis))
 
 

@@ -89,9 +89,10 @@ Rollout = asyncio.Future[Outcome]
 
 async def train(run: Components, state: TrainingState) -> AsyncIterator[TrainingState]:
     """Yield the state after the baseline, after each step, after each epoch and after pruning."""
-    state = await measure_baseline(
-        run.gate, run.initial, len(run.task.selection), state, StepLog(run.emit)
-    )
+    with run.decision("baseline"):
+        state = await measure_baseline(
+            run.gate, run.initial, len(run.task.selection), state, StepLog(run.emit)
+        )
     yield state
     for epoch in run.plan.epochs:
         state = state.next_epoch()
@@ -107,32 +108,32 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
 async def take_step(run: Components, planned: PlannedStep, state: TrainingState) -> TrainingState:
     """One step. Selection rollouts of edits that wait in a pool run while the optimizer reads."""
     gate, log = run.gate, StepLog(run.emit, planned.place)
-    state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
-    context = context_of(run, state, planned)
-    repeats = run.config.gradient.rollouts_per_item
-    rollouts = roll_out(run.engine, gate, planned, repeats, log)  # 1
-    judging = begin_judging(gate, planned.name, log)  # 6, its first rollouts
-    try:
-        learned = await learn(run, planned, state.skill, rollouts, context, log)  # 2, 3, 4
-        updated = await build_candidate(run, planned, state, learned, context, log)  # 5
-        training = await observations(rollouts)
-        verdict = await judge(judging, updated.candidate, training, log)  # 6
-    finally:
-        await judging.settle()
-    result = StepResult(planned, await rollouts.outcomes(), learned, updated, verdict)
-    carried = carry_winner(gate, state, verdict, planned.name, planned.step)
-    if not gate.pools_edits:
-        noted = await add_notes(
-            gate,
-            run.optimizer,
-            run.text_filter,
-            run.config.evaluation,
-            carried,
-            learned.proposals.patches,
-            log,
-        )
-        carried, result = noted.state, replace(result, notes=noted.notes)
-    await run.persist_failures()
+    with run.decision(planned.name):
+        state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
+        context = context_of(run, state, planned)
+        repeats = run.config.gradient.rollouts_per_item
+        rollouts = roll_out(run.engine, gate, planned, repeats, log)  # 1
+        judging = begin_judging(gate, planned.name, log)  # 6, its first rollouts
+        try:
+            learned = await learn(run, planned, state.skill, rollouts, context, log)  # 2, 3, 4
+            updated = await build_candidate(run, planned, state, learned, context, log)  # 5
+            training = await observations(rollouts)
+            verdict = await judge(judging, updated.candidate, training, log)  # 6
+        finally:
+            await judging.settle()
+        result = StepResult(planned, await rollouts.outcomes(), learned, updated, verdict)
+        carried = carry_winner(gate, state, verdict, planned.name, planned.step)
+        if not gate.pools_edits:
+            noted = await add_notes(
+                gate,
+                run.optimizer,
+                run.text_filter,
+                run.config.evaluation,
+                carried,
+                learned.proposals.patches,
+                log,
+            )
+            carried, result = noted.state, replace(result, notes=noted.notes)
     carried = carried.with_cases(await finished_cases(rollouts))
     return close_step(run.config, state, carried, result, log)
 
@@ -142,7 +143,7 @@ async def prune(run: Components, state: TrainingState) -> TrainingState:
     is composed.
     """
     log, gate = StepLog(run.emit), run.gate
-    with log.stage("prune"):
+    with run.decision("prune"), log.stage("prune"):
         for number in range(1, PRUNE_ROUNDS + 1):
             name, candidate = f"prune_{number}", None
             judgement = gate.begin(name)
@@ -154,7 +155,6 @@ async def prune(run: Components, state: TrainingState) -> TrainingState:
             if verdict is not None:
                 emit_verdict(log, name, candidate, verdict)
             state = carry_winner(gate, state, verdict, name, len(state.records))
-    await run.persist_failures()
     return state
 
 

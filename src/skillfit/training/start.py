@@ -171,14 +171,14 @@ async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
         raise PreflightStopped(
             f"Nothing was spent. {budget.message}", hint="Raise the budget, or use --force."
         )
-    report = await run_preflight(ready)
-    if report.verdict == "stop" and not force:
-        reasons = [check.message for check in report.checks if check.verdict == "stop"]
-        raise PreflightStopped(
-            f"Not worth training yet: {' '.join(reasons)}",
-            hint="Fix this, or override with --force.",
-        )
-    await ready.components.engine.persist_failures()  # the next start does not repeat them
+    with ready.components.decision("preflight"):  # the next start does not repeat them
+        report = await run_preflight(ready)
+        if report.verdict == "stop" and not force:
+            reasons = [check.message for check in report.checks if check.verdict == "stop"]
+            raise PreflightStopped(
+                f"Not worth training yet: {' '.join(reasons)}",
+                hint="Fix this, or override with --force.",
+            )
     return report.checks
 
 

@@ -9,8 +9,8 @@
 Model calls of the optimizer and rollouts of the gate belong to the stage in which they start: its
 name and step are in their events, and their usage is counted in the step's log. They find the stage
 through a context variable, as spans are found in tracing libraries, because gates and proposers
-may be users' code and need not hand it on. Gates and proposers do not read it. Stage and step are
-part of the key under which a lost rollout is recorded, so they are the same on replay.
+may be users' code and need not hand it on. Gates and proposers do not read it, and no key of the
+journal depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest, gather
 from skillfit.rollout.outcome import Tally, raise_if_skipped
 from skillfit.run.budget import Budget
 from skillfit.run.events import Event, StageFinished, StageStarted
-from skillfit.run.journal import Journal
+from skillfit.run.journal import Journal, Losses
 from skillfit.run.records import (
     CheckResult,
     CurrentAndBest,
@@ -83,9 +83,9 @@ class Components:
     text_filter: TextFilter  # what may enter the skill
     emit: Emit
     check_stop: Callable[[], None]  # raises Interrupted once the user asked to stop
-    # Called before a step, an epoch or the run is recorded as finished: see RolloutEngine. Raises
-    # Interrupted once the user asked to stop.
-    persist_failures: Callable[[], Awaitable[None]]
+    # Around each decision of the run, by its name: see Journal.decision. What reports the decision
+    # comes after the block. Raises Interrupted once the user asked to stop.
+    decision: Callable[[str], AbstractContextManager[Losses]]
     budget: Budget
     requests: RecordedRequests  # of the user, while the run works
 
