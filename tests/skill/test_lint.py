@@ -88,6 +88,16 @@ def test_problems_have_their_line(tmp_path: Path) -> None:
     ]
 
 
+def test_fields_of_claude_code_are_warnings(tmp_path: Path) -> None:
+    fields = (
+        "model: opus\ncontext: fork\nargument-hint: [issue]\nhooks: {}\nuser-invocable: false\n"
+    )
+    document = GOOD.replace("---\n#", f"{fields}---\n#")
+    problems = lint(skill_folder(tmp_path, document))
+    assert {(problem.severity, problem.rule) for problem in problems} == {("warning", "field")}
+    assert len(problems) == 5 and "a field of Claude Code" in problems[0].message
+
+
 def test_broken_yaml_is_reported_where_it_breaks(tmp_path: Path) -> None:
     assert found(skill_folder(tmp_path, "---\nname: tables\ndescription: a: b\n---\nx\n")) == [
         (3, "error", "yaml")

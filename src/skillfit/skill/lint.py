@@ -24,6 +24,10 @@ from skillfit.skill.document import (
 from skillfit.skill.regions import MARKER, ORPHAN, PROTECTED, SLOW_UPDATE, scan
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+CLAUDE_FIELDS = {
+    *("agent", "argument-hint", "arguments", "context", "disable-model-invocation", "effort"),
+    *("hooks", "model", "paths", "shell", "user-invocable", "when_to_use"),
+}
 _LIMITS = {"name": 64, "description": 1024, "compatibility": 500}
 _BODY_LINES, _BODY_TOKENS = 500, 5000
 _LINK = re.compile(r"\]\(<?([^)\s>#]+)[^)]*\)")
@@ -136,8 +140,12 @@ def _format_problems(skill: Skill, folder: str) -> Iterator[LintProblem]:
         if isinstance(key, yaml.ScalarNode):
             lines[key.value] = key.start_mark.line + 2
     for name in lines.keys() - set(FIELDS):
-        message = f"unknown field {name!r}; available: {', '.join(FIELDS)}"
-        yield _error(lines[name], message, "field")
+        if name in CLAUDE_FIELDS:
+            message = f"{name!r} is a field of Claude Code, and not of the Agent Skills format"
+            yield _warning(lines[name], message, "field")
+        else:
+            message = f"unknown field {name!r}; available: {', '.join(FIELDS)}"
+            yield _error(lines[name], message, "field")
     yield from _fields(skill, lines)
     yield from _name(skill, lines.get("name", 1), folder)
 
@@ -149,7 +157,8 @@ def _stricter_yaml(skill: Skill, node: yaml.MappingNode) -> Iterator[LintProblem
         if count > 1:
             yield _error(1, f"the field {name!r} is given {count} times", "yaml")
     for key, value in node.value:
-        if isinstance(value, yaml.CollectionNode) and value.flow_style:
+        flow = isinstance(value, yaml.CollectionNode) and value.flow_style
+        if flow and key.value not in CLAUDE_FIELDS:
             message = f"{key.value!r} uses braces or brackets; write one entry per line"
             yield _error(key.start_mark.line + 2, message, "yaml")
     for number, line in enumerate(skill.frontmatter_block.split("\n"), 2):
