@@ -241,6 +241,9 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
     class Collect(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path != "/v1/traces":
+                self.send_error(404)
+                return
             body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
             sent = ExportTraceServiceRequest.FromString(body)
             spans.extend(
@@ -320,6 +323,20 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
     assert attributes["step 1"]["gen_ai.usage.input_tokens"] == 100
     assert attributes["run"]["gen_ai.usage.output_tokens"] == 20
     assert attributes["run"]["skillfit.finish_reason"] == "improved"
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1/traces"])
+async def test_opentelemetry_takes_the_address_of_a_collector(
+    path: str, collector: tuple[str, list[Any]], tmp_path: Path
+) -> None:
+    endpoint, spans = collector
+    address = endpoint.removesuffix("/v1/traces") + path
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        tracker = make_tracker(f"otel:{address}", tmp_path / "run")
+        run.events.listen(tracker)
+        await small_run(run, 1)
+    tracker.close()
+    assert spans
 
 
 async def test_opentelemetry_gets_rollouts_and_their_model_calls(

@@ -14,6 +14,7 @@ import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -67,13 +68,17 @@ _STAGE_OF_CALL = {
 
 
 class OpenTelemetryTracker:
-    """Sends spans to the given endpoint, or where OTEL_EXPORTER_OTLP_* says."""
+    """Sends spans to the given endpoint, or where OTEL_EXPORTER_OTLP_* says. An address without a
+    path is that of the collector, as in OTEL_EXPORTER_OTLP_ENDPOINT.
+    """
 
     def __init__(self, where: str, run: Path) -> None:
         self._ids = _NamedIds()
         provider = TracerProvider(
             id_generator=self._ids, resource=Resource.create({"service.name": "skillfit"})
         )
+        if where and urlsplit(where).path in ("", "/"):
+            where = f"{where.rstrip('/')}/v1/traces"
         exporter = OTLPSpanExporter(endpoint=where or None)
         provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_QUEUE))
         self._provider, self._tracer = provider, provider.get_tracer("skillfit")
