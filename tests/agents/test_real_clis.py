@@ -20,6 +20,8 @@ from skillfit.models.protocol import AuthFailed, Message
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from tests.agents.agent_api import AgentApi, Refuse, Say, Seen, Use
+from tests.optimize.agent_bench import Bench
+from tests.optimize.scripted_optimizer import scripted
 
 pytestmark = pytest.mark.slow
 
@@ -160,14 +162,19 @@ async def test_the_program_discovers_reads_and_follows_the_skill(
     assert not Path(attempt.workspace).parent.exists()
 
 
-async def shell(program: Program, user_home: Path, command: str) -> tuple[str, AgentApi]:
-    """What a command prints in the program's own shell."""
+def in_shell(program: Program, command: str) -> Use:
+    """The use of the program's own shell that runs a command."""
     uses = {
         "claude": Use("Bash", {"command": command}),
         "codex": Use("exec_command", {"cmd": command}),
         "gemini": Use("run_shell_command", {"command": command}),
     }
-    use = uses.get(program.name, Use("bash", {"command": command, "description": "look"}))
+    return uses.get(program.name, Use("bash", {"command": command, "description": "look"}))
+
+
+async def shell(program: Program, user_home: Path, command: str) -> tuple[str, AgentApi]:
+    """What a command prints in the program's own shell."""
+    use = in_shell(program, command)
 
     def script(seen: Seen) -> Say | Use:
         return Say("done") if seen.answers_a_tool or use.tool not in seen.tools else use
@@ -243,6 +250,36 @@ async def test_the_program_serves_as_a_model_without_tools(
         "write_file",
     }
     assert not {tool for seen in api.seen for tool in seen.tools} & powers
+
+
+async def test_the_program_improves_a_skill_in_a_folder_of_rollouts(
+    program: Program, user_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(program, user_home).items():
+        monkeypatch.setenv(name, value)
+    use = in_shell(
+        program,
+        "grep -c failed rollouts/index.csv && echo '- blue means b.' >> skill/SKILL.md && "
+        "echo '- `- blue means b.` | kinds: blue | purpose: name blue' > changes.md && "
+        "echo 'Blue was unknown.' > notes/seen.md",
+    )
+
+    def script(seen: Seen) -> Say | Use:
+        done = seen.answers_a_tool or use.tool not in seen.tools
+        return Say("Named blue; 6 of 9 rollouts failed.") if done else use
+
+    with AgentApi(script) as api:
+        optimizer = scripted(lambda _: "").optimizer
+        bench = Bench(tmp_path, spec(program, api), optimizer)
+        [patch] = (await bench.propose()).patches
+    assert [proposal.edit.content for proposal in patch.proposals if proposal.edit] == [
+        "- blue means b."
+    ]
+    assert patch.proposals[0].items == ("blue0", "blue1", "blue2")
+    assert patch.reasoning == "Named blue; 6 of 9 rollouts failed."
+    assert any("rollouts/index.csv" in seen.text for seen in api.seen)
+    [row] = bench.journal.bill().rows
+    assert row.usage.input and row.usage.output
 
 
 @pytest.mark.parametrize("program", PROGRAM_LIST[:1], indirect=True, ids=["claude"])

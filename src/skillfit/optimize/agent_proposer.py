@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from skillfit.agents.cli_agent import configured_program
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.models.failures import can_be_lost, is_unreachable
 from skillfit.models.protocol import ModelError
@@ -28,9 +29,10 @@ from skillfit.optimize.optimizer import (
     union,
     without_duplicates,
 )
-from skillfit.optimize.proposer import Author, Proposals, ProposerParts, finished_cases
+from skillfit.optimize.proposer import Author, OptimizerModel, Proposals, ProposerParts, finished_cases
 from skillfit.rollout.outcome import StepRollouts
 from skillfit.run.events import ReflectionFinished
+from skillfit.run.paid import PaidEffects
 from skillfit.run.records import FailureNote
 from skillfit.skill import Edit, Skill
 
@@ -44,12 +46,15 @@ class AgentProposer:
 
     needs_optimizer = True
     needs_patch_mode = True
+    needs_tools = True
     writes_notes = False
     author: Author = "model"
 
     def __init__(self, parts: ProposerParts) -> None:
         if parts.optimizer is None or parts.model is None:
             raise InputError("optimizer.proposer: agent needs model.optimizer.")
+        if parts.model.spec.is_cli:
+            _check_program(parts.model, parts.paid)
         self._optimizer = parts.optimizer
         minutes = parts.settings.agent_minutes
         self._sessions = AgentSessions(parts.optimizer, parts.model, parts.paid, minutes)
@@ -108,6 +113,25 @@ class AgentProposer:
             task=f"Round {context.step}. Improve {folder.document}.",
         )
         return AgentAssignment(context.step, folder, system, user)
+
+
+def _check_program(model: OptimizerModel, paid: PaidEffects) -> None:
+    """Raise what would keep every session from working, or a cap from being held."""
+    command = configured_program(model.spec, sandbox=model.sandbox)
+    command.check()
+    left, reports = paid.left(), command.description.reports
+    has_price = model.prices.of(model.spec.id) is not None
+    unseen = {
+        "tokens": left.tokens is not None and "tokens" not in reports,
+        "usd": left.usd is not None
+        and not ("usd" in reports or ("tokens" in reports and has_price)),
+    }
+    if caps := [f"budget.{cap}" for cap, is_unseen in unseen.items() if is_unseen]:
+        raise InputError(
+            f"{' and '.join(caps)} cannot be held: {model.spec.id} does not report what it uses.",
+            hint="Cap calls (each session counts as one), rollouts or minutes instead, or set "
+            "optimizer.proposer: corpus.",
+        )
 
 
 def _patch(
