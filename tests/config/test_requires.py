@@ -39,6 +39,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "optimizer.proposer: corpus proposes nothing else",
     ),
     (
+        "optimizer.proposer=agent model.optimizer=handoff",
+        {},
+        "optimizer.proposer: agent needs an optimizer that can use tools, and handoff cannot",
+    ),
+    (
+        "optimizer.agent_minutes=5 optimizer.proposer=reflect",
+        {},
+        "optimizer.agent_minutes: needs optimizer.proposer: agent, and it is reflect",
+    ),
+    (
         "optimizer.use_skill_aware_reflection=true optimizer.proposer=examples",
         {"writes_notes": False},
         "optimizer.use_skill_aware_reflection: optimizer.proposer: examples writes no notes",

@@ -85,6 +85,11 @@ def _defaults() -> dict[str, Any]:
     return {key.key: key.default for key in describe_keys()}
 
 
+def _provider_of_optimizer(config: Config) -> str:
+    spec = config.model.optimizer
+    return spec.id.partition("/")[0] if spec is not None else ""
+
+
 _OWN_WAY = "this task or agent runs items in its own way"
 
 ROLLOUTS = (
@@ -124,7 +129,7 @@ ROLLOUTS = (
     ),
     requires(
         "env.sandbox",
-        when=lambda facts: facts.agent_kind != "chat",
+        when=lambda facts: facts.agent_kind != "chat" or facts.config.proposer == "agent",
         why="not supported by the chat agent",
         hint="Leave it out. The code grader has its own setting: env.grader: {code: {sandbox: …}}.",
     ),
@@ -166,7 +171,21 @@ ROLLOUTS = (
     ),
 )
 
+_NO_TOOLS = ("handoff", "practice")  # providers whose models use none
+
 TRAINING = (
+    requires(
+        "optimizer.proposer",
+        when=lambda facts: _provider_of_optimizer(facts.config) not in _NO_TOOLS,
+        why="agent needs an optimizer that can use tools, and {config.model.optimizer.id} cannot",
+        hint="Set optimizer.proposer: corpus.",
+        only=("agent",),
+    ),
+    requires(
+        "optimizer.agent_minutes",
+        when=lambda facts: facts.config.proposer == "agent",
+        why="needs optimizer.proposer: agent, and it is {config.proposer}",
+    ),
     requires(
         "optimizer.skill_update_mode",
         when=lambda facts: not facts.needs_patch_mode,

@@ -29,7 +29,13 @@ from skillfit.optimize.optimizer import (
     union,
     without_duplicates,
 )
-from skillfit.optimize.proposer import Author, OptimizerModel, Proposals, ProposerParts, finished_cases
+from skillfit.optimize.proposer import (
+    Author,
+    OptimizerModel,
+    Proposals,
+    ProposerParts,
+    finished_cases,
+)
 from skillfit.rollout.outcome import StepRollouts
 from skillfit.run.events import ReflectionFinished
 from skillfit.run.paid import PaidEffects
@@ -46,7 +52,6 @@ class AgentProposer:
 
     needs_optimizer = True
     needs_patch_mode = True
-    needs_tools = True
     writes_notes = False
     author: Author = "model"
 
