@@ -172,6 +172,11 @@ assert printed.getvalue().endswith("Hello Ann Lee\\n"), printed.getvalue()
         "def save(text): open('note.txt', 'w').write(text)",
         "save('hi')\nassert open('note.txt').read() == 'hi'",
     ),
+    "large values that a test does not read as a whole": (
+        "TEXT = 'a' * 300_000_000\nTABLE = [*range(2_000_000)]\n"
+        "def ends(): return TEXT[-1], len(TEXT)",
+        "assert ends() == ('a', 300_000_000) and len(TEXT) == 300_000_000\nassert TABLE[7] == 7",
+    ),
     "arrays": (
         "import numpy as np\ndef double(a): return np.asarray(a) * 2\ndef total(a): return a.sum()",
         "import numpy\nassert (double(numpy.array([1.5, 2])) == [3, 4]).all()\n"

@@ -9,7 +9,8 @@ anything. What the tests see of the answer:
 
 - Plain values (numbers, texts, lists, dicts, dates, …) are copied and compared in the checking
   process.
-- Functions, classes and other objects of the answer stay there. The tests get stand-ins, which
+- Functions, classes and other objects of the answer stay there, and so do global values of more
+  than 16 MB. The tests get stand-ins, which
   pass calls, attributes and operators on.
 - A list, dict or set that a test passes to a function also changes in the test when the function
   changes it.
@@ -41,6 +42,8 @@ from contextlib import redirect_stdout, suppress
 from typing import Any, TextIO, TypedDict
 
 _LONGEST_MESSAGE = 64 << 20  # bytes
+_LARGEST_COPY = 16 << 20  # about the bytes of a global value that is still copied
+_SIZE_OF_ENTRY = 16  # about the bytes of a number or an empty container in a message
 _ENDED = "the program ended before the tests did"
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -142,6 +145,13 @@ class RemoteReference:
         self.number = number
 
 
+class Kept:
+    """A plain value that stays in its process, as other objects do."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
 class Link:
     """The connection to the other process.
 
@@ -216,7 +226,8 @@ class Link:
         if operation == "readline":
             return sys.stdin.readline()
         if operation == "names" and not self._guarded:
-            return run_answer()
+            names = run_answer()
+            return {name: Kept(held) if is_large(held) else held for name, held in names.items()}
         if operation == "isinstance" and not self._guarded:
             return isinstance(*arguments)
         if operation == "await" and not self._guarded:
@@ -271,6 +282,8 @@ class Link:
             return {"float": float.__repr__(value)}
         if isinstance(value, RemoteReference):
             return {"yours": value.number}
+        if isinstance(value, Kept):
+            return self._pack_object(value.value)
         if id(value) in self._theirs:
             return {"yours": self._theirs[id(value)]}
         if isinstance(value, tuple(_CONTAINERS.values())):
@@ -499,11 +512,17 @@ def _form(value: Any) -> str:
     return "function" if inspect.isroutine(value) else "object"
 
 
+def _is_array(value: Any) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+
+
 def _pack_array(value: Any) -> Any:
     """Arrays and numbers of numpy, if this process has imported it."""
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
+    if not _is_array(value):
         return None
+    import numpy
+
     array = numpy.asarray(value)
     if array.dtype.hasobject:
         return None
@@ -517,6 +536,23 @@ def _unpack_array(packed: Packed) -> Any:
     flat = numpy.frombuffer(base64.b64decode(packed["content"]), dtype=packed["array"]).copy()
     array = flat.reshape(packed["shape"])
     return array if packed["shape"] else array[()]
+
+
+def is_large(value: Any) -> bool:
+    """Whether a plain value is too large to be copied."""
+    left, waiting = _LARGEST_COPY, [value]
+    while waiting and left >= 0:
+        held = waiting.pop()
+        is_container = isinstance(held, tuple(_CONTAINERS.values()))
+        if isinstance(held, (str, bytes)) or is_container:
+            left -= len(held)
+        elif _is_array(held):
+            left -= held.nbytes
+        if is_container and not isinstance(held, bytearray) and left >= 0:
+            waiting += held
+            waiting += held.values() if isinstance(held, dict) else ()
+        left -= _SIZE_OF_ENTRY
+    return left < 0
 
 
 class _RemoteStdin(io.TextIOBase):
