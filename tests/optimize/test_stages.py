@@ -338,7 +338,10 @@ async def test_control_none_means_no_limit():
     assert selection.edit_budget is None and not it.model.requests
 
 
-@pytest.mark.parametrize(("reported", "budget"), [(1, 1), (99, 3), (-4, 0), ("2", 2)])
+@pytest.mark.parametrize(
+    ("reported", "budget"),
+    [(1, 1), (99, 3), (-4, 0), ("2", 2), (2.0, 2), ("about 2", 2), ("2 edits", 2)],
+)
 async def test_an_autonomous_learning_rate_is_limited_to_the_number_of_proposals(reported, budget):
     def script(request):
         if request.stage == "lr_autonomous":
@@ -363,8 +366,9 @@ async def test_an_autonomous_learning_rate_is_limited_to_the_number_of_proposals
     assert "Step 1 was rejected" in text_of(it.asked("lr_autonomous")[0])
 
 
-async def test_an_unusable_learning_rate_is_zero_and_reported():
-    it = scripted(lambda request: {"learning_rate": "a lot"})
+@pytest.mark.parametrize("reported", ["a lot", True, None])
+async def test_an_unusable_learning_rate_is_zero_and_reported(reported):
+    it = scripted(lambda request: {"learning_rate": reported})
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 1), Context(1, 4), control="autonomous"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -317,6 +318,14 @@ def _as_count(value: Any) -> Any:
     return next(iter(_as_indices(value)), None)
 
 
+def _as_rate(value: Any) -> Any:
+    """The first whole number, also within words: "about 3"."""
+    if isinstance(value, bool):
+        return None
+    found = re.search(r"-?[0-9]{1,9}", str(value))
+    return found and int(found[0])
+
+
 Text = Annotated[str, BeforeValidator(_as_text)]
 Texts = Annotated[list[Text], BeforeValidator(_as_list)]
 Indices = Annotated[list[int], BeforeValidator(_as_indices)]
@@ -460,7 +469,7 @@ class RankReply(Reasoned):
 
 
 class LearningRateReply(BaseModel):
-    learning_rate: int
+    learning_rate: Annotated[int, BeforeValidator(_as_rate)]
     reasoning: Text = ""
     confidence: Text = ""
     risk_notes: Texts = []
