@@ -2,7 +2,7 @@
 patch that fixes it and the hidden tests that show it. Run it after changing a repository or
 anything below:
 
-    python -m tests.plugins.benchmarks.build_repositories
+    python -m bench.samples.repositories
 
 The results are committed. The patches are made by git.
 """

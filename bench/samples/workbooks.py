@@ -1,7 +1,7 @@
 """Writes the sample of spreadsheetbench: tasks with two pairs of workbooks each, and a program that
 solves the task. Run it after changing the tasks below:
 
-    python -m tests.plugins.benchmarks.build_workbooks
+    python -m bench.samples.workbooks
 
 The expected workbooks are computed by the functions here, not by the programs.
 """

@@ -1,7 +1,7 @@
 """Writes the sample games of alfworld: small houses in the format of the ALFRED planning domain,
 and a sequence of actions that wins each game. Run it after changing the plan below:
 
-    python -m tests.plugins.benchmarks.build_houses
+    python -m bench.samples.houses
 
 The results are committed. The domain's rules are not: they come with the alfworld package.
 """

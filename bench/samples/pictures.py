@@ -1,7 +1,7 @@
 """Draws the pictures of the samples of docvqa, mathverse, babyvision and mmrb, and writes the rows
 that go with them. Run it after changing what a sample shows:
 
-    python -m tests.plugins.benchmarks.draw_samples
+    python -m bench.samples.pictures
 
 The results are committed. Everything in them is made up.
 """
