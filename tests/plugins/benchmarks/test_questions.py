@@ -15,17 +15,16 @@ from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
 from skillfit.models.providers.scripted import ScriptedModel
-from skillfit.plugins.benchmarks.questions import (
-    MatchOrJudge,
+from skillfit.plugins.benchmarks.match_or_judge import MatchOrJudge, plainly_equal
+from skillfit.plugins.benchmarks.question_set import (
     Option,
     check_detail,
     find_image,
-    plainly_equal,
     read_options,
     right_option,
-    shortened_context,
     shuffled,
 )
+from skillfit.plugins.benchmarks.questions import shortened_context
 from skillfit.tasks import load_task
 from skillfit.tasks.graders import check_items
 from skillfit.tasks.item import Attempt, Item

@@ -20,9 +20,9 @@ from skillfit.config.reading import ConfigWarning
 from skillfit.errors import InputError
 from skillfit.plugins.benchmarks.benchmark import find_benchmark
 from skillfit.plugins.benchmarks.games import GameEvaluator
+from skillfit.plugins.benchmarks.match_or_judge import MatchOrJudge
 from skillfit.plugins.benchmarks.officeqa import OfficeAnswer
 from skillfit.plugins.benchmarks.prepare import make
-from skillfit.plugins.benchmarks.questions import MatchOrJudge
 from skillfit.plugins.benchmarks.spreadsheetbench import CodeRounds
 from skillfit.plugins.benchmarks.swebench import PatchGrader
 from skillfit.tasks.graders.built_in import Anls, Choice, Normalized

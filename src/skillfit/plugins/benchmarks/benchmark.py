@@ -57,6 +57,8 @@ class ItemRow(TypedDict, total=False):
 
 Convert = Callable[[Row], ItemRow | None]
 """A row in the benchmark's format -> the same in skillfit's; None: skip."""
+Read = Callable[[Path], Iterator[Row]]
+RowId = Callable[[Row], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,8 @@ class Benchmark:
     folder: Path
     downloads: tuple[HubFiles | PublishedFile, ...] = ()
     splits: PublishedSplits | None = None
-    read: Callable[[Path], Iterator[Row]] = field(default=lambda path: read_any(path))
-    row_id: Callable[[Row], str] = field(default=lambda row: text(row, "id"))
+    read: Read = field(default=lambda path: read_any(path))
+    row_id: RowId = field(default=lambda row: text(row, "id"))
 
     def source(
         self,
@@ -194,6 +196,7 @@ class Benchmark:
     def _config(self, over: SourceDefaults) -> SourceDefaults:
         yaml_text = (self.folder / f"{self.name}.yaml").read_text(encoding="utf-8")
         config: dict[str, Mapping[str, JsonValue]] = yaml.safe_load(yaml_text) or {}
+        config.pop("benchmark", None)  # what `question_set.py` reads
         skill: SourceDefaults = {"env": {"skill": str(self.folder / f"{self.name}.md")}}
         for layer in (skill, over):
             for section, values in layer.items():
