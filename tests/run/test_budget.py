@@ -20,8 +20,6 @@ from skillfit.run.budget import (
     Amounts,
     Budget,
     BudgetReached,
-    BudgetWarning,
-    Spending,
     refuse_unpriced,
 )
 from skillfit.run.journal import Journal
@@ -132,16 +130,19 @@ async def test_minutes_are_counted_over_all_processes_and_end_waiting(path: Path
 async def test_warnings_at_50_and_80_percent_are_not_repeated_after_a_resume(
     path: Path,
 ) -> None:
-    warnings: list[BudgetWarning] = []
-    budget = Budget(BudgetSection(calls=10), Journal(path), on_warning=warnings.append)
+    warnings: list[tuple[str, int, str]] = []
+
+    def warn(cap: str, percent: int, message: str) -> None:
+        warnings.append((cap, percent, message))
+
+    budget = Budget(BudgetSection(calls=10), Journal(path), on_warning=warn)
     for _ in range(7):
         await spend(budget)
-    assert [(warning.cap, warning.percent) for warning in warnings] == [("calls", 50)]
-    assert warnings[0].message == "50 % of the budget of 10 calls is used (5 calls)."
-    resumed = Budget(BudgetSection(calls=10), Journal(path), on_warning=warnings.append)
+    assert warnings == [("calls", 50, "50 % of the budget of 10 calls is used (5 calls).")]
+    resumed = Budget(BudgetSection(calls=10), Journal(path), on_warning=warn)
     for _ in range(3):
         await spend(resumed)
-    assert [warning.percent for warning in warnings] == [50, 80]
+    assert [percent for _, percent, _ in warnings] == [50, 80]
 
 
 async def test_a_dollar_cap_refuses_models_without_a_price_before_anything_is_spent(
@@ -193,10 +194,11 @@ def test_attempts_in_flight_at_a_kill_are_charged_in_full_on_resume(path: Path) 
 
 
 async def test_runs_of_one_command_share_one_cap(tmp_path: Path) -> None:
-    spending, sent = Spending(), 0
+    together: list[Budget] = []
+    sent = 0
     for number in range(3):
         budget = Budget(
-            BudgetSection(calls=5), Journal(tmp_path / f"{number}.sqlite"), spending=spending
+            BudgetSection(calls=5), Journal(tmp_path / f"{number}.sqlite"), together=together
         )
         try:
             for _ in range(4):
@@ -211,9 +213,10 @@ async def test_runs_of_one_command_share_one_cap(tmp_path: Path) -> None:
 async def test_a_waiting_run_continues_when_another_run_of_the_command_settles(
     tmp_path: Path,
 ) -> None:
-    spending, caps = Spending(), BudgetSection(tokens=1000)
-    first = Budget(caps, Journal(tmp_path / "a.sqlite"), spending=spending)
-    second = Budget(caps, Journal(tmp_path / "b.sqlite"), spending=spending)
+    together: list[Budget] = []
+    caps = BudgetSection(tokens=1000)
+    first = Budget(caps, Journal(tmp_path / "a.sqlite"), together=together)
+    second = Budget(caps, Journal(tmp_path / "b.sqlite"), together=together)
     reserved = await first.reserve("agent", Usage(calls=1, input=900))
     waiting = asyncio.create_task(second.reserve("agent", Usage(calls=1, input=900)))
     await asyncio.sleep(0)
@@ -222,28 +225,28 @@ async def test_a_waiting_run_continues_when_another_run_of_the_command_settles(
 
 
 async def test_a_run_that_a_command_opens_twice_is_counted_once(path: Path) -> None:
-    spending = Spending()
+    together: list[Budget] = []
     for _ in range(2):
         journal = Journal(path)
-        budget = Budget(BudgetSection(calls=3), journal, spending=spending)
+        budget = Budget(BudgetSection(calls=3), journal, together=together)
         await spend(budget)
         budget.close()
         journal.close()
-    assert spending.spent.calls == 2
+    assert together[0].spent.calls == 2
 
 
 async def test_measurements_in_separate_event_loops_share_one_budget(
     tmp_path: Path,
 ) -> None:
-    spending = Spending()
+    together: list[Budget] = []
 
     async def look(name: str) -> None:
-        budget = Budget(BudgetSection(calls=10), Journal(tmp_path / name), spending=spending)
+        budget = Budget(BudgetSection(calls=10), Journal(tmp_path / name), together=together)
         await asyncio.gather(*(spend(budget) for _ in range(4)))
 
     await asyncio.to_thread(asyncio.run, look("a.sqlite"))
     await asyncio.to_thread(asyncio.run, look("b.sqlite"))
-    assert spending.spent.calls == 8
+    assert together[0].spent.calls == 8
 
 
 NAN = float("nan")

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from skillfit.intervals import Interval
     from skillfit.report import RunDetails
     from skillfit.report.run_details import FailedItem
-    from skillfit.run.budget import Spending
+    from skillfit.run.budget import Budget
     from skillfit.run.control import Control
     from skillfit.run.events import AblationFinished, RolloutFinished
     from skillfit.run.records import Evidence, ScoreEstimate, UnitWorth
@@ -99,11 +99,10 @@ def eval_command(
     --repeats 3
     """
     from skillfit.api import default_run_path
-    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
     from skillfit.training.inputs import refuse_run_inside_skill
 
-    spending = Spending()  # the caps hold for all models together
+    budgets: list[Budget] = []  # the caps hold for all models together
     scores: list[_ModelScore] = []
     for name in model or [""]:
         chosen = [f"model.agent={name}"] if name else []
@@ -123,7 +122,7 @@ def eval_command(
             path,
             split=split,
             repeats=repeats,
-            spending=spending,
+            budgets=budgets,
             force_new=fresh,
         )
         scores += [
@@ -260,7 +259,7 @@ def evaluate_in_terminal(
     *,
     split: str,
     repeats: int,
-    spending: Spending,
+    budgets: list[Budget],
     only: Collection[str] | None = None,
     series: str = "evaluate",
     force_new: bool = False,
@@ -282,7 +281,7 @@ def evaluate_in_terminal(
             force_new=force_new,
             listeners=[terminal],
             control=control,
-            spending=spending,
+            budgets=budgets,
         )
 
     return run_in_terminal(terminal, begin)
@@ -690,13 +689,11 @@ class Verification:
 
 def _verify(record: VerifyRecord, inputs: Inputs, skill: Skill, repeats: int) -> Verification:
     """Measure once. Only when the score seems to have dropped, measure again."""
-    from skillfit.run.budget import Spending
-
-    spending = Spending()  # the caps hold for both measurements together
-    first = _measure_again(record, inputs, skill, repeats, "verify/1", spending)
+    budgets: list[Budget] = []  # the caps hold for both measurements together
+    first = _measure_again(record, inputs, skill, repeats, "verify/1", budgets)
     if first.p_value > _SUSPICIOUS:
         return Verification(first, twice=False)
-    second = _measure_again(record, inputs, skill, repeats, "verify/2", spending)
+    second = _measure_again(record, inputs, skill, repeats, "verify/2", budgets)
     return Verification(second, twice=True)
 
 
@@ -706,7 +703,7 @@ def _measure_again(
     skill: Skill,
     repeats: int,
     series: str,
-    spending: Spending,
+    budgets: list[Budget],
 ) -> RecordComparison:
     """Compare new rollouts with the record, in a run directory that is deleted afterwards."""
     from tempfile import TemporaryDirectory
@@ -720,7 +717,7 @@ def _measure_again(
             only=record.means,
             repeats=repeats,
             series=series,
-            spending=spending,
+            budgets=budgets,
         )
     return compare_with_record(record.means, measured.means)
 

@@ -6,20 +6,19 @@ too: an attempt that was in flight when the process was killed counts in full af
 because nobody knows whether it was billed.
 
 A command that works in several run directories (`verify` measures twice, `eval` once per model)
-creates one `Spending` and hands it to the budget of each run. The caps then hold for all of them
-together.
+hands one list to the budget of each run. The caps then hold for all of them together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import operator
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from skillfit.config.schema import BudgetSection
@@ -29,8 +28,11 @@ from skillfit.plain_text import budget_amount
 from skillfit.run.journal import ROLLOUTS, Journal
 
 Cap = Literal["usd", "tokens", "calls", "rollouts", "minutes"]
+WarnAboutCap = Callable[[Cap, int, str], None]
+"""Told the cap, the percentage of it that is used, and a message."""
 
 _COUNTED: tuple[Cap, ...] = ("usd", "tokens", "calls", "rollouts")  # reserved, unlike minutes
+_FACT = "budget"  # the name of the journal's fact
 _WARN_AT = (50, 80)
 _EPSILON = 1e-9  # dollars: rounding errors of sums of floats
 _SAVE_EVERY = 1.0  # seconds between two records of the time taken
@@ -65,13 +67,6 @@ class Remaining:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetWarning:
-    cap: Cap
-    percent: int
-    message: str
-
-
-@dataclass(slots=True)
 class Amounts:
     """What is counted against the caps, except for time."""
 
@@ -85,117 +80,20 @@ class Amounts:
         return cls(usage.usd or 0.0, usage.tokens, usage.calls)
 
     def __add__(self, other: Amounts) -> Amounts:
-        return Amounts(
-            self.usd + other.usd,
-            self.tokens + other.tokens,
-            self.calls + other.calls,
-            self.rollouts + other.rollouts,
-        )
+        return self._with(other, operator.add)
 
     def __sub__(self, other: Amounts) -> Amounts:
-        return Amounts(
-            self.usd - other.usd,
-            self.tokens - other.tokens,
-            self.calls - other.calls,
-            self.rollouts - other.rollouts,
-        )
+        return self._with(other, operator.sub)
 
-    def max_with(self, other: Amounts) -> Amounts:
-        """The larger amount of both for each cap."""
-        return Amounts(
-            max(self.usd, other.usd),
-            max(self.tokens, other.tokens),
-            max(self.calls, other.calls),
-            max(self.rollouts, other.rollouts),
-        )
+    def at_least(self, other: Amounts) -> Amounts:
+        """Return the larger amount of both for each cap."""
+        return self._with(other, max)
+
+    def _with(self, other: Amounts, combine: Callable[[float, float], float]) -> Amounts:
+        return Amounts(*(combine(getattr(self, cap), getattr(other, cap)) for cap in _COUNTED))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordedBudget:
-    """The fact `budget` of a journal, for a process that resumes after a kill."""
-
-    counted: Amounts = field(default_factory=Amounts)
-    lost: Amounts = field(default_factory=Amounts)
-    in_flight: Amounts = field(default_factory=Amounts)
-
-
-@dataclass(slots=True)
-class _Share:
-    """What one run has spent. `lost` was in flight when an earlier process was killed."""
-
-    counted: Amounts
-    lost: Amounts
-    in_flight: Amounts
-    minutes_before: float  # of earlier processes
-
-    @classmethod
-    def load(cls, journal: Journal) -> _Share:
-        """What earlier processes spent: the journal's bill, or what the budget counted where the
-        kill came before the record; and what was in flight.
-        """
-        bill = journal.bill()
-        used, rollouts = bill.total, journal.count(ROLLOUTS)
-        recorded = Amounts(bill.known_usd, used.tokens, used.calls, rollouts)
-        none = Amounts()
-        kept = journal.fact("budget", _RecordedBudget) or _RecordedBudget()
-        return cls(
-            counted=recorded.max_with(kept.counted.max_with(none)),
-            lost=kept.lost.max_with(none) + kept.in_flight.max_with(none),
-            in_flight=Amounts(),
-            minutes_before=max(0.0, journal.fact("minutes", float) or 0.0),
-        )
-
-
-class Spending:
-    """What one command has spent over all the runs it works in. Create one per command."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self._began = clock()
-        self._shares: dict[Path, _Share] = {}
-        self._minutes_before: dict[Path, float] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
-        self.warned: set[tuple[Cap, int]] = set()
-
-    def open(self, journal: Journal) -> _Share:
-        """The share of a run. A run that this command opened before is read again."""
-        share = self._shares[journal.path] = _Share.load(journal)
-        self._minutes_before.setdefault(journal.path, share.minutes_before)
-        return share
-
-    @property
-    def spent(self) -> Amounts:
-        total = Amounts()
-        for share in self._shares.values():
-            total += share.counted + share.lost
-        return total
-
-    @property
-    def in_flight(self) -> Amounts:
-        total = Amounts()
-        for share in self._shares.values():
-            total += share.in_flight
-        return total
-
-    @property
-    def minutes(self) -> float:
-        """Time this command has taken, and the earlier processes of its runs."""
-        return sum(self._minutes_before.values()) + (self.clock() - self._began) / 60
-
-    async def changed(self) -> None:
-        """Wait until a reservation was settled or a budget was stopped."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiting.discard(waiter)
-
-    def wake(self) -> None:
-        """Wake everyone who waits in `changed`."""
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+NOTHING = Amounts()
 
 
 @dataclass(slots=True)
@@ -219,7 +117,8 @@ class Reserved:
 class Budget:
     """The meter: models and rollouts reserve before each attempt and settle after it.
 
-    Counts over all resumes of the run, and over all runs that share its `spending`.
+    Counts over all resumes of the run, and over all runs of a command: `together` is the list of
+    their budgets, which this one joins.
     """
 
     def __init__(
@@ -227,26 +126,45 @@ class Budget:
         caps: BudgetSection,
         journal: Journal,
         *,
-        spending: Spending | None = None,
+        together: list[Budget] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        on_warning: Callable[[BudgetWarning], None] = lambda _: None,
+        on_warning: WarnAboutCap = lambda _cap, _percent, _message: None,
     ) -> None:
-        self._caps = caps
-        self._journal = journal
-        self._spending = spending or Spending(clock)
-        self._on_warning = on_warning
-        self._stopped_by: SkillfitError | None = None
-        self._held = Amounts()
-        self._held_minutes = 0.0
-        self._waits: set[asyncio.Timeout] = set()
-        self._share = self._spending.open(journal)
-        self._opened = self._saved = self._spending.clock()
+        """Count what earlier processes spent: the journal's bill, or what their budget counted
+        where a kill came before the record; and in full what was in flight at the kill.
+        """
+        self._caps, self._journal = caps, journal
+        self._clock, self._on_warning = clock, on_warning
+        bill = journal.bill()
+        billed = Amounts(
+            bill.known_usd, bill.total.tokens, bill.total.calls, journal.count(ROLLOUTS)
+        )
+        kept = journal.fact(_FACT, dict[str, Amounts]) or {}
+        self._counted = billed.at_least(kept.get("counted", NOTHING))
+        self._lost = kept.get("unsure", NOTHING).at_least(NOTHING)  # in flight when it was killed
+        self._in_flight = NOTHING
+        self._held, self._held_minutes = NOTHING, 0.0
+        self._minutes_before = max(0.0, journal.fact("minutes", float) or 0.0)
+        self._opened = self._saved = clock()
         self._closed_after: float | None = None
-        self._spending.warned |= {(warning.cap, warning.percent) for warning in self._warnings()}
+        self._stopped_by: SkillfitError | None = None
+        self._waits: set[asyncio.Timeout] = set()
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._together = [] if together is None else together
+        self._join()
+        self._warned = {(cap, percent) for cap, percent, _ in self._warnings()}
         journal.on_failure(self.stop)
 
+    def _join(self) -> None:
+        """Join the budgets of the command, in the place of an earlier budget of the same run."""
+        self._first = self._opened, self._minutes_before  # when this command opened the run first
+        for other in [one for one in self._together if one._journal.path == self._journal.path]:
+            self._first = other._first
+            self._together.remove(other)
+        self._together.append(self)
+
     def cap(self, name: str) -> float | None:
-        """A cap by its name; None: there is none."""
+        """Return a cap by its name; None: there is none."""
         limit: float | None = getattr(self._caps, name, None)
         return limit
 
@@ -257,35 +175,44 @@ class Budget:
             raise InputError(f"Unknown cap {cap!r}.", hint=f"Caps: {', '.join(names)}.")
         limit = value if cap in ("usd", "minutes") else int(value)
         self._caps = self._caps.model_copy(update={cap: limit})
-        self._spending.wake()
+        self._wake()
 
     @property
     def minutes(self) -> float:
-        """Time this run has taken, over all its processes."""
-        now = self._spending.clock() if self._closed_after is None else self._closed_after
-        return self._share.minutes_before + (now - self._opened) / 60
+        """The time that this run has taken, over all its processes."""
+        now = self._clock() if self._closed_after is None else self._closed_after
+        return self._minutes_before + (now - self._opened) / 60
 
     @property
-    def spent(self) -> Usage:
-        """Calls, tokens (as input) and dollars counted against the caps so far."""
-        sums = self._spending.spent
-        return Usage(calls=sums.calls, input=sums.tokens, usd=sums.usd)
+    def spent(self) -> Amounts:
+        """What all runs of the command count against the caps so far."""
+        return sum((one._counted + one._lost for one in self._together), NOTHING)
 
     def left(self) -> Remaining:
-        """What the caps in dollars and tokens still allow."""
-        left = {limit.cap: limit.left() for limit in self._limits()}
+        """Return what the caps in dollars and tokens still allow."""
+        left = {
+            cap: max(0.0, value - used - self._reserved(cap))
+            for cap, value, used in self._limits()
+            if cap in ("usd", "tokens")
+        }
         tokens = left.get("tokens")
         return Remaining(usd=left.get("usd"), tokens=None if tokens is None else int(tokens))
 
     def seconds_left(self) -> float | None:
-        """Time until the cap in minutes is reached, None without one."""
+        """Return the time until the cap in minutes is reached, None without one."""
         if self._caps.minutes is None:
             return None
-        return max(0.0, (self._caps.minutes - self._spending.minutes) * 60)
+        return max(0.0, (self._caps.minutes - self._minutes_of_all) * 60)
+
+    @property
+    def _minutes_of_all(self) -> float:
+        """The time that this command has taken, and the earlier processes of its runs."""
+        begun = min(one._first[0] for one in self._together)
+        return sum(one._first[1] for one in self._together) + (self._clock() - begun) / 60
 
     async def reserve(self, role: Role, upper_bound: Usage) -> Reserved:
-        """Reserve the most an attempt can cost. Waits while reservations of attempts in flight take
-        up what is left; raises `BudgetReached` when the cap itself is reached.
+        """Reserve the most an attempt can cost. Wait while reservations of attempts in flight take
+        up what is left; raise `BudgetReached` when the cap itself is reached.
         """
         if self._caps.usd is not None and upper_bound.usd is None:
             refuse_unpriced(self._caps, [f"the {role}'s model"])
@@ -313,18 +240,21 @@ class Budget:
         while True:
             self.ensure_open()
             self._refuse_what_cannot_fit(bound)
-            if self._fits_beside_those_in_flight(bound):
+            if all(
+                used + self._reserved(cap) + getattr(bound, cap) <= value + _EPSILON
+                for cap, value, used in self._limits()
+            ):
                 break
             with suppress(TimeoutError):  # the minutes are over: ensure_open says so
-                await asyncio.wait_for(self._spending.changed(), self.seconds_left())
-        self._share.in_flight += bound
+                await asyncio.wait_for(self._changed(), self.seconds_left())
+        self._in_flight += bound
         self._keep()
         return Reserved(self, bound)
 
     def checked(self, usage: Usage, bound: Amounts) -> Amounts:
-        """What to count for `usage`. A number that cannot be right (NaN, negative), or an unknown
-        price under a cap in dollars, counts as the upper bound: a wrong report must not free
-        budget.
+        """Return what to count for `usage`. A number that cannot be right (NaN, negative), or an
+        unknown price under a cap in dollars, counts as the upper bound: a wrong report must not
+        free budget.
         """
         known_price = usage.usd is not None or self._caps.usd is None
         return Amounts(
@@ -335,9 +265,9 @@ class Budget:
 
     def settle(self, bound: Amounts, used: Amounts) -> None:
         """Replace a reservation by what was used; called by `Reserved`."""
-        self._share.in_flight -= bound
-        self._share.counted += used
-        self._spending.wake()
+        self._in_flight -= bound
+        self._counted += used
+        self._wake()
         if not self._journal.failed:
             self._keep()
             self._warn()
@@ -350,14 +280,14 @@ class Budget:
             raise self._stopped_by
         self._journal.ensure_writable()
         limit = self._caps.minutes
-        if limit is not None and self._spending.minutes >= limit:
+        if limit is not None and (taken := self._minutes_of_all) >= limit:
             self._save_minutes()
-            raise BudgetReached("minutes", self._spending.minutes, limit)
+            raise BudgetReached("minutes", taken, limit)
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """For waits that spend nothing: a slot at the endpoint, back-off, Retry-After. Interrupted
-        by `stop`, by a failed write, and when the time is over; raises the reason.
+        """Enclose a wait that spends nothing: a slot at the endpoint, back-off, Retry-After. It is
+        interrupted by `stop`, by a failed write, and when the time is over; raises the reason.
         """
         async with self._until_time_is_over() as timeout:
             self._waits.add(timeout)
@@ -368,7 +298,7 @@ class Budget:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """For an attempt that is being paid for: interrupted only when the time is over."""
+        """Enclose an attempt that is being paid for: interrupted only when the time is over."""
         async with self._until_time_is_over():
             yield
 
@@ -392,7 +322,7 @@ class Budget:
             self._stopped_by = reason
             for timeout in [wait for wait in self._waits if not wait.expired()]:
                 timeout.reschedule(asyncio.get_running_loop().time())
-            self._spending.wake()
+            self._wake()
 
     def hold_back(self, amounts: Amounts, minutes: float = 0.0) -> None:
         """Keep this much of every cap for later (the ship test): until `release_held`, attempts
@@ -401,89 +331,85 @@ class Budget:
         self._held, self._held_minutes = amounts, minutes
 
     def release_held(self) -> None:
-        self._held, self._held_minutes = Amounts(), 0.0
-        self._spending.wake()
+        self._held, self._held_minutes = NOTHING, 0.0
+        self._wake()
 
     def close(self) -> None:
         """Record the time taken. What was spent keeps counting for the other runs."""
         if self._closed_after is None:
-            self._closed_after = self._spending.clock()
+            self._closed_after = self._clock()
             self._save_minutes()
 
-    def _refuse_what_cannot_fit(self, need: Amounts) -> None:
-        most, held = self._caps.minutes, self._held_minutes
-        if most is not None and held and self._spending.minutes >= most - held:
-            raise BudgetReached("minutes", self._spending.minutes, most, held)
-        for limit in self._limits():
-            wanted = getattr(need, limit.cap)
-            if not limit.allows(wanted):
-                raise BudgetReached(limit.cap, limit.spent, limit.value, limit.held, wanted)
-
-    def _fits_beside_those_in_flight(self, need: Amounts) -> bool:
-        return all(
-            limit.allows(limit.in_flight + getattr(need, limit.cap)) for limit in self._limits()
-        )
-
-    def _limits(self) -> Iterator[_Limit]:
-        """The caps that are set, without the one in minutes."""
-        spent, in_flight = self._spending.spent, self._spending.in_flight
+    def _limits(self) -> Iterator[tuple[Cap, float, float]]:
+        """Yield the caps that are set, without the one in minutes, and what is spent of each."""
+        spent = self.spent
         for cap in _COUNTED:
             value = getattr(self._caps, cap)
             if value is not None:
-                amounts = (getattr(sums, cap) for sums in (spent, in_flight, self._held))
-                yield _Limit(cap, value, *amounts)
+                yield cap, value, getattr(spent, cap)
+
+    def _reserved(self, cap: Cap) -> float:
+        """Return what attempts in flight and the ship test take of a cap."""
+        in_flight = sum(getattr(one._in_flight, cap) for one in self._together)
+        return float(in_flight + getattr(self._held, cap))
+
+    def _refuse_what_cannot_fit(self, need: Amounts) -> None:
+        most, held = self._caps.minutes, self._held_minutes
+        if most is not None and held and self._minutes_of_all >= most - held:
+            raise BudgetReached("minutes", self._minutes_of_all, most, held)
+        for cap, value, used in self._limits():
+            wanted, held = getattr(need, cap), getattr(self._held, cap)
+            if used + wanted > value - held + _EPSILON:
+                raise BudgetReached(cap, used, value, held, wanted)
+
+    async def _changed(self) -> None:
+        """Wait until a reservation of this command was settled or a budget was stopped."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
+
+    def _wake(self) -> None:
+        """Wake everyone who waits in `_changed`, in all runs of the command."""
+        for waiter in [waiter for one in self._together for waiter in one._waiting]:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _keep(self) -> None:
         """Record what is counted and reserved, for a process that resumes after a kill."""
         if any(limit is not None for _, limit in self._caps):
-            share = self._share
-            kept = _RecordedBudget(share.counted, share.lost, share.in_flight)
-            self._journal.set_fact("budget", asdict(kept))
-        if self._spending.clock() - self._saved > _SAVE_EVERY:
+            kept = {"counted": self._counted, "unsure": self._lost + self._in_flight}
+            self._journal.set_fact(_FACT, {name: asdict(each) for name, each in kept.items()})
+        if self._clock() - self._saved > _SAVE_EVERY:
             self._save_minutes()
 
     def _save_minutes(self) -> None:
         if not self._journal.failed:
-            self._saved = self._spending.clock()
+            self._saved = self._clock()
             self._journal.set_fact("minutes", self.minutes)
 
-    def _warnings(self) -> Iterator[BudgetWarning]:
-        """One for each share of a cap that is used up, also where the user was warned before."""
+    def _warnings(self) -> Iterator[tuple[Cap, int, str]]:
+        """Yield one warning for each share of a cap that is used up, given ones too."""
         limits = list(self._limits())
         if self._caps.minutes is not None:
-            limits.append(_Limit("minutes", self._caps.minutes, self._spending.minutes))
-        for limit in limits:
+            limits.append(("minutes", self._caps.minutes, self._minutes_of_all))
+        for cap, value, used in limits:
             for percent in _WARN_AT:
-                if limit.spent >= limit.value * percent / 100:
+                if used >= value * percent / 100:
                     message = (
-                        f"{percent} % of the budget of {budget_amount(limit.cap, limit.value)} is "
-                        f"used ({budget_amount(limit.cap, limit.spent)})."
+                        f"{percent} % of the budget of {budget_amount(cap, value)} is "
+                        f"used ({budget_amount(cap, used)})."
                     )
-                    yield BudgetWarning(limit.cap, percent, message)
+                    yield cap, percent, message
 
     def _warn(self) -> None:
-        for warning in self._warnings():
-            given = (warning.cap, warning.percent)
-            if given not in self._spending.warned:
-                self._spending.warned.add(given)
-                self._on_warning(warning)
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """A cap that is set, and what counts against it."""
-
-    cap: Cap
-    value: float
-    spent: float
-    in_flight: float = 0.0  # reserved for attempts
-    held: float = 0.0  # kept for the ship test
-
-    def allows(self, wanted: float) -> bool:
-        return self.spent + wanted <= self.value - self.held + _EPSILON
-
-    def left(self) -> float:
-        return max(0, self.value - self.spent - self.in_flight - self.held)
+        given = set().union(*(one._warned for one in self._together))
+        for cap, percent, message in self._warnings():
+            if (cap, percent) not in given:
+                self._warned.add((cap, percent))
+                self._on_warning(cap, percent, message)
 
 
 def refuse_unpriced(caps: BudgetSection, unpriced: Iterable[str]) -> None:

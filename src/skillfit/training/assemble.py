@@ -22,7 +22,7 @@ from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import OptimizerModel, ProposerParts
 from skillfit.rollout import Executor, RolloutEngine
 from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
-from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
+from skillfit.run.budget import Budget, Cap, refuse_unpriced
 from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
@@ -133,13 +133,14 @@ async def open_engine(
     directory: RunDirectory,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
-    spending: Spending | None = None,
+    budgets: list[Budget] | None = None,
 ) -> AsyncIterator[RolloutEngine]:
     """The rollout engine alone, for commands that only measure.
 
-    A command that measures in several runs hands them one `spending`, so that caps hold for all.
+    A command that measures in several runs hands them one list of `budgets`, so that the caps hold
+    for all together.
     """
-    async with _open(inputs, directory, listeners, control or Control(), spending) as (_, engines):
+    async with _open(inputs, directory, listeners, control or Control(), budgets) as (_, engines):
         yield engines.training
 
 
@@ -160,14 +161,14 @@ async def _open(
     directory: RunDirectory,
     listeners: Sequence[Listener],
     control: Control,
-    spending: Spending | None = None,
+    budgets: list[Budget] | None = None,
 ) -> AsyncIterator[tuple[_Models, _Engines]]:
     """The models and the rollout engines."""
     for listener in listeners:
         directory.events.listen(listener)
     async with AsyncExitStack() as resources:
         resources.enter_context(control.reporting(directory.journal.spent))
-        models = _Models(inputs.config, directory, resources, spending)
+        models = _Models(inputs.config, directory, resources, budgets)
         for role, deferred in inputs.deferred.items():
             deferred.bind(models.connect(role, deferred.spec))
         if inputs.task.evaluator is not None:
@@ -209,7 +210,7 @@ class _Models:
         config: Config,
         directory: RunDirectory,
         resources: AsyncExitStack,
-        spending: Spending | None = None,
+        budgets: list[Budget] | None = None,
     ) -> None:
         caps = config.budget
         self._config, self._directory, self._resources = config, directory, resources
@@ -222,7 +223,7 @@ class _Models:
             specs.remove(config.model.agent)
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
         self.caps = caps
-        self.budget = Budget(caps, directory.journal, spending=spending, on_warning=self._warn)
+        self.budget = Budget(caps, directory.journal, together=budgets, on_warning=self._warn)
         resources.callback(self.budget.close)
 
     def with_agent_price(self, usage: Usage) -> Usage:
@@ -258,10 +259,8 @@ class _Models:
         spec = self._config.model.optimizer
         return OptimizerModel(spec, self._prices, self._config.env.sandbox) if spec else None
 
-    def _warn(self, warning: BudgetWarning) -> None:
-        self._directory.events.emit(
-            Warned(what=f"budget {warning.cap} {warning.percent}", message=warning.message)
-        )
+    def _warn(self, cap: Cap, percent: int, message: str) -> None:
+        self._directory.events.emit(Warned(what=f"budget {cap} {percent}", message=message))
 
     def connect(self, role: Role, spec: ModelSpec) -> RecordedModel:
         client = connect(

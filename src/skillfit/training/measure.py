@@ -35,7 +35,7 @@ from skillfit.intervals import Interval, interval, weighted_values
 from skillfit.plain_text import quantity
 from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
-from skillfit.run.budget import BudgetReached, Spending
+from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import (
     Identity,
@@ -143,11 +143,11 @@ async def evaluate_skills(
     force_new: bool = False,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
-    spending: Spending | None = None,
+    budgets: list[Budget] | None = None,
 ) -> list[Measured]:
     """Roll out each skill on the split's items; `only` names some of them. What is recorded in the
     run directory `path` is not paid for again; `force_new` moves it aside and measures again. A
-    command that evaluates several times hands each call its one `spending`.
+    command that evaluates several times hands each call its one list of `budgets`.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path, force_new=force_new)
     inputs.refuse_template()
@@ -166,7 +166,7 @@ async def evaluate_skills(
     )
     replayed = _Replayed()
     with RunDirectory.open(path, _evaluation_identity(inputs), force_new=force_new) as run:
-        async with open_engine(inputs, run, [replayed, *listeners], control, spending) as engine:
+        async with open_engine(inputs, run, [replayed, *listeners], control, budgets) as engine:
             first, splits = next(iter(skills.values())), {split: len(items)}
             run.events.emit(RunStarted.of(run.run_id, inputs.config, first, splits))
             run.events.emit(ItemsRead(items=item_records(inputs.task)))
