@@ -91,7 +91,6 @@ Track = Annotated[
 T = TypeVar("T")
 _ANSWER_POLL = 0.5  # seconds between two looks for answers
 _REFRESH_SECONDS = 0.1  # between two refreshes of the terminal
-_USAGE_REFRESHES = 10  # refreshes between two readings of the usage
 
 
 def train_command(
@@ -380,11 +379,9 @@ async def _run_until_done(work: Coroutine[Any, Any, T], terminal: Terminal, cont
             task.cancel()
 
     with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)):
-        refreshes = 0
         while not task.done():
             await asyncio.wait({task}, timeout=_REFRESH_SECONDS)
-            terminal.tick(control.usage if refreshes % _USAGE_REFRESHES == 0 else None)
-            refreshes += 1
+            terminal.tick(control.usage)
         terminal.tick(control.usage)
     if task.cancelled():
         raise Interrupted

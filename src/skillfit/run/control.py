@@ -15,8 +15,8 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -254,25 +254,12 @@ class Control:
     def __init__(self) -> None:
         self.stopping = False
         self._on_stop: list[Callable[[], None]] = []
-        self._read_usage: Callable[[], Usage] | None = None
-        self._usage: Usage | None = None
+        self.read_usage: Callable[[], Usage | None] = lambda: None  # set once the run is open
 
     @property
     def usage(self) -> Usage | None:
-        """None before the run is open. After its end, or when it cannot be read, the last value."""
-        if self._read_usage is not None:
-            with suppress(SkillfitError):  # the run itself reports what is wrong with its files
-                self._usage = self._read_usage()
-        return self._usage
-
-    @contextmanager
-    def reporting(self, usage: Callable[[], Usage]) -> Iterator[None]:
-        """The run is open in this block, and `usage` reads what it has used."""
-        self._read_usage = usage
-        try:
-            yield
-        finally:
-            self._usage, self._read_usage = self.usage, None
+        """What the run has used; None before it is open."""
+        return self.read_usage()
 
     def stop(self) -> None:
         self.stopping = True

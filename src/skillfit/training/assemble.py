@@ -167,7 +167,7 @@ async def _open(
     for listener in listeners:
         directory.events.listen(listener)
     async with AsyncExitStack() as resources:
-        resources.enter_context(control.reporting(directory.journal.spent))
+        control.read_usage = directory.journal.spent
         models = _Models(inputs.config, directory, resources, budgets)
         for role, deferred in inputs.deferred.items():
             deferred.bind(models.connect(role, deferred.spec))
