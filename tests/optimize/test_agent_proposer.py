@@ -16,7 +16,7 @@ import pytest
 from skillfit.errors import InfrastructureError
 from skillfit.models import ModelSpec, Reply, Request, Usage
 from skillfit.models.protocol import ToolCall
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.optimize.agent_changes import checked_counts
 from skillfit.optimize.agent_folder import AgentFolder
 from skillfit.optimize.context import Context, ItemAttempts
@@ -303,6 +303,17 @@ async def test_a_program_with_a_dollar_limit_gets_it_from_the_budget(bench: Make
     [patch] = (await made.propose()).patches
     assert patch.reasoning == "work --max-usd 0.500000"
     assert made.budget.spent.usd == pytest.approx(0.05)
+
+
+async def test_a_session_that_reaches_its_limit_too_early_gets_a_larger_one(
+    bench: MakeBench,
+) -> None:
+    small = """
+if float(sys.argv[-1]) < 1:
+    print("LIMIT REACHED", file=sys.stderr)
+    sys.exit(1)
+"""
+    assert written(await bench(extra=small, caps={"usd": 2.0}).propose()) == GOOD
 
 
 def use(tool: str, **arguments: str) -> Reply:

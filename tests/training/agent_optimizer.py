@@ -107,6 +107,7 @@ DESCRIPTION: dict[str, Any] = {
     "argv": ["work", {"args": ["--max-usd", "$max_usd"]}],
     "model_argv": ["answer"],
     "skills": ".worker/skills",
+    "failures": {"limit": ["LIMIT REACHED"]},
     "events": [{"when": {"type": "message"}, "step": "message", "text": ["text"]}],
     "usage": [
         {

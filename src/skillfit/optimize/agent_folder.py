@@ -210,6 +210,7 @@ def _edits_json(effects: Sequence[EditEffect]) -> str:
             "effect": effect.mean,
             "interval": None if effect.mean is None else [effect.low, effect.high],
             "rollouts": effect.rollouts,
+            "kinds": {one.kind: one.mean for one in effect.kinds},
             "reason": effect.reason,
         }
         for effect in effects

@@ -39,7 +39,7 @@ _SHOWN_STEPS = 400  # of a session that are recorded
 _STEP_TEXT = 2_000
 _MESSAGE_TEXT = 20_000
 _CUT_RESULT = "[left out to save room: call the tool again if you need it]"
-_FIRST_SHARE = 0.25  # of what a cap still allows, for the first session of a program with a limit
+_FIRST_SHARE = 0.25  # of the dollars left, for the first session of a program that has a limit
 _NEXT = 2.0  # times the highest cost so far, for later ones
 
 
@@ -98,18 +98,29 @@ class AgentSessions:
                 used=lambda session: session.used,
             )
         at_most = self._at_most()
+        try:
+            done = await self._program_session(assignment, at_most)
+        except ModelError as error:
+            everything = self._at_most(share=1.0)
+            if not policy_of(error).larger_limit or everything.usd == at_most.usd:
+                raise
+            done = await self._program_session(assignment, everything)
+        if done.usage.tokens >= self._highest.tokens:
+            self._highest = done.usage
+        return done.value
+
+    async def _program_session(
+        self, assignment: AgentAssignment, at_most: Usage
+    ) -> Paid[AgentSession]:
         work = partial(self._run_program, limit=at_most.usd or None)
-        done = await self.paid.once(
+        return await self.paid.once(
             assignment.name,
             partial(self._in_workspace, assignment, work),
             returns=AgentSession,
             stage=STAGE,
-            model=spec.id,
+            model=self.setup.spec.id,
             at_most=at_most,
         )
-        if done.usage.tokens >= self._highest.tokens:
-            self._highest = done.usage
-        return done.value
 
     async def _in_workspace(
         self,
@@ -190,18 +201,16 @@ class AgentSessions:
         done = AgentSession(left, message, steps, used, ended, seconds, asked.used)
         return _shortened(done)
 
-    def _at_most(self) -> Usage:
-        """What a session of a program may take of the caps: all that is left, unless the program
-        accepts a limit in dollars or the cost of earlier sessions is known.
+    def _at_most(self, share: float = _FIRST_SHARE) -> Usage:
+        """Return what a session of a program may take of the caps: all that is left, or a `share`
+        of the dollars where the program keeps to a limit by itself.
         """
-        left, highest = self.paid.left(), self._highest
+        left = self.paid.left()
+        usd = left.usd or 0.0
         description = configured_program(self.setup.spec, sandbox=self.setup.sandbox).description
-        usd, tokens = left.usd or 0.0, left.tokens or 0
         if description.uses("max_usd"):
-            usd *= _FIRST_SHARE
-        if highest.usd:
-            usd = min(left.usd or 0.0, max(usd, _NEXT * highest.usd))
-        return Usage(calls=1, input=tokens, usd=usd)
+            usd = min(usd, max(share * usd, _NEXT * (self._highest.usd or 0.0)))
+        return Usage(calls=1, input=left.tokens or 0, usd=usd)
 
 
 @dataclass
