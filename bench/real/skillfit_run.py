@@ -29,18 +29,11 @@ def playing() -> Players:
 
 
 def train(job: Job, players: Players, settings: Mapping[str, Any]) -> Run:
-    with tempfile.TemporaryDirectory(prefix="bench-real-") as scratch, _playing(players):
+    with tempfile.TemporaryDirectory(prefix="bench-real-") as scratch:
         folder = Path(scratch)
-        write_task(players.world, folder)
         begun = time.process_time()
         try:
-            run = skillfit.train(
-                config=_config(folder, job),
-                settings=settings,
-                run=folder / "run",
-                force=True,
-                progress=False,
-            )
+            run = run_in(folder, job, players, settings)
         except InputError as error:
             skill, verdict, problem = players.world.start, "refused", str(error)
         else:
@@ -48,6 +41,21 @@ def train(job: Job, players: Players, settings: Mapping[str, Any]) -> Run:
             verdict, problem = run.finish_reason, ""
         seconds = time.process_time() - begun
     return Run.of(job, players, skill, verdict, seconds, problem)
+
+
+def run_in(
+    folder: Path, job: Job, players: Players, settings: Mapping[str, Any]
+) -> skillfit.TrainResult:
+    """Train in a folder, which keeps the run."""
+    with _playing(players):
+        write_task(players.world, folder)
+        return skillfit.train(
+            config=_config(folder, job),
+            settings=settings,
+            run=folder / "run",
+            force=True,
+            progress=False,
+        )
 
 
 @contextmanager

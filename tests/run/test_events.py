@@ -133,20 +133,21 @@ def effect(**changes: Any) -> EditEffect:
 
 
 @pytest.mark.parametrize(
-    ("mean", "low", "word"),
+    ("mean", "low", "probability", "word"),
     [
-        (0.1, 0.01, "measured to help"),
-        (0.1, 0.0, "likely"),
-        (0.01, -0.3, "likely"),
-        (0.0, -0.1, "no evidence"),
-        (-0.2, -0.3, "no evidence"),
-        (None, 0.0, "no evidence"),
+        (0.1, 0.01, 0.95, "measured to help"),
+        (0.1, 0.0, 0.9, "likely"),
+        (0.05, -0.3, 0.6, "likely"),
+        (0.01, -0.3, 0.55, "no evidence"),
+        (0.0, -0.1, 0.5, "no evidence"),
+        (-0.2, -0.3, 0.01, "no evidence"),
+        (None, 0.0, 0.5, "no evidence"),
     ],
 )
 def test_the_word_about_an_edit_follows_from_its_interval(
-    mean: float | None, low: float, word: str
+    mean: float | None, low: float, probability: float, word: str
 ) -> None:
-    found = replace(effect(), mean=mean, low=low)
+    found = replace(effect(), mean=mean, low=low, probability=probability)
     assert found.evidence == word
     assert json.loads(dump(EditEffect, found))["evidence"] == word
 

@@ -218,13 +218,20 @@ def kinds_text(kinds: Sequence[KindEffect]) -> str:
     return "; ".join(kind.text for kind in kinds)
 
 
-def evidence_word(mean: float | None, low: float) -> EvidenceWord:
+# The probability of helping from which a text is "likely" to help. The final skill takes every edit
+# above 0.5, but fewer than half of those below 0.6 really help (bench/real/words.py).
+LIKELY = 0.6
+
+
+def evidence_word(mean: float | None, low: float, probability: float) -> EvidenceWord:
     """Say what was measured about a text: its 80 % interval is above 0 (`low` is its lower end), it
-    is more likely to help than not, or neither. `mean` is None for a text that was not measured.
+    is likely to help, or neither. `mean` is None for a text that was not measured.
     """
     if mean is None or mean <= 0:
         return "no evidence"
-    return "measured to help" if low > 0 else "likely"
+    if low > 0:
+        return "measured to help"
+    return "likely" if probability >= LIKELY else "no evidence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +280,7 @@ class EditEffect:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def evidence(self) -> EvidenceWord:
-        return evidence_word(self.mean, self.low)
+        return evidence_word(self.mean, self.low, self.probability)
 
     @model_validator(mode="before")
     @classmethod
