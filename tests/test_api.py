@@ -14,7 +14,7 @@ import pytest
 import skillfit
 from skillfit.api import parse_budget
 from skillfit.errors import InputError
-from skillfit.report import run_text
+from skillfit.record import text as run_text
 from skillfit.run.events import RunFinished, Stored
 from tests.cli.cli_project import project
 
@@ -75,7 +75,7 @@ def test_train_improves_a_skill_and_the_run_can_be_opened_again(tmp_path: Path) 
     assert opened.skill(1).text != opened.initial_skill.text or opened.skill(1).text == SKILL
     names = [score.name for score in opened.scores]
     assert names[0] == "baseline" and {"test_baseline", "test_best"} <= set(names)
-    measured = opened.story.point("baseline")
+    measured = opened.record.point("baseline")
     assert measured is not None and f"initial (selection): {measured.score:.3f}" in str(opened)
     assert (
         "improved" in str(opened)

@@ -39,9 +39,9 @@ from typing import Any
 import skillfit
 from bench.scale.project import write_project
 from skillfit.errors import InputError
+from skillfit.record.lists import list_runs
 from skillfit.run.directory import RunDirectory
 from skillfit.run.store import JOURNAL
-from skillfit.run.view import list_runs
 
 _COMMAND = [sys.executable, "-m", "skillfit"]
 _RESULTS = Path(__file__).parent / "results.md"

@@ -30,17 +30,17 @@ from difflib import get_close_matches
 from functools import cached_property, wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
 from skillfit.plain_text import display_name, shorten, visible
+from skillfit.record.lists import read_card
 from skillfit.run.control import Control
 from skillfit.run.directory import refuse_other_kinds
-from skillfit.run.records import RunFinishReason, RunSummary
-from skillfit.run.view import read_listed
+from skillfit.run.records import RunSummary
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -61,8 +61,7 @@ from skillfit.training.user_parts import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from skillfit.report import RunStory
-    from skillfit.report.story import Point
+    from skillfit.record.record import Point, Record
     from skillfit.run.events import GateDecided, RunFinished
 
 T = TypeVar("T")
@@ -91,7 +90,7 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """The run in a directory. Raises an error when there is none."""
         run = cls(_run_path(path).absolute())
-        if not read_listed(run.path).card.started:
+        if not read_card(run.path).started:
             refuse_other_kinds(run.path)
             raise InputError(
                 f"{run.path} holds no started run.", hint="Give the directory named with --run."
@@ -99,49 +98,52 @@ class Run:
         return run
 
     @cached_property
-    def story(self) -> RunStory:
+    def record(self) -> Record:
         """The run as plain data, as report and studio show it: scores, edits, decisions, cost."""
-        from skillfit.report import read_story
+        from skillfit.record.fold import read_record
 
-        return read_story(self.path)
+        return read_record(self.path)
 
     @property
     def finished(self) -> RunFinished | None:
         """None while it is running, or when it was stopped before its end."""
-        return self.story.finished
+        return self.record.finished
 
     @property
     def config(self) -> Config:
         """The settings of the run: `run.config.train.batch_size`."""
-        return self.story.config.settings
+        return self.record.config.settings
 
     @property
     def summary(self) -> RunSummary | None:
         """As summary.json; None while the run has not finished."""
-        return self.story.summary
+        return self.record.summary
 
     @property
-    def finish_reason(self) -> RunFinishReason | Literal["unfinished"]:
-        return self.story.finish_reason or "unfinished"
+    def finish_reason(self) -> str:
+        """How the run ended: improved, no_improvement, inconclusive, unverified, budget or
+        infrastructure; evaluation or ablation for those; unfinished until then.
+        """
+        return self.record.finish_reason or "unfinished"
 
     @property
     def initial_skill(self) -> Skill:
-        return Skill.from_text(self.story.initial_skill)
+        return Skill.from_text(self.record.initial_skill)
 
     @property
     def best_skill(self) -> Skill:
         """The best skill so far; only its document (a skill's other files never change)."""
-        return Skill.from_text(self.story.best_skill)
+        return Skill.from_text(self.record.best_skill)
 
     def skill(self, step: int | str) -> Skill:
         """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""
         if step in ("initial", "best"):
             return self.best_skill if step == "best" else self.initial_skill
-        found = self.story.skill_after(int(step)) if str(step).isdigit() else None
+        found = self.record.skill_after(int(step)) if str(step).isdigit() else None
         if found is None:
             raise InputError(
                 f"The run has no step {step!r}.",
-                hint=f"There are initial, best and 1 to {self.story.steps_done}.",
+                hint=f"There are initial, best and 1 to {self.record.steps_done}.",
             )
         return Skill.from_text(found.text)
 
@@ -152,7 +154,7 @@ class Run:
     @property
     def scores(self) -> tuple[Point, ...]:
         """Every measurement of a skill on a split, in order, in the gate's metric."""
-        return self.story.points
+        return self.record.points
 
     @cached_property
     def verdicts(self) -> list[GateDecided]:
@@ -311,15 +313,15 @@ async def _lines_on_stderr(wanted: bool) -> AsyncIterator[list[Listener]]:
     if not wanted:
         yield []
         return
-    from skillfit.report.run_text import ProgressLines
-    from skillfit.report.story_builder import StoryBuilder
+    from skillfit.record.fold import Fold
+    from skillfit.record.text import ProgressLines
 
-    builder = StoryBuilder()
+    builder = Fold()
 
     def write(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
 
-    lines = ProgressLines(write, builder.story)
+    lines = ProgressLines(write, builder.record)
 
     async def beat() -> None:
         while True:

@@ -11,7 +11,7 @@ import yaml
 
 from skillfit.config import load_config
 from skillfit.extensions import load_object
-from skillfit.report import read_story
+from skillfit.record.fold import read_record
 from skillfit.skill import Skill, lint
 from skillfit.training.inputs import read_inputs
 from tests.cli.cli_project import Shell, project
@@ -26,20 +26,20 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     assert "practice models (no language model)" in output.err
     assert "promoted s0" in output.err and "dropped" in output.err
     assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
-    story = read_story(tmp_path / "here" / "run")
-    kept = [edit for edit in story.edits if edit.in_best]
-    left = len(story.edits) - len(kept)
+    record = read_record(tmp_path / "here" / "run")
+    kept = [edit for edit in record.edits if edit.in_best]
+    left = len(record.edits) - len(kept)
     assert f"edits: {len(kept)} in the skill, {left} not in the skill" in output.out
-    assert story.hunks and all(edit.edit.content in story.found_skill for edit in kept)
-    composed, fresh = story.point("composed"), story.point("ship_best")
+    assert record.hunks and all(edit.edit.content in record.found_skill for edit in kept)
+    composed, fresh = record.point("composed"), record.point("ship_best")
     assert composed is not None and fresh is not None
-    *_, last_step, last = [one for one in story.points if one.split == "selection"]
+    *_, last_step, last = [one for one in record.points if one.split == "selection"]
     assert composed == last and composed.estimated and composed.score > last_step.score
     assert "final skill: selection score about" in output.err
-    assert f"score on fresh rollouts: initial skill {story.point('ship_initial').score:.3f}" in (  # type: ignore[union-attr]
+    assert f"score on fresh rollouts: initial skill {record.point('ship_initial').score:.3f}" in (  # type: ignore[union-attr]
         output.out
     )
-    decisions = {gate.decision for gate in story.gates if not gate.promoted}
+    decisions = {gate.decision for gate in record.gates if not gate.promoted}
     assert decisions == {"no change"}, "an edit that stays pending is not rejected"
     again = shell("demo", "--dir", "here", "--json")
     assert (

@@ -61,7 +61,7 @@ def test_ls_and_show_report_the_result(shell: Shell, run: Path) -> None:
     assert (
         shown.code == 0 and "step 1" in shown.out and "promoted" in shown.out and "●" in shown.out
     )
-    assert shell("show", run, "--json").json["verdicts"][0]["name"] == "step_0001"
+    assert shell("show", run, "--json").json["gates"][0]["name"] == "step_0001"
     assert "No runs" in shell("ls").out
 
 
@@ -79,14 +79,14 @@ def test_ls_marks_a_best_score_that_fresh_rollouts_did_not_confirm(
 def test_every_view_shows_the_same_usage_after_a_later_check(shell: Shell, config: Path) -> None:
     trained = shell("train", config, *SMALL, "--run", "runs/one", "--json").json
     assert shell("check", config, *SMALL, "--run", "runs/one", "--json").code == 0
-    story = Run.open("runs/one").story
-    assert story.total.calls > trained["usage"]["calls"]
+    record = Run.open("runs/one").record
+    assert record.usage.calls > trained["usage"]["calls"]
     (listed,) = shell("ls", "runs", "--json").json
     shown = shell("show", "runs/one", "--json").json
-    assert listed["usage"]["calls"] == shown["usage"]["calls"] == story.total.calls
-    assert f"{story.total.calls:,} calls" in shell("show", "runs/one").out
+    assert listed["usage"]["calls"] == shown["usage"]["calls"] == record.usage.calls
+    assert f"{record.usage.calls:,} calls" in shell("show", "runs/one").out
     assert shell("report", "runs/one", "--format", "md").code == 0
-    assert f"{story.total.calls:,} calls" in Path("runs/one/report.md").read_text()
+    assert f"{record.usage.calls:,} calls" in Path("runs/one/report.md").read_text()
 
 
 def test_ls_of_a_missing_folder_is_an_error(shell: Shell) -> None:
@@ -153,7 +153,7 @@ def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
 def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:
     small = ("evaluation.preflight=false", "env.limit=10", "budget.calls=25")
     assert shell("train", config, *small, "--run", "r").code == 5
-    (edit, *_), wrong = Run.open("r").story.edits, "s0001e99"
+    (edit, *_), wrong = Run.open("r").record.edits, "s0001e99"
     refused = shell("steer", "r", "veto", wrong)
     assert refused.code == 2 and f"The run in r has no edit '{wrong}'." in refused.err
     assert edit.id in refused.err and not Path("r/steering.jsonl").exists()

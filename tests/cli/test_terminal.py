@@ -19,8 +19,8 @@ from skillfit.cli.terminal import (
     usage_text,
 )
 from skillfit.models.protocol import Usage
-from skillfit.report.run_text import event_lines
-from skillfit.report.story_builder import StoryBuilder
+from skillfit.record.fold import Fold
+from skillfit.record.text import event_lines
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     Discarded,
@@ -97,12 +97,12 @@ def decided(step: int, effects: list[EditEffect]) -> GateDecided:
 
 
 def screen(*events: Event, width: int = 80, height: int = 24, notice: str = "") -> str:
-    builder = StoryBuilder()
+    builder = Fold()
     for number, event in enumerate(events):
         builder(Stored(number + 1, 1000.0 + number, event))
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
     spent = Usage(calls=120, input=9_000, output=1_000, usd=0.25)
-    console.print(render_screen(builder.story(), spent, 90, width, height, notice))
+    console.print(render_screen(builder.record(), spent, 90, width, height, notice))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

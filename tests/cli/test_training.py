@@ -13,12 +13,13 @@ import pytest
 from rich.console import Console
 
 from skillfit.api import Run
-from skillfit.cli.output import ResultSummary, RolloutUse, SplitScores
+from skillfit.cli.output import result_text
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import config_inputs, run_in_terminal
 from skillfit.errors import Exit
 from skillfit.models.protocol import Usage
 from skillfit.models.providers.handoff import pending
+from skillfit.record.record import Record, RolloutUse, SplitScores
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ShipResult
@@ -145,19 +146,19 @@ def test_a_reached_budget_has_its_own_exit_code_and_a_larger_one_resumes(
 def test_unused_rollouts_of_a_budget_are_explained(tested: bool) -> None:
     compared = ShipResult(verdict="inconclusive", difference=0.1, interval=(-0.1, 0.3), pairs=9)
     ship = compared if tested else ShipResult(verdict="no improvement")
-    line = ResultSummary("inconclusive", Path("r"), ship=ship, rollouts=RolloutUse(171, 240))
-    words = line.as_text("")
+    line = Record(finish_reason="inconclusive", ship=ship, rollouts_used=RolloutUse(171, 240))
+    words = result_text(line)
     assert "171 of 240 rollouts used." in words
     assert ("there was none to test" in words) == (not tested)
-    assert "rollouts used" not in replace(line, rollouts=RolloutUse(240, 240)).as_text("")
-    assert "rollouts used" not in replace(line, rollouts=RolloutUse(171)).as_text("")
+    assert "rollouts used" not in result_text(replace(line, rollouts_used=RolloutUse(240, 240)))
+    assert "rollouts used" not in result_text(replace(line, rollouts_used=RolloutUse(171)))
 
 
 @pytest.mark.parametrize("unproven", [True, False])
 def test_the_scores_of_both_splits_are_those_of_one_skill(unproven: bool) -> None:
     test = SplitScores(0.5, best=0.5 if unproven else 0.7, final=0.7)
-    line = ResultSummary("inconclusive", Path("r"), selection=SplitScores(0.4, 0.6), test=test)
-    result = replace(line, unproven=unproven).as_text("").splitlines()
+    line = Record(finish_reason="inconclusive", selection=SplitScores(0.4, 0.6), test=test)
+    result = result_text(replace(line, unproven=unproven)).splitlines()
     whose = "unproven skill" if unproven else "best skill"
     assert result[1:3] == [
         f"selection score: initial skill 0.400 → {whose} 0.600",

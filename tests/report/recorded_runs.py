@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.models.protocol import Usage
+from skillfit.record.lists import CardKeeper
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.events import (
     CandidateBuilt,
@@ -47,7 +48,6 @@ from skillfit.run.records import (
     UsageTotals,
 )
 from skillfit.run.store import JOURNAL, RunLock, dump
-from skillfit.run.view import CARD_EVENTS, CARD_FACT, RunCard, fold, with_cost
 from skillfit.skill import Edit, EditResult
 from skillfit.tasks.item import Attempt, Score, TrajectoryStep
 from tests.support.records import run_summary, step_record
@@ -404,10 +404,7 @@ class _Bulk:
     def close(self) -> None:
         self.rows.execute("COMMIT")
         self.rows.close()
-        card = with_cost(RunCard(), self.journal)
-        for stored in self.events.read(0, CARD_EVENTS):
-            card = fold(card, stored)
-        self.journal.set_fact(CARD_FACT, dump(RunCard, card).decode())
+        CardKeeper(self.journal, self.events).save()
         self.journal.close()
 
 

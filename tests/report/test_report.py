@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.report import read_story, write_report
+from skillfit.intervals import Interval
+from skillfit.record.fold import read_record
+from skillfit.record.text import event_lines
+from skillfit.report import write_report
 from skillfit.report.charts import ForestRow, compare_chart, forest_plot, score_chart, sparkline
 from skillfit.report.html_report import html_report, markdown_report, without_paths
 from skillfit.report.run_details import full_trajectory, short_trajectory
-from skillfit.report.run_text import event_lines
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import AblationFinished, StageStarted, StepFinished
 from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
@@ -90,9 +92,9 @@ async def test_a_shared_report_has_no_local_paths(tmp_path: Path) -> None:
         "model": {"agent": {"id": "local//models/small.gguf"}},
         "env": {"corpus": "/papers/all"},
     }
-    story = replace(read_story(path), config=RecordedConfig(local))
+    record = replace(read_record(path), config=RecordedConfig(local))
     text = "local//models/small.gguf read /papers/all/one.pdf"
-    assert without_paths(text, story) == "local/small.gguf read all/one.pdf"
+    assert without_paths(text, record) == "local/small.gguf read all/one.pdf"
 
 
 async def test_a_shared_report_has_no_folder_that_a_setting_names(tmp_path: Path) -> None:
@@ -114,12 +116,12 @@ async def test_a_shared_report_has_no_folder_that_a_setting_names(tmp_path: Path
         },
         "executor": "/work/executors/mine.py:Executor",
     }
-    story = replace(read_story(path), config=RecordedConfig(config))
-    text = html_report(story)
+    record = replace(read_record(path), config=RecordedConfig(config))
+    text = html_report(record)
     for folder in ("/opt/tools/bin", "/srv/my papers", "/data/issues", "/data/clones", "/work"):
         assert folder in text
-        assert folder not in without_paths(text, story)
-    assert "mine.py:grade" in without_paths(text, story)
+        assert folder not in without_paths(text, record)
+    assert "mine.py:grade" in without_paths(text, record)
 
 
 async def test_the_final_skill_can_be_copied(tmp_path: Path) -> None:
@@ -163,8 +165,8 @@ async def test_a_report_written_twice_is_identical(tmp_path: Path) -> None:
 
 
 async def test_unknown_prices_are_reported(tmp_path: Path) -> None:
-    story = read_story(await improved(tmp_path / "run"))
-    unpriced = replace(story, total=replace(story.total, usd=None))
+    record = read_record(await improved(tmp_path / "run"))
+    unpriced = replace(record, usage=replace(record.usage, usd=None))
     assert "no price known" in markdown_report(unpriced)
     assert "no price known" in html_report(unpriced)
 
@@ -211,7 +213,7 @@ async def test_a_run_of_long_answers_keeps_the_file_small(tmp_path: Path) -> Non
 
 
 async def test_the_curve_has_a_text_alternative_with_its_numbers(tmp_path: Path) -> None:
-    drawn = score_chart(read_story(await improved(tmp_path / "run")))
+    drawn = score_chart(read_record(await improved(tmp_path / "run")))
     [label] = re.findall(r'aria-label="([^"]*)"', drawn)
     assert "initial 42.9\u00a0%, step 1 87.5\u00a0%" in label
     assert drawn.count("<circle") == 4
@@ -219,9 +221,9 @@ async def test_the_curve_has_a_text_alternative_with_its_numbers(tmp_path: Path)
 
 def test_a_forest_plot_shows_each_row_on_one_axis() -> None:
     rows = [
-        ForestRow("helps", 0.1, 0.05, 0.15, "promoted", rollouts=40),
-        ForestRow("unclear", 0.0, -0.05, 0.05, "pending"),
-        ForestRow("harms", -0.1, -0.15, -0.05, "dropped", note="z = −2"),
+        ForestRow("helps", Interval(0.1, 0.05, 0.15), "promoted", rollouts=40),
+        ForestRow("unclear", Interval(0.0, -0.05, 0.05), "pending"),
+        ForestRow("harms", Interval(-0.1, -0.15, -0.05), "dropped", note="z = −2"),
         ForestRow("new", None),
     ]
     drawn = forest_plot(rows, heading="Line")
@@ -236,7 +238,7 @@ def test_a_sparkline_needs_two_scores() -> None:
 
 
 def test_a_rejected_step_leaves_a_gap_in_a_compared_curve(tmp_path: Path) -> None:
-    stories = {}
+    records = {}
     for name, decisions in (("strict", ("reject", "accept")), ("lucky", ("accept", "accept"))):
         run = WrittenRun(tmp_path / name)
         run.measured("baseline", "old", 0.25)
@@ -244,8 +246,8 @@ def test_a_rejected_step_leaves_a_gap_in_a_compared_curve(tmp_path: Path) -> Non
             run.step(step, decision, BEST, "new")
             run.measured(f"step_{step:04d}", "new", 0.5)
         run.close()
-        stories[name] = read_story(tmp_path / name)
-    chart = compare_chart(stories)
+        records[name] = read_record(tmp_path / name)
+    chart = compare_chart(records)
     strict, lucky = (re.findall(rf'class="c{at}" cx="([\d.]+)"', chart) for at in (0, 1))
     assert (len(strict), len(lucky)) == (2, 3)
     assert strict == [lucky[0], lucky[2]]
@@ -275,9 +277,9 @@ def test_an_ablation_has_a_report_with_the_worth_of_each_part(tmp_path: Path) ->
     run = WrittenRun(tmp_path / "run", skill=skill, total_epochs=0, steps_per_epoch=0)
     run.emit(ablation())
     run.close()
-    story = read_story(tmp_path / "run")
-    assert story.state == "finished"
-    assert story.verdict == (
+    record = read_record(tmp_path / "run")
+    assert record.state == "finished"
+    assert record.verdict == (
         "1 of 3 parts can be cut without loss: 4 of 12 tokens saved in every call."
         " On fresh rollouts the shorter skill is as good: +1.0 points (−2.0 to +4.0)."
     )
@@ -312,9 +314,9 @@ def test_unknown_values_of_another_version_are_shown_as_recorded(tmp_path: Path)
     run.emit(ended)
     run.finish("struck_by_lightning", INITIAL)
     run.close()
-    story = read_story(tmp_path / "run")
-    assert [gate.action for gate in story.gates] == ["skip_full_moon"]
+    record = read_record(tmp_path / "run")
+    assert [gate.action for gate in record.gates] == ["skip_full_moon"]
     assert event_lines(ended) == ["step 1: skip full moon"]
-    page = html_report(story)
+    page = html_report(record)
     assert "skip full moon" in page and "Ended (struck by lightning)" in page
-    assert "Ended (struck by lightning)" in markdown_report(story)
+    assert "Ended (struck by lightning)" in markdown_report(record)

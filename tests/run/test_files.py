@@ -96,7 +96,7 @@ def rollouts(phase: str, step: int, skill: str, count: int = 3) -> list[Event]:
     ]
 
 
-def story(mode: str = "patch") -> Iterator[Event]:
+def record(mode: str = "patch") -> Iterator[Event]:
     """A run of two epochs of two steps, with the events of the loop."""
     yield run_started(
         config={"optimizer": {"skill_update_mode": mode}},
@@ -272,7 +272,7 @@ def load(path: Path, name: str) -> Any:
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
     with RunDirectory.open(tmp_path / "whole", {}) as run:
-        for event in story():
+        for event in record():
             run.events.emit(event)
     return tmp_path / "whole"
 
@@ -436,7 +436,7 @@ def test_the_files_have_the_fields_that_users_of_skillopt_know(whole: Path) -> N
 )
 def test_rewrite_modes_write_their_own_result_file(tmp_path: Path, mode: str, name: str) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as run:
-        for event in story(mode):
+        for event in record(mode):
             run.events.emit(event)
     assert load(tmp_path / "run", f"steps/step_0001/{name}") == {
         "reasoning": "r",
@@ -450,7 +450,7 @@ def test_replaying_a_finished_run_writes_deleted_files_again(whole: Path) -> Non
     for name in expected:
         (whole / name).unlink()
     with RunDirectory.open(whole, {}) as run:
-        for event in story():
+        for event in record():
             run.events.emit(later(event))
     assert contents(whole) == expected
 
@@ -458,7 +458,7 @@ def test_replaying_a_finished_run_writes_deleted_files_again(whole: Path) -> Non
 def test_a_run_stopped_after_any_event_and_replayed_has_identical_files(
     whole: Path, tmp_path: Path
 ) -> None:
-    events = list(story())
+    events = list(record())
     for stop in range(1, len(events), 31):
         path = tmp_path / f"run{stop}"
         with RunDirectory.open(path, {}) as run:
@@ -479,7 +479,7 @@ def test_a_run_killed_between_an_event_and_its_files_has_identical_files(
     program = textwrap.dedent("""
         import os, signal, sys
         from skillfit.run.directory import RunDirectory
-        from tests.run.test_files import later, story
+        from tests.run.test_files import later, record
 
         stop, again = int(sys.argv[2]), len(sys.argv) > 3
         with RunDirectory.open(sys.argv[1], {}) as run:
@@ -489,10 +489,10 @@ def test_a_run_killed_between_an_event_and_its_files_has_identical_files(
                     os.kill(os.getpid(), signal.SIGKILL)
 
             run.events._listeners.insert(0, kill)
-            for number, event in enumerate(story(), start=1):
+            for number, event in enumerate(record(), start=1):
                 run.events.emit(later(event) if again and number < stop else event)
     """)
-    events = list(story())
+    events = list(record())
     last_step = max(
         number for number, event in enumerate(events, start=1) if isinstance(event, StepFinished)
     )
@@ -516,7 +516,7 @@ def test_a_run_killed_between_an_event_and_its_files_has_identical_files(
 
 
 def test_growing_files_do_not_shrink_during_a_replay(tmp_path: Path) -> None:
-    events = [event for event in story() if not isinstance(event, RunFinished)]
+    events = [event for event in record() if not isinstance(event, RunFinished)]
     path = tmp_path / "run"
     with RunDirectory.open(path, {}) as run:
         for event in events:
@@ -538,7 +538,7 @@ def test_a_file_lost_between_event_and_write_exists_after_the_resume(whole: Path
     ):
         (whole / name).unlink()
     with RunDirectory.open(whole, {}) as run:
-        for event in story():
+        for event in record():
             run.events.emit(event)
     assert contents(whole) == before
 
@@ -547,7 +547,7 @@ def test_files_do_not_depend_on_the_order_in_which_rollouts_finish(
     whole: Path, tmp_path: Path
 ) -> None:
     events, batch = [], []
-    for event in story():
+    for event in record():
         if isinstance(event, RolloutFinished):
             batch.append(event)
             continue

@@ -13,7 +13,7 @@ import pytest
 
 from skillfit.errors import Exit, InfrastructureError, InputError
 from skillfit.extensions import load_object
-from skillfit.report import read_story
+from skillfit.record.fold import read_record
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
@@ -99,7 +99,9 @@ async def test_several_finalists_are_compared_with_the_initial_skill_on_request(
         await project.train()
         [shipped] = project.events(ShipTested)
         spent[count] = shipped.evidence.rollouts / shipped.pairs
-        before, after = map(read_story(project.folder / "run").point, ("ship_initial", "ship_best"))
+        before, after = map(
+            read_record(project.folder / "run").point, ("ship_initial", "ship_best")
+        )
         assert before and after and after.score - before.score == pytest.approx(shipped.difference)
     assert spent == {1: 2, 2: 3}
 
@@ -279,11 +281,11 @@ async def test_scores_on_fresh_rollouts_are_weighted_like_their_difference(
     rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
     project = make_project(*ALONE, *LONG, rows=rows)
     await project.train()
-    story = read_story(project.folder / "run")
-    before, after = story.point("ship_initial"), story.point("ship_best")
-    assert before and after and story.ship
+    record = read_record(project.folder / "run")
+    before, after = record.point("ship_initial"), record.point("ship_best")
+    assert before and after and record.ship
     assert before.score == pytest.approx(10 / 16)
-    assert after.score - before.score == pytest.approx(story.ship.difference)
+    assert after.score - before.score == pytest.approx(record.ship.difference)
 
 
 async def test_scores_by_type_are_weighted_like_the_total(make_project: MakeProject) -> None:
@@ -463,7 +465,7 @@ async def test_a_second_grader_decides_the_ship_test_and_the_gap_is_reported(
     assert summary["ship"]["gap"] == pytest.approx(0.75)
     assert (
         "by the one trained on, the gain differs by +75.0 points"
-        in read_story(project.folder / "run").verdict
+        in read_record(project.folder / "run").verdict
     )
 
 
@@ -478,7 +480,7 @@ async def test_equal_graders_have_no_gap_for_any_rollouts(
     assert shipped.pairs and shipped.difference
     assert shipped.gap == project.summary()["ship"]["gap"] == 0.0
     assert (
-        "by the one trained on, the gain is the same" in read_story(project.folder / "run").verdict
+        "by the one trained on, the gain is the same" in read_record(project.folder / "run").verdict
     )
 
 
@@ -492,11 +494,11 @@ async def test_a_score_that_a_one_line_rule_reaches_is_reported(make_project: Ma
     await project.train()
     assert any(
         "one-line rule (majority answer)" in notice.text
-        for notice in read_story(project.folder / "run").notices
+        for notice in read_record(project.folder / "run").notices
     )
     fair = make_project(*STRICT, *ALONE, name="fair")
     await fair.train()
-    assert not any("one-line" in notice.text for notice in read_story(fair.folder / "run").notices)
+    assert not any("one-line" in notice.text for notice in read_record(fair.folder / "run").notices)
 
 
 async def test_an_unproven_gain_is_not_audited_for_shortcuts(
@@ -523,7 +525,7 @@ async def test_a_proven_gain_is_audited_for_shortcuts(make_project: MakeProject)
     project = make_project(*ALONE, *LONG, rows=items(8, 8, 4))
     result = await project.train()
     assert result.finish_reason == "improved" and project.best() != SKILL
-    before = read_story(project.folder / "run").point("ship_initial")
+    before = read_record(project.folder / "run").point("ship_initial")
     assert before is not None and before.score == 0.25
     assert shortcut_warnings(project) == []
 

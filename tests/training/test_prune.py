@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from skillfit.cli.output import ResultSummary
-from skillfit.report import read_story
+from skillfit.cli.output import result_text
+from skillfit.record.fold import read_record
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.events import GateDecided, StepFinished, Stored
 from tests.training.practice_project import differences, items, readable
@@ -34,8 +34,7 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     assert len(result.summary.cut) >= len(gone)
     reasons = [event.reason for event in project.events(GateDecided)]
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
-    line = ResultSummary.of_story(read_story(result.run))
-    text = line.as_text(result.diagnosis)
+    text = result_text(read_record(result.run))
     tokens = result.summary.skill_tokens
     assert f"The skill has {tokens.found:,} tokens, {tokens.initial:,} before." in text
     assert "Cut from the initial skill: line" in text

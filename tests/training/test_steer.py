@@ -7,10 +7,10 @@ import json
 import pytest
 
 from skillfit.errors import Exit
-from skillfit.report.story_builder import read_story
+from skillfit.record.fold import read_record
+from skillfit.record.lists import read_card
 from skillfit.run.control import STEERING, ReviewPending, request_steering
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
-from skillfit.run.view import read_listed
 from tests.training.practice_project import TrainingProject, differences, items, readable
 from tests.training.project_fixture import MakeProject
 
@@ -94,14 +94,14 @@ async def test_a_run_under_review_ends_when_every_edit_is_approved_or_declined(
     asked = len(project.calls)
     *_, last = project.events(GateDecided)
     approved, *declined = [effect for effect in last.effects if effect.awaits_approval]
-    assert read_listed(project.folder / "run").state == "review"
-    assert read_story(project.folder / "run").state == "review"
+    assert read_card(project.folder / "run").state == "review"
+    assert read_record(project.folder / "run").state == "review"
     request_steering(project.folder / "run", "approve", approved.id)
     for effect in declined:
         request_steering(project.folder / "run", "decline", effect.id)
-    assert read_listed(project.folder / "run").state == "stopped"
+    assert read_card(project.folder / "run").state == "stopped"
     await project.train()
-    assert read_listed(project.folder / "run").state == "finished"
+    assert read_card(project.folder / "run").state == "finished"
     assert len(project.calls) == asked, "the steps are not paid again"
     assert approved.edit.content in project.best()
     assert all(effect.edit.content not in project.best() for effect in declined)
@@ -140,7 +140,7 @@ async def test_a_cap_raised_in_the_config_overrides_an_earlier_request(
     assert len(project.calls) == 80 and len(project.history()) < 6
     await project.train("budget.calls=5000")
     assert len(project.history()) == 6 and len(project.calls) > 80
-    assert read_story(project.folder / "run").caps == {"calls": 5000}
+    assert read_record(project.folder / "run").caps == {"calls": 5000}
 
 
 async def test_a_cap_lowered_by_a_request_stays_lowered_on_resume(
@@ -149,10 +149,10 @@ async def test_a_cap_lowered_by_a_request_stays_lowered_on_resume(
     project = make_project(*STEPS, "budget.calls=5000", rows=ROWS)
     await project.train(listeners=[asking(project, ("budget", "calls", "70"))])
     spent = len(project.calls)
-    assert read_story(project.folder / "run").caps == {"calls": 70}
+    assert read_record(project.folder / "run").caps == {"calls": 70}
     await project.train()
     assert spent <= 70 and len(project.calls) == spent
-    assert read_story(project.folder / "run").caps == {"calls": 70}
+    assert read_record(project.folder / "run").caps == {"calls": 70}
 
 
 @pytest.mark.parametrize("value", ["much", "nan", "-1", ""])

@@ -17,10 +17,10 @@ import typer
 
 from skillfit.cli.output import (
     Json,
-    ResultSummary,
     console,
     relative_path,
     relative_to_here,
+    result_text,
     rich_table,
     shell_line,
     show,
@@ -283,7 +283,8 @@ def demo_command(
     Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
     """
     from skillfit.cli.train import config_inputs, planned_time, train_in_terminal
-    from skillfit.report import read_story, write_report
+    from skillfit.record.fold import read_record
+    from skillfit.report import write_report
 
     if optimizer and not model:
         raise InputError(
@@ -306,14 +307,13 @@ def demo_command(
             message = f"This takes about {planned_time(inputs)}, depending on the machine."
             console(stderr=True).print(message, markup=False, soft_wrap=True)
         result = train_in_terminal(inputs, run, as_json=as_json, plain=plain, force=True)
-    story = read_story(result.run)
-    summary = ResultSummary.of_story(story)
+    record = read_record(result.run)
     lines = [
-        summary.as_text(story.diagnosis),
+        result_text(record),
         f"The report: {relative_to_here(write_report(result.run))}",
         f"Edit the project and train it again: {folder}",
     ]
-    show(summary.as_json(), "\n".join(lines), as_json)
+    show(record.result_json(), "\n".join(lines), as_json)
 
 
 @contextmanager

@@ -7,9 +7,9 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from skillfit.report import RunStory
+    from skillfit.record.record import Record
     from skillfit.report.run_details import FailedItem
-    from skillfit.run.records import RunFinishReason, ShipResult, SkillTokens
-    from skillfit.run.view import RunCard
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[
@@ -154,195 +152,71 @@ def coloured_diff(text: str) -> RenderableType:
     return Text("\n").join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitScores:
-    """The scores of a split. `final` is the last skill's, on the test split alone."""
+def result_text(record: Record) -> str:
+    """Say how a run ended, for people: verdict, scores, cost, next commands."""
+    reason = record.finish_reason or "unfinished"
+    lines = [f"{display_name(reason)}: {record.diagnosis}", *_score_lines(record)]
+    if record.edit_counts:
+        lines.append(f"edits: {record.edit_counts}")
+    lines += [*_unused_rollouts(record), _cost(record)]
+    run = relative_to_here(Path(record.path))
+    if record.unproven:
+        from skillfit.run.store import UNPROVEN_SKILL
 
-    baseline: float | None = None
-    best: float | None = None
-    final: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UsedAmounts:
-    calls: int | None = None
-    tokens: int | None = None
-    usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutUse:
-    used: int | None = None
-    cap: int | None = None  # budget.rollouts
-
-
-class _SelectionJson(TypedDict):
-    baseline: float | None
-    best: float | None
+        found = run / UNPROVEN_SKILL
+        lines.append(f"Improvement not proven. You get the initial skill; the candidate is {found}")
+    if record.cut and record.skill_tokens is not None:
+        sizes = record.skill_tokens
+        tokens = f"{sizes.found:,} tokens, {sizes.initial:,} before"
+        whose = "The unproven skill" if record.unproven else "The skill"
+        lines.append(f"Cut from the initial skill: {', '.join(record.cut)}. {whose} has {tokens}.")
+    commands = [shell_line("report", run)]
+    if record.finish_reason == "improved":
+        commands = [shell_line("diff", run), *commands, shell_line("apply", run)]
+    return "\n".join([*lines, "Next:", *(f"  {command}" for command in commands)])
 
 
-class _TestJson(_SelectionJson):
-    final: float | None
+def _score_lines(record: Record) -> list[str]:
+    """Scores of the initial skill and the one that was found. The selection scores are of the skill
+    that was found, and `test.best` of the one that is handed back: all lines show the same skill.
+    """
+    score = "score" if record.metric == "hard" else f"{record.metric} score"
+    compared = "unproven skill" if record.unproven else "best skill"
+    test, on_test = record.test, f"test {score}"
+    shown: dict[str, tuple[float | None, float | None]] = {}
+    fresh = (record.point("ship_initial"), record.point("ship_best"))
+    if fresh[0] and fresh[1]:
+        shown[f"{score} on fresh rollouts"] = (fresh[0].score, fresh[1].score)
+        on_test = "on the test items of these"
+    else:
+        shown[f"selection {score}"] = (record.selection.baseline, record.selection.best)
+    shown[on_test] = (test.baseline, test.final if record.unproven else test.best)
+    lines = [
+        f"{name}: initial skill {mean_score(before)} → {compared} {mean_score(after)}"
+        for name, (before, after) in shown.items()
+        if before is not None and after is not None
+    ]
+    if record.ship is not None and record.ship.gap is not None:
+        gain, gap = record.ship.difference, record.ship.gap
+        trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"
+        lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
+    return lines
 
 
-class ResultJson(TypedDict):
-    """The line that `train --json` ends with."""
-
-    finish_reason: RunFinishReason | Literal["ablation", "evaluation", "unfinished"]
-    run: str
-    best_step: int | None
-    metric: str | None
-    selection: _SelectionJson
-    test: _TestJson
-    ship: ShipResult | None
-    unproven: bool
-    cut: tuple[str, ...]
-    skill_tokens: SkillTokens | dict[str, int]  # an empty object: the run has not finished
-    rollouts: RolloutUse
-    usage: UsedAmounts
-    wall_s: float | None
+def _unused_rollouts(record: Record) -> list[str]:
+    """With budget.rollouts: how many were used, and why some were not."""
+    used, cap = record.rollouts_used.used, record.rollouts_used.cap
+    if used is None or cap is None or used >= cap:
+        return []
+    line = f"{used:,} of {cap:,} rollouts used."
+    if record.ship is not None and not record.ship.pairs:
+        line += " The others were kept to test a changed skill, and there was none to test."
+    return [line]
 
 
-@dataclass(frozen=True, slots=True)
-class ResultSummary:
-    """The result of a run, for people and programs. Scores are in the gate's metric."""
-
-    finish_reason: RunFinishReason | Literal["ablation", "evaluation", "unfinished"]
-    run: Path
-    best_step: int | None = None
-    metric: str | None = None
-    selection: SplitScores = SplitScores()
-    fresh: SplitScores = SplitScores()  # on the rollouts of the ship test, test items included
-    test: SplitScores = SplitScores()
-    ship: ShipResult | None = None
-    unproven: bool = False
-    cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
-    edits: str = ""  # how many are in the skill that was found, and how many are not
-    skill_tokens: SkillTokens | None = None
-    rollouts: RolloutUse = RolloutUse()
-    usage: UsedAmounts = UsedAmounts()
-    wall_s: float | None = None
-
-    @classmethod
-    def of_story(cls, story: RunStory) -> ResultSummary:
-        from skillfit.run.view import SummaryScores
-
-        run, summary = Path(story.path), story.summary
-        if summary is None:
-            return cls("unfinished", run)
-        scores, used = SummaryScores.of(summary), story.total
-        fresh = (story.point("ship_initial"), story.point("ship_best"))
-        return cls(
-            summary.finish_reason,
-            run,
-            best_step=summary.best_step,
-            metric=summary.metric,
-            selection=SplitScores(scores.selection.baseline, scores.selection.best),
-            fresh=SplitScores(*(point.score if point else None for point in fresh)),
-            test=SplitScores(scores.test.baseline, scores.test.best, scores.test_final),
-            ship=summary.ship,
-            unproven=summary.unproven,
-            cut=tuple(summary.cut),
-            edits=story.edit_counts,
-            skill_tokens=summary.skill_tokens,
-            rollouts=RolloutUse(summary.rollouts.planned, summary.config.settings.budget.rollouts),
-            usage=UsedAmounts(used.calls, used.tokens, used.usd),
-            wall_s=summary.total_wall_time_s,
-        )
-
-    @classmethod
-    def of_card(cls, run: Path, card: RunCard) -> ResultSummary:
-        """What the card of a run knows: not the parts cut, sizes and rollouts."""
-        return cls(
-            card.finish_reason or "unfinished",
-            run,
-            best_step=card.best_step,
-            metric=card.metric,
-            selection=SplitScores(card.selection.baseline, card.selection.best),
-            test=SplitScores(card.test.baseline, card.test.best, card.test_final),
-            ship=card.ship,
-            unproven=card.unproven,
-            usage=UsedAmounts(card.calls, card.tokens, card.usd),
-            wall_s=card.seconds,
-        )
-
-    def as_json(self) -> ResultJson:
-        selection, test = self.selection, self.test
-        return ResultJson(
-            finish_reason=self.finish_reason,
-            run=str(self.run),
-            best_step=self.best_step,
-            metric=self.metric,
-            selection=_SelectionJson(baseline=selection.baseline, best=selection.best),
-            test=_TestJson(baseline=test.baseline, best=test.best, final=test.final),
-            ship=self.ship,
-            unproven=self.unproven,
-            cut=self.cut,
-            skill_tokens=self.skill_tokens or {},
-            rollouts=self.rollouts,
-            usage=self.usage,
-            wall_s=self.wall_s,
-        )
-
-    def as_text(self, diagnosis: str) -> str:
-        """The result for people: verdict, scores, cost, next commands."""
-        lines = [f"{display_name(self.finish_reason)}: {diagnosis}"]
-        score = "score" if self.metric in (None, "hard") else f"{self.metric} score"
-        # The selection scores are of the skill that was found, and `test.best` of the one that is
-        # handed back. Both lines show the same skill.
-        compared = "unproven skill" if self.unproven else "best skill"
-        test_score = self.test.final if self.unproven else self.test.best
-        on_test = f"test {score}"
-        if self.fresh.best is None:
-            shown = {f"selection {score}": (self.selection.baseline, self.selection.best)}
-        else:
-            shown = {f"{score} on fresh rollouts": (self.fresh.baseline, self.fresh.best)}
-            on_test = "on the test items of these"
-        shown[on_test] = (self.test.baseline, test_score)
-        for name, (before, after) in shown.items():
-            if before is not None and after is not None:
-                scores = f"initial skill {mean_score(before)} → {compared} {mean_score(after)}"
-                lines.append(f"{name}: {scores}")
-        if self.ship is not None and self.ship.gap is not None:
-            gain, gap = self.ship.difference, self.ship.gap
-            trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"
-            lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
-        if self.edits:
-            lines.append(f"edits: {self.edits}")
-        lines += [*self._unused_rollouts(), self._cost()]
-        if self.unproven:
-            from skillfit.run.store import UNPROVEN_SKILL
-
-            found = relative_to_here(self.run / UNPROVEN_SKILL)
-            lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
-        if self.cut and self.skill_tokens is not None:
-            sizes = self.skill_tokens
-            tokens = f"{sizes.found:,} tokens, {sizes.initial:,} before"
-            whose = "The unproven skill" if self.unproven else "The skill"
-            lines.append(
-                f"Cut from the initial skill: {', '.join(self.cut)}. {whose} has {tokens}."
-            )
-        run = relative_to_here(self.run)
-        commands = [shell_line("report", run)]
-        if self.finish_reason == "improved":
-            commands = [shell_line("diff", run), *commands, shell_line("apply", run)]
-        return "\n".join([*lines, "Next:", *(f"  {command}" for command in commands)])
-
-    def _unused_rollouts(self) -> list[str]:
-        """With budget.rollouts: how many were used, and why some were not."""
-        used, cap = self.rollouts.used, self.rollouts.cap
-        if used is None or cap is None or used >= cap:
-            return []
-        line = f"{used:,} of {cap:,} rollouts used."
-        if self.ship is not None and not self.ship.pairs:
-            line += " The others were kept to test a changed skill, and there was none to test."
-        return [line]
-
-    def _cost(self) -> str:
-        amounts = [
-            quantity(self.usage.calls or 0, "call"),
-            quantity(self.usage.tokens or 0, "token"),
-        ]
-        if self.usage.usd:
-            amounts.append(dollars(self.usage.usd))
-        return ", ".join([*amounts, duration(self.wall_s or 0)])
+def _cost(record: Record) -> str:
+    used = record.usage
+    amounts = [quantity(used.calls, "call"), quantity(used.tokens, "token")]
+    if used.usd:
+        amounts.append(dollars(used.usd))
+    return ", ".join([*amounts, duration(record.wall_s or 0)])

@@ -21,13 +21,12 @@ import typer
 from skillfit.atomic_write import write_whole
 from skillfit.cli.output import (
     Json,
-    ResultJson,
-    ResultSummary,
     aligned,
     coloured_diff,
     console,
     failed_text,
     relative_to_here,
+    result_text,
     rich_table,
     shell_line,
     show,
@@ -51,19 +50,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.api import Run
-    from skillfit.report.run_details import FailedItem
-    from skillfit.report.story import RunStory
+    from skillfit.record.record import Record, RunCard
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
     from skillfit.run.records import (
-        CheckResult,
-        EditStatus,
         ItemRecord,
-        MeasuredScore,
         RolloutStatus,
-        StepAction,
     )
-    from skillfit.run.view import ListedRun, RunState
     from skillfit.skill import Skill
 
 
@@ -81,7 +74,7 @@ def ls_command(
 
     Example: skillfit ls runs
     """
-    from skillfit.run.view import list_runs
+    from skillfit.record.lists import list_runs
 
     if not folder.is_dir() and folder != _RUNS:
         raise InputError(
@@ -91,43 +84,34 @@ def ls_command(
     for problem in listing.problems:
         warn(str(problem))
     if as_json:
-        show([_listed_json(listed) for listed in listing.runs], "", as_json)
+        data = [{**card.result_json(), "state": card.state} for card in listing.runs]
+        show(data, "", as_json)
     elif listing.runs:
         names = ("run", "date", "skill", "model", "result", "baseline", "best", "calls", "cost")
-        print(aligned(names, [_listed_cells(listed) for listed in listing.runs]))
+        print(aligned(names, map(_listed_cells, listing.runs)))
     else:
         print(visible(f"No runs in {folder}."))
 
 
-class ListedJson(ResultJson):
-    state: RunState
-
-
-def _listed_json(listed: ListedRun) -> ListedJson:
-    summary = ResultSummary.of_card(listed.path, listed.card)
-    return ListedJson(**summary.as_json(), state=listed.state)
-
-
-def _listed_cells(listed: ListedRun) -> tuple[str, ...]:
-    card = listed.card
+def _listed_cells(card: RunCard) -> tuple[str, ...]:
     baseline, best = (
         "" if score is None else mean_score(score)
         for score in (card.selection.baseline, card.selection.best)
     )
     doubt = f" ({card.doubt})" if card.doubt else ""
-    result = display_name(card.finish_reason) if listed.state == "finished" else listed.state
-    if listed.state == "stopped" and card.only_checked:
+    result = display_name(card.finish_reason) if card.state == "finished" else card.state
+    if card.only_checked:
         result = "checked"
     return (
-        str(relative_to_here(listed.path)),
-        f"{datetime.fromtimestamp(card.updated_at):%Y-%m-%d %H:%M}",
-        one_line(card.skill, 30),
+        str(relative_to_here(Path(card.path))),
+        f"{datetime.fromtimestamp(card.ended or 0.0):%Y-%m-%d %H:%M}",
+        one_line(card.skill_name, 30),
         one_line(card.models.get("agent", ""), 40),
         result,
         baseline,
         f"{best}{doubt}",
-        f"{card.calls:,}" if card.calls else "",
-        dollars(card.usd) if card.usd else "",
+        f"{card.usage.calls:,}" if card.usage.calls else "",
+        dollars(card.usage.usd) if card.usage.usd else "",
     )
 
 
@@ -140,131 +124,70 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
     from rich.console import Group
 
     from skillfit.api import Run
+    from skillfit.record.record import record_json
 
-    story = Run.open(run).story
-    summary = ResultSummary.of_story(story)
-    if story.measured is not None or story.only_checked:
-        _show_measured(story, run, summary, as_json)
+    record = Run.open(run).record
+    if record.measured is not None or record.only_checked:
+        _show_measured(record, run, as_json)
         return
-    data = ShownJson(
-        **summary.as_json(),
-        state=story.state,
-        skill_loaded=story.skill_loaded,
-        skill_missed=story.skill_missed,
-        verdicts=[
-            VerdictJson(name=gate.name, decision=gate.action, reason=gate.reason)
-            for gate in story.gates
-        ],
-        edits=[
-            EditJson(
-                id=edit.id,
-                status=edit.status,
-                in_skill=edit.in_best,
-                effect=edit.mean,
-                text=edit.text,
-            )
-            for edit in story.edits
-        ],
-        rejections=[
-            RejectionJson(
-                step=one.step,
-                stage=one.stage,
-                what=one.what,
-                reason=one.reason,
-                evidence=one.evidence,
-            )
-            for one in story.rejections
-        ],
-    )
-    show(data, Group(*_story_tables(story)), as_json)
+    data = record_json(record)
+    show(data, Group(*_record_tables(record)), as_json)
     if not as_json:
-        ended = story.finished is not None
-        print(summary.as_text(story.diagnosis) if ended else _unfinished_text(story, run))
-        if story.skill_missed:
-            print(f"The agent loaded the skill {story.skill_use}.")
+        ended = record.finished is not None
+        print(result_text(record) if ended else _unfinished_text(record, run))
+        if record.skill_missed:
+            print(f"The agent loaded the skill {record.skill_use}.")
 
 
-def _show_measured(story: RunStory, run: Path, summary: ResultSummary, as_json: bool) -> None:
+def _show_measured(record: Record, run: Path, as_json: bool) -> None:
     """An evaluation or a check: its scores or checks, and the items that fail."""
-    from skillfit.report.run_text import resume_line
+    from skillfit.record.text import resume_line
 
-    scores = story.measured.scores if story.measured else ()
+    scores = record.measured.scores if record.measured else ()
     failed = {score.name: failed_items(run, score.skill_hash) for score in scores}
     if not scores:
         failed = {"The skill": failed_items(run)}
-    data = MeasuredJson(
-        **summary.as_json(), state=story.state, scores=scores, checks=story.checks, failed=failed
-    )
-    lines = [story.verdict]
-    lines += [f"{one.verdict}  {one.name}: {one.message}" for one in story.checks]
+    data = {
+        **record.result_json(),
+        "state": record.state,
+        "scores": scores,
+        "checks": record.checks,
+        "failed": failed,  # by skill
+    }
+    lines = [record.verdict]
+    lines += [f"{one.verdict}  {one.name}: {one.message}" for one in record.checks]
     lines += [failed_text(items, name, _FAILED_SHOWN) for name, items in failed.items()]
-    if resume := resume_line(story, str(run)):
+    if resume := resume_line(record, str(run)):
         lines.append(f"Train with: {resume}")
     show(data, "\n".join(filter(None, lines)), as_json)
 
 
-class MeasuredJson(ListedJson):
-    scores: Sequence[MeasuredScore]
-    checks: Sequence[CheckResult]
-    failed: Mapping[str, Sequence[FailedItem]]  # by skill
+def _unfinished_text(record: Record, run: Path) -> str:
+    from skillfit.record.text import resume_line
+
+    resume = resume_line(record, str(run)) if record.state != "running" else ""
+    return f"{record.verdict}\nResume with: {resume}" if resume else record.verdict
 
 
-class VerdictJson(TypedDict):
-    name: str
-    decision: StepAction
-    reason: str
-
-
-class EditJson(TypedDict):
-    id: str
-    status: EditStatus
-    in_skill: bool | None  # None: the run has not ended
-    effect: float | None
-    text: str
-
-
-class RejectionJson(TypedDict):
-    step: int
-    stage: str
-    what: str
-    reason: str
-    evidence: str
-
-
-class ShownJson(ListedJson):
-    skill_loaded: int  # rollouts in which the agent loaded the skill, where that is known
-    skill_missed: int
-    verdicts: list[VerdictJson]
-    edits: list[EditJson]
-    rejections: list[RejectionJson]
-
-
-def _unfinished_text(story: RunStory, run: Path) -> str:
-    from skillfit.report.run_text import resume_line
-
-    resume = resume_line(story, str(run)) if story.state != "running" else ""
-    return f"{story.verdict}\nResume with: {resume}" if resume else story.verdict
-
-
-def _story_tables(story: RunStory) -> list[RenderableType]:
+def _record_tables(record: Record) -> list[RenderableType]:
     """The tables of `show`: guidance, curve, decisions, edits, what was not used, notices."""
     from rich.text import Text
 
     from skillfit.cli.terminal import PLOT_TITLE, PlotPoint, plot
 
     parts: list[RenderableType] = []
-    if guidance := story.config.settings.optimizer.guidance:
+    if guidance := record.config.settings.optimizer.guidance:
         parts.append(Text(f"Guidance: {one_line(visible(guidance), 90)}"))
-    points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
+    points = [PlotPoint(one.score, one.kept) for one in record.points if one.split == "selection"]
     if len(points) > 1:
         parts.append(Text("\n".join([PLOT_TITLE, *plot(points)]), style="cyan"))
-    if story.gates:
+    if record.gates:
         rows = [
-            (gate.label, gate.decision, score_change(gate.difference), gate.reason)
-            for gate in story.gates
+            (gate.label, gate.decision, score_change(gate.evidence.difference), gate.reason)
+            for gate in record.gates
         ]
         parts.append(rich_table(("step", "decision", "change in score", "reason"), rows))
-    if story.edits:
+    if record.edits:
         edits = [
             (
                 edit.id,
@@ -272,11 +195,11 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
                 "" if edit.mean is None else score_change(edit.mean),
                 one_line(visible(edit.text), 90),
             )
-            for edit in story.edits
+            for edit in record.edits
         ]
         parts.append(rich_table(("edit", "status", "effect on score", "text"), edits))
-    if story.rejections:
-        shown = story.rejections[-_REJECTIONS_SHOWN:]
+    if record.rejections:
+        shown = record.rejections[-_REJECTIONS_SHOWN:]
         rejected = [
             (
                 str(one.step),
@@ -286,9 +209,9 @@ def _story_tables(story: RunStory) -> list[RenderableType]:
             for one in shown
         ]
         parts.append(rich_table(("step", "stage", "not used because"), rejected))
-        if earlier := len(story.rejections) - len(shown):
+        if earlier := len(record.rejections) - len(shown):
             parts.append(Text(f"{earlier} earlier ones are in the report and in --json."))
-    for notice in story.notices:
+    for notice in record.notices:
         where = f"{display_name(notice.where)}: " if notice.where else ""
         parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))
     return parts
@@ -475,7 +398,7 @@ def _asked_texts(run: Path, records: Mapping[str, ItemRecord]) -> dict[str, list
         item: [TurnJson(role="user", content=record.input)] for item, record in records.items()
     }
     try:
-        task = config_inputs(Run.open(run).story.config.root, None, training=False).task
+        task = config_inputs(Run.open(run).record.config.root, None, training=False).task
     except SkillfitError as error:
         if any(record.is_cut for record in records.values()):
             warn(f"Long inputs are cut, because the tasks cannot be read: {error.message}")
@@ -544,8 +467,8 @@ def steer_command(
 
     Example: skillfit steer runs/first veto s0003e02
     """
+    from skillfit.record.steering import STOPPING, steer_run, when_followed
     from skillfit.run.control import stop_run
-    from skillfit.run.steering import STOPPING, steer_run, when_followed
 
     if action == "stop":
         stop_run(run)
@@ -575,7 +498,7 @@ class AnswerJson(TypedDict):
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     """The answer to a handoff prompt, from a file or from stdin."""
-    from skillfit.run.steering import answer_prompt
+    from skillfit.record.steering import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
     left = answer_prompt(run, prompt_id, text)
@@ -713,7 +636,7 @@ def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> Docume
 
 def make_change(change: DocumentChange) -> Path:
     """Back up the present text, then write the new one; returns the path of the backup."""
-    from skillfit.report.story import APPLIED
+    from skillfit.record.record import APPLIED
 
     kept = change.run.path / APPLIED / f"{len(_backups(change.run)) + 1:04d}.json"
     document = change.document.resolve()
@@ -758,7 +681,7 @@ def undo_change(run: Run, *, force: bool) -> UndoneChange:
 
 
 def _backups(run: Run) -> list[Path]:
-    from skillfit.report.story import APPLIED
+    from skillfit.record.record import APPLIED
 
     return sorted((run.path / APPLIED).glob("*.json"))
 

@@ -1,7 +1,7 @@
 """What the terminal shows of a run: a live screen, plain lines, or a counter.
 
 Each is a listener of events. The live screen, which fits 80 × 24, and the plain lines read the same
-story of the run as the report and the studio.
+record of the run as the report and the studio.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rich.text import Text
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import display_name, duration, mean_score, quantity, visible, with_interval
-from skillfit.report.run_text import HEARTBEAT, UNPRICED, ProgressLines, cap_uses, time_left
-from skillfit.report.story import IN_SKILL, GateSummary, RunStory
-from skillfit.report.story_builder import StoryBuilder
+from skillfit.record.fold import Fold
+from skillfit.record.record import IN_SKILL, GateSummary, Record
+from skillfit.record.text import HEARTBEAT, UNPRICED, ProgressLines, cap_uses, time_left
 from skillfit.run.events import RolloutFinished, Stored, Warned
 from skillfit.run.records import StageName
 
@@ -44,7 +44,7 @@ PLOT_TITLE = "selection score, from 0 to 1"
 
 
 def render_screen(
-    story: RunStory,
+    record: Record,
     spent: Usage,
     elapsed: float,
     width: int = 80,
@@ -52,30 +52,30 @@ def render_screen(
     notice: str = "",
 ) -> RenderableType:
     """The screen. What does not fit the height is left out from the bottom of each list."""
-    parts: list[RenderableType] = [_header(story, spent, elapsed), _stages(story)]
-    notices = _latest_notices(story)
-    room = height - 11 - min(4, len(story.stages)) - bool(notices)
+    parts: list[RenderableType] = [_header(record, spent, elapsed), _stages(record)]
+    notices = _latest_notices(record)
+    room = height - 11 - min(4, len(record.stages)) - bool(notices)
     points = [
-        PlotPoint(point.score, point.kept) for point in story.points if point.split == "selection"
+        PlotPoint(point.score, point.kept) for point in record.points if point.split == "selection"
     ]
     if len(points) > 1 and room >= _LIVE_PLOT_HEIGHT + 6:
         lines = [PLOT_TITLE, *plot(points, width=min(width, 100) - 14, height=_LIVE_PLOT_HEIGHT)]
         parts.append(Text("\n".join(lines), style="cyan"))
         room -= len(lines)
-    if story.edits:
-        parts.append(_edits(story, max(2, min(8, room - 3))))
-    elif story.gates:
-        parts.append(_gates(story.gates[-max(2, min(5, room - 3)) :]))
+    if record.edits:
+        parts.append(_edits(record, max(2, min(8, room - 3))))
+    elif record.gates:
+        parts.append(_gates(record.gates[-max(2, min(5, room - 3)) :]))
     parts += _notices(notices, width - 4)
     if notice:
         parts.append(Text(notice, style="bold"))
     return Panel(Group(*parts), title="skillfit", title_align="left", border_style="dim")
 
 
-def _latest_notices(story: RunStory) -> list[str]:
+def _latest_notices(record: Record) -> list[str]:
     """The last two; what the leak check blocked takes the place of one."""
-    texts = [shown.text for shown in story.notices[-2:]]
-    blocked = [one for one in story.rejections if one.leak]
+    texts = [shown.text for shown in record.notices[-2:]]
+    blocked = [one for one in record.rejections if one.leak]
     if not blocked:
         return texts
     return [f"leak check blocked {len(blocked)}: {blocked[-1].blocked}", *texts[-1:]]
@@ -94,23 +94,23 @@ def _cut(text: str, style: str = "") -> Text:
     return Text(text, style=style, overflow="ellipsis", no_wrap=True)
 
 
-def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
-    models = f"{story.agent or 'your agent'} ← {story.optimizer or 'no optimizer model'}"
+def _header(record: Record, spent: Usage, elapsed: float) -> Text:
+    models = f"{record.agent or 'your agent'} ← {record.optimizer or 'no optimizer model'}"
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(visible(story.skill_name), "bold")
+    text.append(visible(record.skill_name), "bold")
     text.append(f"  {visible(models)}")
-    if story.practice:
-        text.append(f"  ({story.practice})", "italic yellow")
-    step = f"step {min(story.steps_done + 1, story.total_steps)} of {story.total_steps}"
-    left = time_left(story)
-    scores = story.selection_scores()
+    if record.practice:
+        text.append(f"  ({record.practice})", "italic yellow")
+    step = f"step {min(record.steps_done + 1, record.total_steps)} of {record.total_steps}"
+    left = time_left(record)
+    scores = record.selection_scores()
     if scores is not None:  # before the step: on a narrow screen the end of a line is cut
-        best = f" → {mean_score(scores.best)}" if scores.best != scores.initial else ""
-        text.append(f"\nscore {mean_score(scores.initial)}{best}  ", "bold")
+        initial, best = map(mean_score, scores)
+        text.append(f"\nscore {initial}{f' → {best}' if best != initial else ''}  ", "bold")
     else:
         text.append("\n")
     text.append(f"{step}{f', {left}' if left else ''}", "dim")
-    text.append(f"\n{usage_text(spent, story.caps, elapsed)}", "dim")
+    text.append(f"\n{usage_text(spent, record.caps, elapsed)}", "dim")
     return text
 
 
@@ -125,12 +125,12 @@ def usage_text(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
     return "  ".join(shown)
 
 
-def _stages(story: RunStory) -> Table:
+def _stages(record: Record) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(width=19, no_wrap=True)
     table.add_column(width=24)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    for stage in story.stages[-4:]:
+    for stage in record.stages[-4:]:
         share = stage.share
         bar: RenderableType = Text("")
         if share is not None and stage.total:
@@ -151,14 +151,14 @@ def _stages(story: RunStory) -> Table:
     return table
 
 
-def _edits(story: RunStory, most: int) -> Table:
+def _edits(record: Record, most: int) -> Table:
     """The pool: edits in the skill first, then pending ones by their effect."""
     ranked = sorted(
-        story.edits, key=lambda edit: (not edit.in_best, edit.rank, -(edit.mean or 0.0))
+        record.edits, key=lambda edit: (not edit.in_best, edit.rank, -(edit.mean or 0.0))
     )
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=True)
     table.add_column("effect on score (80 %)", no_wrap=True, width=22)
-    table.add_column(f"edits: {story.edit_counts}", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column(f"edits: {record.edit_counts}", no_wrap=True, overflow="ellipsis", ratio=1)
     for edit in ranked[:most]:
         effect = "not measured yet"
         if edit.mean is not None:
@@ -174,10 +174,10 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
     table.add_column("change in score (90 %)", no_wrap=True)
     table.add_column("decision", no_wrap=True, overflow="ellipsis", ratio=1)
     for gate in gates:
-        low, high = gate.interval
+        evidence = gate.evidence
         found = ""
-        if gate.probability is not None:
-            found = with_interval(gate.difference, low, high)
+        if evidence.rollouts:
+            found = with_interval(evidence.difference, *evidence.interval)
         reason = f": {gate.reason}" if gate.reason else ""
         table.add_row(gate.label, found, f"{gate.decision}{reason}")
     return table
@@ -250,7 +250,7 @@ class LiveTerminal(Terminal):
     def __init__(self, console: Console, earlier_seconds: float = 0.0) -> None:
         """`earlier_seconds`: what earlier starts of the run took."""
         super().__init__(console)
-        self._builder = StoryBuilder()
+        self._builder = Fold()
         self._begun = time.monotonic() - earlier_seconds
         self._drawn = 0.0
         self._spent = Usage()
@@ -267,7 +267,7 @@ class LiveTerminal(Terminal):
 
     def _draw(self) -> RenderableType:
         screen = render_screen(
-            self._builder.story(),
+            self._builder.record(),
             self._spent,
             time.monotonic() - self._begun,
             self._console.width,
@@ -295,8 +295,8 @@ class PlainTerminal(Terminal):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._builder = StoryBuilder()
-        self._lines = ProgressLines(super().say, self._builder.story)
+        self._builder = Fold()
+        self._lines = ProgressLines(super().say, self._builder.record)
 
     def __call__(self, stored: Stored) -> None:
         self._builder(stored)

@@ -19,10 +19,10 @@ import typer
 from skillfit.cli.output import (
     Json,
     Overrides,
-    ResultSummary,
     console,
     failed_text,
     relative_to_here,
+    result_text,
     rich_table,
     shell_line,
     show,
@@ -225,7 +225,7 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     the file.
     """
     opened = open_training_run(run)
-    inputs = config_inputs(opened.story.config.root, overrides)
+    inputs = config_inputs(opened.record.config.root, overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 
@@ -427,11 +427,10 @@ def _leave_closed_terminal() -> None:
 
 def show_result(result: TrainingResult, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
-    from skillfit.report import read_story
+    from skillfit.record.fold import read_record
 
-    story = read_story(result.run)
-    summary = ResultSummary.of_story(story)
-    show(summary.as_json(), summary.as_text(story.diagnosis), as_json)
+    record = read_record(result.run)
+    show(record.result_json(), result_text(record), as_json)
     raise typer.Exit(int(result.exit_code))
 
 
@@ -470,11 +469,12 @@ def check_command(
 
 def failed_items(run: Path, skill_hash: str = "") -> list[FailedItem]:
     """The items of a run that a skill did not solve; by default the initial skill."""
-    from skillfit.report import open_details, read_story
+    from skillfit.record.fold import read_record
+    from skillfit.report import open_details
 
-    story = read_story(run)
+    record = read_record(run)
     with open_details(run) as details:
-        return details.failed_items(story, skill_hash or details.initial_hash)
+        return details.failed_items(record, skill_hash or details.initial_hash)
 
 
 class CheckJson(TypedDict):
@@ -688,7 +688,7 @@ def _cost_table(estimate: RunEstimate) -> RenderableType:
 
 
 def _cost_row(row: EstimateRow, indent: str = "") -> tuple[str, ...]:
-    from skillfit.report.run_text import UNPRICED
+    from skillfit.record.text import UNPRICED
 
     usd = UNPRICED if row.usd is None else _range_text(row.usd, rounded_dollars)
     cells = (_range_text(row.calls), _range_text(row.tokens), usd)

@@ -17,8 +17,10 @@ from math import ceil, floor
 
 from markupsafe import Markup
 
+from skillfit.intervals import Interval
 from skillfit.plain_text import last_part, percent, points, quantity, shorten, visible
-from skillfit.report.story import IN_SKILL, EditSummary, EffectPoint, Point, RunStory
+from skillfit.record.record import IN_SKILL, EditRecord, Point, Record
+from skillfit.run.records import EditEffect
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
@@ -54,12 +56,12 @@ class _Frame:
 
 
 def score_chart(
-    story: RunStory, width: int = 720, height: int = 320, splits: Sequence[str] = tuple(PANELS)
+    record: Record, width: int = 720, height: int = 320, splits: Sequence[str] = tuple(PANELS)
 ) -> Markup:
     """The curve of these splits, drawn for about `width` pixels; empty when nothing was measured on
     them.
     """
-    panels = [(split, shown) for split in splits if (shown := _points_of(story, split))]
+    panels = [(split, shown) for split in splits if (shown := _points_of(record, split))]
     if not panels:
         return Markup("")
     frame = _frame([point for _, shown in panels for point in shown], width, height)
@@ -89,9 +91,9 @@ def _steps(counts: dict[str, int], room: float) -> dict[str, float]:
     return steps | {"selection": left / counts["selection"]}
 
 
-def _points_of(story: RunStory, split: str) -> list[Point]:
-    measured = [point for point in story.points if point.split == split]
-    if story.unproven_skill:
+def _points_of(record: Record, split: str) -> list[Point]:
+    measured = [point for point in record.points if point.split == split]
+    if record.unproven_skill:
         # The initial skill was handed back, so "best" is the initial skill again on the test
         # split, and the found skill on fresh rollouts.
         found = {"ship_best": "ship_found", "test_final": "test_found"}
@@ -224,12 +226,12 @@ class _RunCurve:
 
 
 def compare_chart(
-    runs: Mapping[str, RunStory], width: int = 860, height: int = 320, *, names: bool = True
+    runs: Mapping[str, Record], width: int = 860, height: int = 320, *, names: bool = True
 ) -> Markup:
     """The score curves of several runs, by name, on one axis. Each has its name at the end of its
     line where there is room for `names`. Steps that were rejected have no point.
     """
-    measured = [_points_of(story, "selection") for story in runs.values()]
+    measured = [_points_of(record, "selection") for record in runs.values()]
     curves = []
     for number, name in enumerate(runs):
         kept = {at: point for at, point in enumerate(measured[number]) if point.kept}
@@ -277,12 +279,10 @@ def _run_names(frame: _Frame, curves: Sequence[_RunCurve], x: float) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class ForestRow:
-    """One row: `mean` is a difference of scores, None when it was not measured."""
+    """One row: `effect` is a difference of scores, None when it was not measured."""
 
     label: str
-    mean: float | None
-    low: float = 0.0
-    high: float = 0.0
+    effect: Interval | None
     status: str = ""  # the standing of an edit; for other tables any short word
     note: str = ""
     href: str = ""
@@ -290,19 +290,22 @@ class ForestRow:
     rollouts: int | None = None
 
 
-def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
+def edit_row(edit: EditRecord, href: str = "") -> ForestRow:
+    """Return the row of an edit as it is known now."""
     notes = []
     if edit.decided_in_step and edit.status != "pending":
         notes.append(f"{edit.status} after step {edit.decided_in_step}")
     if edit.note:
         notes.append(edit.note)
+    return effect_row(edit, edit.standing, href=href, note="; ".join(notes))
+
+
+def effect_row(edit: EditEffect, status: str, *, href: str = "", note: str = "") -> ForestRow:
     return ForestRow(
         label=edit.text,
-        mean=edit.mean,
-        low=edit.low,
-        high=edit.high,
-        status=edit.standing,
-        note="; ".join(notes),
+        effect=edit.effect,
+        status=status,
+        note=note,
         href=href,
         id=edit.id,
         rollouts=edit.rollouts,
@@ -326,9 +329,9 @@ def axis_span(rows: Sequence[ForestRow]) -> float:
     """The largest distance from 0 that the axis shows. One very wide interval does not squeeze the
     others: bounds beyond three times the largest mean are cut.
     """
-    measured = [row for row in rows if row.mean is not None]
-    widest = max((max(abs(row.low), abs(row.high)) for row in measured), default=0.0)
-    largest = max((abs(row.mean or 0.0) for row in measured), default=0.0)
+    effects = [row.effect for row in rows if row.effect is not None]
+    widest = max((max(abs(one.low), abs(one.high)) for one in effects), default=0.0)
+    largest = max((abs(one.mean) for one in effects), default=0.0)
     return max(_LEAST_SPAN, min(widest, 3 * largest if largest else widest))
 
 
@@ -337,11 +340,11 @@ def _forest_row(row: ForestRow, span: float, longest: int) -> Markup:
     label = Markup('<a href="{}">{}</a>').format(row.href, text) if row.href else text
     note = Markup("<small>{}</small>").format(visible(row.note)) if row.note else Markup("")
     badge = _badge(row.status)
-    if row.mean is None:
+    if row.effect is None:
         effect, bounds = Markup("not measured"), ""
     else:
-        effect = Markup("<b>{}</b>").format(points(row.mean))
-        bounds = f"{points(row.low)} to {points(row.high)}"
+        effect = Markup("<b>{}</b>").format(points(row.effect.mean))
+        bounds = f"{points(row.effect.low)} to {points(row.effect.high)}"
     return Markup(
         '<tr class="{}"{}><td class="what" data-th="">{}{}</td><td data-th="status">{}</td>'
         '<td class="bar" data-th="">{}</td><td class="n" data-th="effect">{}'
@@ -352,7 +355,7 @@ def _forest_row(row: ForestRow, span: float, longest: int) -> Markup:
         label,
         note,
         badge,
-        effect_bar(row, span),
+        effect_bar(row.effect, span),
         effect,
         bounds,
         "" if row.rollouts is None else f"{row.rollouts:,}",
@@ -372,14 +375,14 @@ def _badge(status: str) -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(kinds.get(status, ""), status)
 
 
-def effect_bar(row: ForestRow, span: float) -> Markup:
+def effect_bar(effect: Interval | None, span: float) -> Markup:
     """The interval as a line with its mean as a dot; 0 is in the middle."""
     middle = _BAR_WIDTH / 2
-    if row.mean is None:
+    if effect is None:
         inner = Markup("")
     else:
-        low, mean, high = (_bar_x(value, span) for value in (row.low, row.mean, row.high))
-        sign = "up" if row.low > 0 else "down" if row.high < 0 else "open"
+        low, mean, high = (_bar_x(one, span) for one in (effect.low, effect.mean, effect.high))
+        sign = "up" if effect.low > 0 else "down" if effect.high < 0 else "open"
         inner = Markup(
             '<g class="{}"><line class="span" x1="{:.1f}" x2="{:.1f}" y1="11" y2="11"/>'
             '<circle cx="{:.1f}" cy="11" r="4.5"/></g>'
@@ -411,13 +414,15 @@ def _bar_x(value: float, span: float) -> float:
     return _BAR_WIDTH / 2 + share * (_BAR_WIDTH / 2 - 6)
 
 
-def effect_history(history: Sequence[EffectPoint], width: int = 320, height: int = 120) -> Markup:
-    """How the estimate of one edit moved from step to step: mean and interval."""
-    known = [point for point in history if point.mean is not None]
+def effect_history(
+    history: Mapping[int, EditEffect], width: int = 320, height: int = 120
+) -> Markup:
+    """Draw how the estimate of one edit moved from step to step: mean and interval."""
+    known = [(step, edit, edit.effect) for step, edit in history.items() if edit.effect]
     if not known:
         return Markup("")
-    span = max(_LEAST_SPAN, *(max(abs(point.low), abs(point.high)) for point in known))
-    first, last = known[0].step, known[-1].step
+    span = max(_LEAST_SPAN, *(max(abs(effect.low), abs(effect.high)) for *_, effect in known))
+    first, last = known[0][0], known[-1][0]
     inner_width, middle = width - 60, height / 2
 
     def x(step: int) -> float:
@@ -426,17 +431,16 @@ def effect_history(history: Sequence[EffectPoint], width: int = 320, height: int
     def y(value: float) -> float:
         return middle - value / span * (height / 2 - 14)
 
-    upper = " ".join(f"{x(point.step):.1f},{y(point.high):.1f}" for point in known)
-    lower = " ".join(f"{x(point.step):.1f},{y(point.low):.1f}" for point in reversed(known))
-    line = " ".join(f"{x(point.step):.1f},{y(point.mean or 0.0):.1f}" for point in known)
+    upper = " ".join(f"{x(step):.1f},{y(effect.high):.1f}" for step, _, effect in known)
+    lower = " ".join(f"{x(step):.1f},{y(effect.low):.1f}" for step, _, effect in reversed(known))
+    line = " ".join(f"{x(step):.1f},{y(effect.mean):.1f}" for step, _, effect in known)
     dots = Markup("").join(
         Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3"><title>{}</title></circle>').format(
-            x(point.step),
-            y(point.mean or 0.0),
-            f"step {point.step}: {points(point.mean or 0.0)}, {point.rollouts} rollouts,"
-            f" {point.status}",
+            x(step),
+            y(effect.mean),
+            f"step {step}: {points(effect.mean)}, {edit.rollouts} rollouts, {edit.status}",
         )
-        for point in known
+        for step, edit, effect in known
     )
     return Markup(
         '<svg class="history" viewBox="0 0 {w} {h}" role="img" aria-label="{words}">'
@@ -450,7 +454,7 @@ def effect_history(history: Sequence[EffectPoint], width: int = 320, height: int
     ).format(
         w=width,
         h=height + 4,
-        words=f"effect from step {first} to step {last}: now {points(known[-1].mean or 0.0)}",
+        words=f"effect from step {first} to step {last}: now {points(known[-1][2].mean)}",
         right=44 + inner_width,
         mid=middle,
         upper=upper,

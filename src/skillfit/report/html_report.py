@@ -26,6 +26,7 @@ from skillfit.atomic_write import write_whole
 from skillfit.config import Config, map_paths
 from skillfit.errors import InputError
 from skillfit.extensions import JsonValue
+from skillfit.intervals import Interval
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import ModelSpec
 from skillfit.plain_text import (
@@ -38,6 +39,24 @@ from skillfit.plain_text import (
     shorten,
     visible,
 )
+from skillfit.record.fold import read_record
+from skillfit.record.record import (
+    EditRecord,
+    GateSummary,
+    Record,
+    RunNotice,
+    TypeSummary,
+    by_effect,
+)
+from skillfit.record.text import (
+    UNPRICED,
+    Fact,
+    ScoreComparison,
+    ablation_sentence,
+    comparisons,
+    facts,
+    next_commands,
+)
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
 from skillfit.report.run_details import (
     ItemChange,
@@ -49,26 +68,7 @@ from skillfit.report.run_details import (
     types_of,
     worst_first,
 )
-from skillfit.report.run_text import (
-    UNPRICED,
-    Fact,
-    ScoreComparison,
-    ablation_sentence,
-    comparisons,
-    facts,
-    next_commands,
-)
-from skillfit.report.story import (
-    EditSummary,
-    GateSummary,
-    Rejection,
-    RunNotice,
-    RunStory,
-    TypeSummary,
-    by_effect,
-)
-from skillfit.report.story_builder import read_story
-from skillfit.run.events import AblationFinished
+from skillfit.run.events import AblationFinished, Discarded
 from skillfit.run.records import RecordedConfig, UnitWorth
 from skillfit.skill import Skill, diff
 from skillfit.skill.regions import code_fence, scan
@@ -104,30 +104,30 @@ def write_report(
     """
     if format not in ("html", "md"):
         raise InputError(f"Unknown report format {format!r}.", hint="Use html or md.")
-    story = read_story(run_dir)
-    text = markdown_report(story) if format == "md" else html_report(story)
+    record = read_record(run_dir)
+    text = markdown_report(record) if format == "md" else html_report(record)
     if share:
-        text = without_paths(text, story)
+        text = without_paths(text, record)
     path = out or Path(run_dir) / f"report.{format}"
     write_whole(path, text.encode())
     return path
 
 
-def html_report(story: RunStory) -> str:
+def html_report(record: Record) -> str:
     """The self-contained page, with the trajectories of the items it lists."""
-    if story.ablation is not None:
-        return ablation_report(story.ablation, story.skill_name, story.initial_skill)
-    with open_details(Path(story.path)) as details:
-        items = worst_first(details.compared_items(story))
+    if record.ablation is not None:
+        return ablation_report(record.ablation, record.skill_name, record.initial_skill)
+    with open_details(Path(record.path)) as details:
+        items = worst_first(details.compared_items(record))
         trajectories = details.trajectories(items[:_ITEMS])
-    return _report_page(story, items, trajectories).render(report_environment())
+    return _report_page(record, items, trajectories).render(report_environment())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPage(PageData):
     template: ClassVar = "report.html.j2"
 
-    story: RunStory
+    record: Record
     title: str
     facts: Sequence[Fact]
     chart: Markup
@@ -143,7 +143,7 @@ class ReportPage(PageData):
     item_pages: Sequence[Sequence[ItemSummary]]
     items_cut: int
     gate_pages: Sequence[Sequence[GateSummary]]
-    rejections: Sequence[Rejection]
+    rejections: Sequence[Discarded]
     rejections_cut: int
     settings: ShownSettings
     commands: Sequence[str]
@@ -153,41 +153,41 @@ class ReportPage(PageData):
 
 
 def _report_page(
-    story: RunStory, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
+    record: Record, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
 ) -> ReportPage:
-    edits = by_effect(story.edits)
+    edits = by_effect(record.edits)
     listed = items[:_ITEMS]
     return ReportPage(
-        story=story,
-        title=f"{story.skill_name}: skillfit report",
-        facts=facts(story),
-        chart=score_chart(story),
+        record=record,
+        title=f"{record.skill_name}: skillfit report",
+        facts=facts(record),
+        chart=score_chart(record),
         small_charts=[
-            score_chart(story, 340, 260, ["selection"]),
-            score_chart(story, 340, 260, ["ship", "test"]),
+            score_chart(record, 340, 260, ["selection"]),
+            score_chart(record, 340, 260, ["ship", "test"]),
         ],
         forest=forest_plot([edit_row(edit) for edit in _main_edits(edits)]),
         edits_cut=max(0, len(edits) - _EDITS),
-        edits_measured=any(edit.measured for edit in edits),
-        lines=skill_lines(story.found_skill, story.edits),
-        types=types_of(items) or story.types,
+        edits_measured=any(edit.effect for edit in edits),
+        lines=skill_lines(record.found_skill, record.edits),
+        types=types_of(items) or record.types,
         changes=count_changes(items),
         compared=any(item.difference is not None for item in items),
         items=listed,
         item_pages=_pages(listed),
         items_cut=len(items) - len(listed),
-        gate_pages=_pages(story.gates),
-        rejections=story.rejections[:_REJECTIONS],
-        rejections_cut=max(0, len(story.rejections) - _REJECTIONS),
-        settings=settings_of_config(story.config),
-        commands=next_commands(story),
+        gate_pages=_pages(record.gates),
+        rejections=record.rejections[:_REJECTIONS],
+        rejections_cut=max(0, len(record.rejections) - _REJECTIONS),
+        settings=settings_of_config(record.config),
+        commands=next_commands(record),
         trajectories=trajectories,
         script=asset("report.js"),
         style=asset("base.css") + asset("report.css"),
     )
 
 
-def _main_edits(edits: Sequence[EditSummary]) -> Sequence[EditSummary]:
+def _main_edits(edits: Sequence[EditRecord]) -> Sequence[EditRecord]:
     """The rows of the plot: when there are too many, those in the skill and those furthest from 0,
     in the given order.
     """
@@ -202,10 +202,10 @@ def _pages(rows: Sequence[PagedRow]) -> list[Sequence[PagedRow]]:
     return [rows[at : at + _PAGE] for at in range(0, len(rows), _PAGE)]
 
 
-def without_paths(text: str, story: RunStory) -> str:
+def without_paths(text: str, record: Record) -> str:
     """The page without the folders of this machine: only file names are left."""
-    folders = {str(Path(story.path).parent), str(Path.home()), str(Path.cwd())}
-    for path in (story.data.skill, story.data.tasks, *_named_paths(story.config)):
+    folders = {str(Path(record.path).parent), str(Path.home()), str(Path.cwd())}
+    for path in (record.data.skill, record.data.tasks, *_named_paths(record.config)):
         if path.startswith("/"):
             folders.add(str(Path(path).parent))
     for folder in sorted(folders, key=len, reverse=True):
@@ -236,27 +236,29 @@ def _named_paths(config: RecordedConfig) -> list[str]:
 class MarkdownPage(PageData):
     template: ClassVar = "report.md.j2"
 
-    story: RunStory
+    record: Record
     rows: Sequence[ScoreComparison]
     fence: str
     diff: str
     cost: str
-    edits: Sequence[EditSummary]
+    edits: Sequence[EditRecord]
     notices: Sequence[RunNotice]
 
 
-def markdown_report(story: RunStory) -> str:
-    text = diff(story.initial_skill, story.found_skill)
-    cost = dollars(story.total.usd) or UNPRICED
-    used = f"{quantity(story.total.calls, 'call')}, {quantity(story.total.tokens, 'token')}, {cost}"
+def markdown_report(record: Record) -> str:
+    text = diff(record.initial_skill, record.found_skill)
+    cost = dollars(record.usage.usd) or UNPRICED
+    used = (
+        f"{quantity(record.usage.calls, 'call')}, {quantity(record.usage.tokens, 'token')}, {cost}"
+    )
     page = MarkdownPage(
-        story=story,
-        rows=comparisons(story),
+        record=record,
+        rows=comparisons(record),
         fence=code_fence(text),
         diff=text,
         cost=used,
-        edits=[edit for edit in by_effect(story.edits) if edit.measured][:_MARKDOWN_EDITS],
-        notices=story.notices[:_MARKDOWN_NOTICES],
+        edits=[edit for edit in by_effect(record.edits) if edit.effect][:_MARKDOWN_EDITS],
+        notices=record.notices[:_MARKDOWN_NOTICES],
     )
     return page.render(report_environment().overlay(autoescape=False))
 
@@ -308,9 +310,7 @@ def unit_forest(event: AblationFinished) -> Markup:
 def _unit_row(unit: UnitWorth) -> ForestRow:
     return ForestRow(
         label=unit.text,
-        mean=unit.mean if unit.rollouts else None,
-        low=unit.low,
-        high=unit.high,
+        effect=unit.worth,
         status=unit.decision,
         note=f"{unit.id}, {unit.tokens} tokens",
         id=unit.id,
@@ -324,18 +324,16 @@ class SkillLine:
 
     number: int
     text: str
-    edit: EditSummary | None = None  # the edit that wrote it; None: initial text
+    edit: EditRecord | None = None  # the edit that wrote it; None: initial text
     first: bool = False  # the first line of its edit or part, where the margin has its text
     label: str = ""  # for the margin: where the line comes from, or what is to be done with it
-    worth: float | None = None  # of its edit or part: a difference of the mean score
-    low: float = 0.0  # of the 80 % interval of the worth
-    high: float = 0.0
+    worth: Interval | None = None  # of its edit or part: a difference of the mean score, 80 %
     mark: str = ""  # added: by an edit; removed: it can be cut
     region: str = ""  # protected, slow_update, appendix, examples; empty: free text
     frontmatter: bool = False
 
 
-def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...]:
+def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]:
     """The document with the origin and worth of each line."""
     origins = _origins(edits)
     regions = _regions(text)
@@ -343,7 +341,6 @@ def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...
     lines, last = [], ""
     for number, line in enumerate(_split(text), 1):
         edit = origins.get(line.strip()) if line.strip() else None
-        worth = worth_of(edit)
         lines.append(
             SkillLine(
                 number=number,
@@ -351,9 +348,7 @@ def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...
                 edit=edit,
                 first=edit is not None and edit.id != last,
                 label=_origin(edit),
-                worth=worth.mean if worth else None,
-                low=worth.low if worth else 0.0,
-                high=worth.high if worth else 0.0,
+                worth=edit.worth if edit else None,
                 mark="added" if edit is not None and edit.step else "",
                 region=regions.get(number, ""),
                 frontmatter=number <= head_lines,
@@ -378,9 +373,7 @@ def unit_lines(text: str, units: Iterable[UnitWorth]) -> tuple[SkillLine, ...]:
                 text=line,
                 first=unit is not None and unit.start == number,
                 label=unit.decision if unit else "",
-                worth=unit.mean if unit and unit.rollouts else None,
-                low=unit.low if unit else 0.0,
-                high=unit.high if unit else 0.0,
+                worth=unit.worth if unit else None,
                 mark="removed" if unit and unit.decision == "cut" else "",
                 region=regions.get(number, ""),
                 frontmatter=number <= head_lines,
@@ -389,28 +382,10 @@ def unit_lines(text: str, units: Iterable[UnitWorth]) -> tuple[SkillLine, ...]:
     return tuple(lines)
 
 
-def _origin(edit: EditSummary | None) -> str:
+def _origin(edit: EditRecord | None) -> str:
     if edit is None:
         return ""
     return f"step {edit.step}" if edit.step else "initial text"
-
-
-@dataclass(frozen=True, slots=True)
-class EditWorth:
-    """What a text changes in the mean score, with its 80 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def worth_of(edit: EditSummary | None) -> EditWorth | None:
-    """What the text is worth. An edit that deletes text has the opposite effect of that text."""
-    if edit is None or edit.mean is None:
-        return None
-    if edit.edit.op == "delete":
-        return EditWorth(-edit.mean, -edit.high, -edit.low)
-    return EditWorth(edit.mean, edit.low, edit.high)
 
 
 def _split(text: str) -> Sequence[str]:
@@ -418,9 +393,9 @@ def _split(text: str) -> Sequence[str]:
     return lines[:-1] if lines and lines[-1] == "" else lines
 
 
-def _origins(edits: Iterable[EditSummary]) -> dict[str, EditSummary]:
+def _origins(edits: Iterable[EditRecord]) -> dict[str, EditRecord]:
     """Line -> the edit that wrote it. Of several edits with the same line the one in the skill."""
-    origins: dict[str, EditSummary] = {}
+    origins: dict[str, EditRecord] = {}
     for edit in sorted(edits, key=lambda edit: (not edit.in_best, edit.rank)):
         initial_text = edit.step == 0 and edit.edit.op == "delete"
         for line in (edit.edit.target if initial_text else edit.edit.content).splitlines():

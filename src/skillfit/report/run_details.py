@@ -1,4 +1,4 @@
-"""What the story of a run leaves out because there may be very much of it: steps, items, rollouts
+"""What the record of a run leaves out because there may be very much of it: steps, items, rollouts
 and their trajectories. `open_details` reads it from the log of the run when a page or a command
 asks for it.
 """
@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
 from skillfit.plain_text import display_name, head_and_tail
-from skillfit.report.story import RunStory, TypeSummary
-from skillfit.report.story_builder import row_value
+from skillfit.record.fold import row_value
+from skillfit.record.record import Record, TypeSummary
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import (
     CandidateBuilt,
@@ -85,7 +85,7 @@ class RolloutDetails:
 
     row: RolloutFinished
     outcome: Outcome | None  # None: it failed and was not recorded
-    record: ItemRecord | None
+    item: ItemRecord | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,45 +168,43 @@ class RunDetails:
 
     def item_records(self) -> dict[str, ItemRecord]:
         """The items as the run read them, by id."""
-        return {
-            record.id: record for read in self._events.found(ItemsRead) for record in read.items
-        }
+        return {known.id: known for read in self._events.found(ItemsRead) for known in read.items}
 
-    def compared_items(self, story: RunStory) -> tuple[ItemSummary, ...]:
+    def compared_items(self, record: Record) -> tuple[ItemSummary, ...]:
         """Items under both skills: of the selection split on fresh rollouts where there were some,
         else on the baseline; of the test split where it was read. Of an evaluation, the first and
         the last skill; of a run that was only checked, the items that were tried.
         """
         initial, records = self.initial_hash, self.item_records()
-        evaluation = story.config.settings.evaluation
+        evaluation = record.config.settings.evaluation
         summaries: list[ItemSummary] = []
-        for split, rows in self._compared_rows(story).items():
-            found = self._found_hash(story, split)
+        for split, rows in self._compared_rows(record).items():
+            found = self._found_hash(record, split)
             others = [row for row in rows if row.skill_hash != initial]
             before = _results(evaluation, [row for row in rows if row.skill_hash == initial])
             after = _results(evaluation, [row for row in others if found in ("", row.skill_hash)])
             for item in dict.fromkeys([*before, *after]):
-                record = records.get(item)
+                known = records.get(item)
                 summaries.append(
                     ItemSummary(
                         item,
-                        record.split if record else split,
+                        known.split if known else split,
                         before.get(item, ItemResult()),
                         after.get(item, ItemResult()),
-                        type=record.type if record else "",
-                        input=record.input if record else "",
-                        expected=record.expected if record else "",
+                        type=known.type if known else "",
+                        input=known.input if known else "",
+                        expected=known.expected if known else "",
                     )
                 )
         return tuple(summaries)
 
-    def failed_items(self, story: RunStory, skill_hash: str) -> list[FailedItem]:
+    def failed_items(self, record: Record, skill_hash: str) -> list[FailedItem]:
         """The items on which a skill did not get full marks, worst first, each with its lowest
         rollout. Only of what `compared_items` shows.
         """
-        evaluation, records = story.config.settings.evaluation, self.item_records()
+        evaluation, records = record.config.settings.evaluation, self.item_records()
         lowest: dict[str, RolloutFinished] = {}
-        rows = [row for rows in self._compared_rows(story).values() for row in rows]
+        rows = [row for rows in self._compared_rows(record).values() for row in rows]
         for row in rows:
             best = lowest.get(row.item)
             if row.skill_hash == skill_hash and (best is None or _below(evaluation, row, best)):
@@ -215,13 +213,13 @@ class RunDetails:
         for item, row in lowest.items():
             score = None if row.hard is None else row_value(evaluation, row)
             if score is None or score < 1:
-                record = records.get(item) or ItemRecord(item, "")
+                known = records.get(item) or ItemRecord(item, "")
                 failed.append(
                     FailedItem(
                         item,
                         score,
-                        record.input,
-                        record.expected,
+                        known.input,
+                        known.expected,
                         row.answer,
                         row.feedback,
                         row.failure,
@@ -229,24 +227,24 @@ class RunDetails:
                 )
         return sorted(failed, key=lambda one: (one.score is not None, one.score or 0.0))
 
-    def _compared_rows(self, story: RunStory) -> dict[str, list[RolloutFinished]]:
+    def _compared_rows(self, record: Record) -> dict[str, list[RolloutFinished]]:
         """The rollouts that `compared_items` shows, by split."""
         rows_of = partial(self._events.found, RolloutFinished)
-        if story.is_evaluation:
-            measured = {item.id for item in self._measured_items(story)}
+        if record.is_evaluation:
+            measured = {item.id for item in self._measured_items(record)}
             return {"": [row for row in rows_of("evaluate") if row.item in measured]}
         compared = {"selection": rows_of("ship") or rows_of("baseline"), "test": rows_of("test")}
         return compared if any(compared.values()) else {"train": rows_of("preflight")}
 
-    def _measured_items(self, story: RunStory) -> list[ItemRecord]:
+    def _measured_items(self, record: Record) -> list[ItemRecord]:
         """The items of the split that an evaluation measured last."""
-        split = story.measured.split if story.measured else "all"
+        split = record.measured.split if record.measured else "all"
         return [item for item in self.item_records().values() if split in ("all", item.split)]
 
-    def matrix(self, story: RunStory, most: int = 24) -> ItemMatrix:
+    def matrix(self, record: Record, most: int = 24) -> ItemMatrix:
         """How every item went over the run, in at most about `most` columns of steps."""
-        evaluation = story.config.settings.evaluation
-        last = max(1, story.total_steps, story.steps_done)
+        evaluation = record.config.settings.evaluation
+        last = max(1, record.total_steps, record.steps_done)
         width = -(-last // most)
         initial = self.initial_hash
         columns: dict[tuple[str, int, bool], _Column] = {}
@@ -267,18 +265,18 @@ class RunDetails:
         """Of the skill that the run began with, or of the first one that it measured."""
         return next((started.skill_hash for started in self._events.found(RunStarted)), "")
 
-    def _found_hash(self, story: RunStory, split: str) -> str:
+    def _found_hash(self, record: Record, split: str) -> str:
         """Of the skill found, as it was measured on a split; empty when that is not recorded.
         Without a ship test, test_final is the last skill, which may be another one.
         """
-        if story.measured is not None:
-            return story.measured.scores[-1].skill_hash
+        if record.measured is not None:
+            return record.measured.scores[-1].skill_hash
         if split == "train":
             return self.initial_hash  # the other rollouts have a part of the skill left out
         if split == "selection":
-            return story.ship.skill_hash if story.ship else ""
+            return record.ship.skill_hash if record.ship else ""
         measured = self._events.found(
-            EvaluationFinished, "test_final" if story.ship else "test_best"
+            EvaluationFinished, "test_final" if record.ship else "test_best"
         )
         return measured[0].skill_hash if measured else ""
 

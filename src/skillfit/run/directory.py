@@ -47,7 +47,7 @@ from skillfit.run.store import (
     emptied,
     other_files,
 )
-from skillfit.run.view import CardKeeper, RunView
+from skillfit.run.view import CARD_FACT, RunView
 from skillfit.skill.units import Granularity
 
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
@@ -101,8 +101,6 @@ class RunDirectory:
         self.events = EventLog(path / JOURNAL, redact=redact, beside=self.journal)
         progress = self.events.last(StepFinished, SlowUpdateFinished)
         self.events.listen(RunFiles(self, progress.seq if progress else 0))
-        self._card = CardKeeper(self.journal)
-        self.events.listen(self._card)
 
     @classmethod
     def open(
@@ -165,7 +163,7 @@ class RunDirectory:
         if self.resumed and keep_end:
             return
         self.events.resume()
-        self._card.reopen(new=not self.resumed)
+        self.journal.set_fact(CARD_FACT, "")  # it said that the run has ended
 
     def expect_fix_of(self, kind: PartKind) -> None:
         """A user's gate, proposer or batch sampler failed. The next start may bring its file with
@@ -214,8 +212,6 @@ class RunDirectory:
         blank = False
         try:
             blank = self.events.empty and self.journal.empty and not self.journal.bill().rows
-            if not blank and not self.journal.failed:
-                self._card.save()
         finally:
             self.journal.close()
             self.events.close()

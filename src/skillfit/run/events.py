@@ -21,9 +21,11 @@ from skillfit import __version__
 from skillfit.extensions import JsonValue
 from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.plain_text import one_line
 from skillfit.run.control import Action
 from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import (
+    LEAK_CHECK,
     CandidateComparison,
     CheckResult,
     Decision,
@@ -336,6 +338,16 @@ class Discarded(Event):
     what: str  # which call or edit
     reason: str
     evidence: str = ""  # of LEAK_CHECK: the words that leak; else what happens instead
+
+    @property
+    def leak(self) -> bool:
+        return self.stage == LEAK_CHECK
+
+    @property
+    def blocked(self) -> str:
+        """Of a leak: the words found, the text that was blocked, and why."""
+        found = f'"{one_line(self.evidence, 80)}" in ' if self.evidence else ""
+        return f'{found}"{one_line(self.what, 120)}", which {self.reason}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,9 +25,11 @@ from pydantic import (
 )
 from pydantic_core.core_schema import str_schema
 
+from skillfit.intervals import Interval
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
 from skillfit.skill import Edit
+from skillfit.skill.edits import example_of
 
 if TYPE_CHECKING:
     from skillfit.config.schema import Config
@@ -204,6 +206,7 @@ class ScoreEstimate:
     estimated: bool = False  # True: predicted by the regression, not a mean of its own rollouts
 
 
+EDIT_ORDER: tuple[EditStatus, ...] = ("promoted", "pending", "dropped")  # in lists of edits
 AWAITS_APPROVAL = "waiting for approval"  # as people read it, in reasons and on pages
 EFFECT = "effect"  # how a reason begins that is the estimate of its time
 
@@ -267,11 +270,11 @@ class EditEffect:
     step: int  # 0: text of the initial skill
     edit: Edit
     status: Recorded[EditStatus]
-    mean: float | None  # None: not measured yet
-    low: float  # 80 % interval
-    high: float
-    probability: float  # that the effect is above 0
-    rollouts: int  # scored rollouts that carried the edit
+    mean: float | None = None  # None: not measured on its own
+    low: float = 0.0  # 80 % interval
+    high: float = 0.0
+    probability: float = 0.5  # that the effect is above 0
+    rollouts: int = 0  # scored rollouts that carried the edit
     reason: str = ""  # why it was promoted or dropped
     items: tuple[str, ...] = ()  # training items it was written from
     awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
@@ -291,6 +294,38 @@ class EditEffect:
             pending = recorded.get("status") == "pending"
             return {**recorded, "awaits_approval": pending and waits}
         return recorded
+
+    @property
+    def text(self) -> str:
+        """What the edit does, in one line of text."""
+        example = example_of(self.edit)
+        if example is not None:
+            return f"worked example: {example.input} → {example.output}"
+        if self.edit.content:
+            return self.edit.content
+        return f"{self.edit.label or 'delete'}: {self.edit.target}"
+
+    @property
+    def effect(self) -> Interval | None:
+        """None: not measured on its own."""
+        return None if self.mean is None else Interval(self.mean, self.low, self.high)
+
+    @property
+    def worth(self) -> Interval | None:
+        """What its text is worth: the opposite of the effect when it deletes that text."""
+        return -self.effect if self.effect and self.edit.op == "delete" else self.effect
+
+    @property
+    def rank(self) -> int:
+        """The place of its status in `EDIT_ORDER`; a status of another version comes last."""
+        return EDIT_ORDER.index(self.status) if self.status in EDIT_ORDER else len(EDIT_ORDER)
+
+    @property
+    def note(self) -> str:
+        """The reason without the estimate that was true then: pages show the latest one."""
+        if self.awaits_approval:
+            return AWAITS_APPROVAL
+        return "" if self.reason.startswith(f"{EFFECT} ") else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +347,11 @@ class UnitWorth:
     rollouts: int  # scored rollouts without it
     decision: Recorded[Literal["keep", "cut", "unsure"]]
     kinds: tuple[KindEffect, ...] = ()  # the types of items that it is worth most on
+
+    @property
+    def worth(self) -> Interval | None:
+        """None: no rollout without it was scored."""
+        return Interval(self.mean, self.low, self.high) if self.rollouts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -766,6 +806,11 @@ class RunSummary:
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
+
+
+def fields_of(record: object) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, as they are."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}  # type: ignore[arg-type]
 
 
 def skill_file(step: int, suffix: str = "") -> str:

@@ -20,6 +20,7 @@ from skillfit.models.protocol import AnswerPending, ModelError
 from skillfit.models.providers.handoff import pending_error
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import OptimizerModel, ProposerParts
+from skillfit.record.lists import kept_card
 from skillfit.rollout import Executor, RolloutEngine
 from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, Cap, refuse_unpriced
@@ -167,6 +168,7 @@ async def _open(
     for listener in listeners:
         directory.events.listen(listener)
     async with AsyncExitStack() as resources:
+        resources.enter_context(kept_card(directory.journal, directory.events))
         control.read_usage = directory.journal.spent
         models = _Models(inputs.config, directory, resources, budgets)
         for role, deferred in inputs.deferred.items():

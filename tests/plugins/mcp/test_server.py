@@ -88,9 +88,9 @@ async def follow_to_the_end(agent: Client, run: Path) -> tuple[dict[str, Any], l
 
 
 def calls_of(run: Path) -> int:
-    from skillfit.report import read_story
+    from skillfit.record.fold import read_record
 
-    return read_story(run).total.calls
+    return read_record(run).total.calls
 
 
 async def test_an_agent_checks_starts_follows_shows_and_applies_a_run(tmp_path: Path) -> None:

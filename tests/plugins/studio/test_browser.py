@@ -18,7 +18,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from skillfit.report import read_story, write_report
+from skillfit.record.fold import read_record
+from skillfit.report import write_report
 from skillfit.run.events import StageStarted, Warned
 from skillfit.run.store import in_use
 from tests.plugins.studio.server import SKILL, RunningStudio, practice_project, studio
@@ -367,8 +368,8 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         page.get_by_role("button", name="Resume", exact=True).click()
         expect(page.locator("h1")).to_contain_text("The skill is better")
         expect(page.get_by_text("not yet read by the run")).to_have_count(0)
-    story = read_story(run)
-    assert [one.action for one in story.decisions] == [
+    record = read_record(run)
+    assert [one.action for one in record.decisions] == [
         "budget",
         "approve",
         "decline",
@@ -376,7 +377,7 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         "veto",
         "reword",
     ]
-    reasons = {edit.text: (edit.status, edit.reason) for edit in story.edits[:5]}
+    reasons = {edit.text: (edit.status, edit.reason) for edit in record.edits[:5]}
     assert reasons == {
         "- Mentions of parcel mean delivery.": ("dropped", "declined by a person"),
         "- Mentions of login mean account.": ("promoted", "approved by a person"),
@@ -384,7 +385,7 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         "- When unsure, answer general.": ("dropped", "vetoed by a person"),
         "- Think about what the writer needs most.": ("dropped", "reworded by a person"),
     }
-    assert [edit.in_best for edit in story.edits[:5]] == [False, True, True, False, False]
+    assert [edit.in_best for edit in record.edits[:5]] == [False, True, True, False, False]
 
 
 def test_a_handoff_prompt_is_answered_and_the_run_continues(

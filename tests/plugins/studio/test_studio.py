@@ -21,9 +21,9 @@ from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.plain_text import quantity
 from skillfit.plugins.studio.web_app import Session, make_app, serve_studio
+from skillfit.record.fold import read_record
+from skillfit.record.record import NOT_IN_SKILL
 from skillfit.report.html_report import PageData, make_environment
-from skillfit.report.story import NOT_IN_SKILL
-from skillfit.report.story_builder import read_story
 from skillfit.run.control import read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
@@ -100,7 +100,7 @@ async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> 
 
 def test_the_overview_says_how_many_edits_it_does_not_list(tmp_path: Path) -> None:
     screening_run(tmp_path / "long", steps=110, items=2, rollouts=2)
-    edits = read_story(tmp_path / "long").edits
+    edits = read_record(tmp_path / "long").edits
     left_out = sum(edit.standing == NOT_IN_SKILL for edit in edits)
     kept = len(edits) - left_out
     with browser(tmp_path) as client:
@@ -276,7 +276,7 @@ async def test_an_unexpected_error_is_a_page_in_the_usual_style(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("by <nothing>")
 
-    monkeypatch.setattr("skillfit.plugins.studio.site.FollowedRun.story", broken)
+    monkeypatch.setattr("skillfit.plugins.studio.site.FollowedRun.record", broken)
     with browser(tmp_path) as client:
         reply = client.get("/run/run")
     assert reply.status_code == 500
@@ -566,7 +566,7 @@ def test_a_setting_that_a_run_did_not_record_is_compared_by_its_default(
 
 def test_overview_and_skill_page_show_the_same_number_of_tokens(tmp_path: Path) -> None:
     screening_run(tmp_path / "run", steps=6)
-    tokens = read_story(tmp_path / "run").tokens[1]
+    tokens = read_record(tmp_path / "run").tokens[1]
     with browser(tmp_path) as client:
         overview, skill = client.get("/run/run").text, client.get("/skill/run").text
     assert f"{tokens:,} tokens" in overview

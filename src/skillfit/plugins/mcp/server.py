@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -33,24 +33,13 @@ from skillfit.plugins.studio.commands import (
     checked_overrides,
     run_command,
 )
-from skillfit.report import RunStory, open_details, read_story
-from skillfit.report.story import (
-    EditSummary,
-    GateSummary,
-    PersonDecision,
-    Point,
-    Rejection,
-    RunNotice,
-    TypeSummary,
-)
+from skillfit.record.fold import read_record
+from skillfit.record.record import RunState, record_json
+from skillfit.record.steering import answer_prompt, find_prompt, steer_run, waiting_prompts
+from skillfit.report import open_details
 from skillfit.run.control import stop_run
 from skillfit.run.events import RolloutFinished, as_json
-from skillfit.run.journal import BillRow
-from skillfit.run.records import EditStatus, RunFinishReason
-from skillfit.run.steering import answer_prompt, find_prompt, steer_run, waiting_prompts
 from skillfit.run.store import CONFIG_FILE, JOURNAL, in_use
-from skillfit.run.view import RunState
-from skillfit.skill import Edit
 
 _INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
 better. Usual order: estimate, check, start, follow until the state is no longer `running`, show,
@@ -156,119 +145,6 @@ class RunUpdate(RunStanding):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownEdit:
-    """An edit without the history of its effect."""
-
-    id: str
-    step: int
-    edit: Edit
-    status: EditStatus
-    mean: float | None
-    low: float
-    high: float
-    probability: float
-    rollouts: int
-    reason: str
-    items: tuple[str, ...]
-    in_best: bool | None
-    awaits_approval: bool
-
-    @classmethod
-    def of(cls, edit: EditSummary) -> ShownEdit:
-        return cls(
-            id=edit.id,
-            step=edit.step,
-            edit=edit.edit,
-            status=edit.status,
-            mean=edit.mean,
-            low=edit.low,
-            high=edit.high,
-            probability=edit.probability,
-            rollouts=edit.rollouts,
-            reason=edit.reason,
-            items=edit.items,
-            in_best=edit.in_best,
-            awaits_approval=edit.awaits_approval,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownCost:
-    """What a stage used, or the whole run (`stage` is then "total")."""
-
-    stage: str
-    role: str
-    model: str
-    calls: int
-    tokens: int
-    usd: float | None
-
-    @classmethod
-    def of(cls, row: BillRow) -> ShownCost:
-        return cls(
-            stage=row.stage,
-            role=row.role,
-            model=row.model,
-            calls=row.usage.calls,
-            tokens=row.usage.tokens,
-            usd=row.usage.usd,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRun:
-    """The story of a run without histories and item lists."""
-
-    run: str
-    path: str
-    state: RunState
-    finish_reason: RunFinishReason | Literal[""]
-    verdict: str
-    diagnosis: str
-    practice: bool
-    metric: str
-    seconds: float
-    tokens: tuple[int, int]
-    best_skill: str
-    unproven_skill: str
-    points: tuple[Point, ...]
-    decisions: tuple[GateSummary, ...]
-    edits: tuple[ShownEdit, ...]
-    rejections: tuple[Rejection, ...]
-    types: tuple[TypeSummary, ...]
-    costs: tuple[ShownCost, ...]
-    total: ShownCost
-    notices: tuple[RunNotice, ...]
-    people: tuple[PersonDecision, ...]
-
-    @classmethod
-    def of(cls, story: RunStory) -> ShownRun:
-        return cls(
-            run=story.run,
-            path=story.path,
-            state=story.state,
-            finish_reason=story.finish_reason,
-            verdict=story.verdict,
-            diagnosis=story.diagnosis,
-            practice=bool(story.practice),
-            metric=story.metric,
-            seconds=story.seconds,
-            tokens=story.tokens,
-            best_skill=story.best_skill,
-            unproven_skill=story.unproven_skill,
-            points=story.points,
-            decisions=story.gates,
-            edits=tuple(map(ShownEdit.of, story.edits)),
-            rejections=story.rejections,
-            types=story.types,
-            costs=tuple(map(ShownCost.of, story.costs)),
-            total=ShownCost.of(BillRow("total", "", "", story.total)),
-            notices=story.notices,
-            people=story.decisions,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class PromptText:
     id: str
     prompt: str
@@ -365,11 +241,11 @@ class Tools:
                 return RunUpdate(**asdict(standing), **asdict(news))
             await asyncio.sleep(_POLL)
 
-    async def show(self, run: str) -> ShownRun:
+    async def show(self, run: str) -> JsonObject:
         """What a run did: verdict, scores with intervals, decisions, edits and their effects, cost,
         and the skill it hands back. `unproven_skill` is what was found but not shown to be better.
         """
-        return ShownRun.of(read_story(self._run(run)))
+        return record_json(read_record(self._run(run)))
 
     async def apply(self, run: str, confirm: bool = False) -> JsonObject:
         """Put the best skill into its folder; the old text is kept in the run. Without `confirm`
@@ -378,7 +254,7 @@ class Tools:
         path = self._run(run)
         if not confirm:
             return await self._command(["diff", str(path)])
-        skill = read_story(path).data.skill
+        skill = read_record(path).data.skill
         if skill:
             self.folders.resolve(skill)
         return await self._command(["apply", str(path), "--yes"])
@@ -448,18 +324,18 @@ class Tools:
         failure = self._starter.failure(path)
         if not (path / JOURNAL).is_file():
             raise InputError(failure or f"There is no run in {path}.")
-        story = read_story(path)
-        state: RunState = "running" if self._starter.is_alive(path) else story.state
-        stage = story.running_stage
+        record = read_record(path)
+        state: RunState = "running" if self._starter.is_alive(path) else record.state
+        stage = record.running_stage
         return RunStanding(
             run=str(path),
             state=state,
-            verdict=story.verdict,
+            verdict=record.verdict,
             stage=stage.stage if stage else "",
-            step=stage.step if stage else story.steps_done,
-            total_steps=story.total_steps,
-            seconds_left=story.seconds_left,
-            prompts_waiting=story.prompts,
+            step=stage.step if stage else record.steps_done,
+            total_steps=record.total_steps,
+            seconds_left=record.seconds_left,
+            prompts_waiting=record.prompts,
             stopped_by=last_part(failure, _LONG) if state in ("stopped", "review") else "",
         )
 

@@ -54,23 +54,20 @@ from skillfit.plugins.studio.site import (
     run_url,
     stream_parts,
 )
-from skillfit.report import RunStory
-from skillfit.report.charts import compare_chart, sparkline
+from skillfit.record.record import EditRecord, Record, RunState, by_effect
+from skillfit.report.charts import compare_chart
 from skillfit.report.html_report import PageData, flat_settings
-from skillfit.report.story import EditSummary, by_effect
-from skillfit.run.records import ShipResult
 from skillfit.run.store import JOURNAL, in_use
-from skillfit.run.view import RunCard, RunState
 from skillfit.skill import Hunk, diff_hunks
 
 _RUNS_PER_PAGE = 50
 _STATES = (*get_args(RunState), "failed")
-_SORTS: dict[str, Callable[[RunRow], tuple[float, str]]] = {
-    "date": lambda row: (row.card.updated_at, row.name),
-    "gain": lambda row: (_none_last(row.gain), row.name),
+_SORTS: dict[str, Callable[[NamedRun], tuple[float, str]]] = {
+    "date": lambda row: (row.card.ended or 0.0, row.name),
+    "gain": lambda row: (_none_last(row.card.gain), row.name),
     "score": lambda row: (_none_last(row.card.score), row.name),
-    "cost": lambda row: (_none_last(row.card.usd), row.name),
-    "tokens": lambda row: (row.card.tokens, row.name),
+    "cost": lambda row: (_none_last(row.card.usage.usd), row.name),
+    "tokens": lambda row: (row.card.usage.tokens, row.name),
 }
 _COMPARED_RUNS = 6  # runs side by side at most
 _COMPARED_EDITS = 20
@@ -125,7 +122,7 @@ class RunsTable(PageData):
 class RunList:
     """The rows that were asked for, and how many there are of each state."""
 
-    page: ListPage[RunRow]
+    page: ListPage[NamedRun]
     counts: dict[str, int]
     problems: tuple[str, ...]
     state: str
@@ -143,7 +140,7 @@ def run_list(index: RunIndex, request: Request) -> RunList:
     query = request.query_params
     state, search = query.get("state", ""), query.get("q", "").strip()
     sort = query.get("sort", "date")
-    rows = [_run_row(run) for run in index.runs]
+    rows = [*index.runs]
     counts = dict.fromkeys(_STATES, 0)
     for row in rows:
         counts[row.state] += 1
@@ -159,48 +156,8 @@ def run_list(index: RunIndex, request: Request) -> RunList:
     return RunList(page, counts, index.problems, state, search, sort)
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One line of the list."""
-
-    name: str
-    state: str
-    card: RunCard
-    curve: Markup
-
-    @property
-    def ship(self) -> ShipResult | None:
-        """The result on fresh rollouts, if there were some."""
-        return self.card.ship if self.card.ship is not None and self.card.ship.pairs else None
-
-    @property
-    def gain(self) -> float | None:
-        """On fresh rollouts if there were some, else on the selection split; None when nothing
-        better was found that could be compared.
-        """
-        if self.card.ship is not None:
-            return self.ship.difference if self.ship else None
-        pair = self.card.selection
-        if pair.baseline is None or pair.best is None:
-            return None
-        return pair.best - pair.baseline
-
-    @property
-    def models(self) -> str:
-        return " ← ".join(
-            self.card.models[role] for role in ("agent", "optimizer") if role in self.card.models
-        )
-
-
-def _run_row(run: NamedRun) -> RunRow:
-    listed, card = run.listed, run.listed.card
-    state = "failed" if card.finish_reason == "infrastructure" else listed.state
-    curve = sparkline([point.score for point in card.points])
-    return RunRow(run.name, state, card, curve)
-
-
-def _matches(row: RunRow, wanted: str) -> bool:
-    texts = (row.name, row.card.skill, row.card.task, row.models, row.card.finish_reason)
+def _matches(row: NamedRun, wanted: str) -> bool:
+    texts = (row.name, row.card.skill_name, row.card.tasks, row.models, row.card.finish_reason)
     return all(any(word in text.lower() for text in texts) for word in wanted.split())
 
 
@@ -213,26 +170,26 @@ def compare_page(studio: Studio, request: Request) -> Response:
     if len(names) < 2:
         return studio.go_to("/", "Choose two or more runs to compare.")
     try:
-        stories = [studio.library.story(name) for name in names]
+        records = [studio.library.record(name) for name in names]
     except NoSuchRun as error:
         raise HTTPException(404, str(error)) from error
-    runs = [ComparedRun(name, story) for name, story in zip(names, stories, strict=True)]
+    runs = [ComparedRun(name, record) for name, record in zip(names, records, strict=True)]
     query = request.query_params
     left, right = (
         _chosen_run(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
     )
-    edits = compared_edits(stories)
-    curves = {visible(run.name): run.story for run in runs}
+    edits = compared_edits(records)
+    curves = {visible(run.name): run.record for run in runs}
     page = ComparePage(
         runs=runs,
         chart=compare_chart(curves),
         small_chart=compare_chart(curves, 340, 260, names=False),
-        settings=differing_settings(stories),
+        settings=differing_settings(records),
         edits=edits[:_COMPARED_EDITS],
         edits_cut=max(0, len(edits) - _COMPARED_EDITS),
         left=names[left],
         right=names[right],
-        hunks=diff_hunks(stories[left].found_skill, stories[right].found_skill),
+        hunks=diff_hunks(records[left].found_skill, records[right].found_skill),
     )
     return studio.page(request, page)
 
@@ -259,14 +216,16 @@ class ComparePage(PageData):
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     name: str
-    story: RunStory
+    record: Record
 
     @property
     def gain(self) -> float | None:
-        if self.story.ship is not None:
-            return self.story.ship.difference
-        scores = self.story.selection_scores()
-        return scores.best - scores.initial if scores and self.story.changed else None
+        """The gain; of a run that has not ended, the best score so far minus the first one."""
+        scores = self.record.selection_scores()
+        if self.record.finish_reason or scores is None or not self.record.changed:
+            return self.record.gain
+        initial, best = scores
+        return best - initial
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +236,14 @@ class SettingRow:
     values: tuple[str, ...]
 
 
-def differing_settings(stories: Sequence[RunStory]) -> list[SettingRow]:
+def differing_settings(records: Sequence[Record]) -> list[SettingRow]:
     """Settings whose values differ. Not set and null are the same; what a run did not record has
     its default.
     """
     flat = [
         {one.key: "" if one.value in _UNSET else one.value.strip('"') for one in settings}
         for settings in (
-            flat_settings(story.config.settings.model_dump(mode="json")) for story in stories
+            flat_settings(record.config.settings.model_dump(mode="json")) for record in records
         )
     ]
     keys = dict.fromkeys(key for settings in flat for key in settings)
@@ -297,22 +256,22 @@ class EditRow:
     """An edit with the same text in some of the compared runs; None where it was not tried."""
 
     text: str
-    found: tuple[EditSummary | None, ...]
+    found: tuple[EditRecord | None, ...]
 
     @property
     def largest(self) -> float:
         return max(abs(edit.mean or 0.0) for edit in self.found if edit)
 
 
-def compared_edits(stories: Sequence[RunStory]) -> list[EditRow]:
+def compared_edits(records: Sequence[Record]) -> list[EditRow]:
     """Measured edits: those that several runs tried first, then the ones furthest from 0."""
-    texts: dict[str, dict[int, EditSummary]] = {}
-    for at, story in enumerate(stories):
-        for edit in by_effect(story.edits):
-            if edit.measured:
+    texts: dict[str, dict[int, EditRecord]] = {}
+    for at, record in enumerate(records):
+        for edit in by_effect(record.edits):
+            if edit.effect:
                 texts.setdefault(edit.text.strip(), {}).setdefault(at, edit)
     rows = [
-        EditRow(text, tuple(found.get(at) for at in range(len(stories))))
+        EditRow(text, tuple(found.get(at) for at in range(len(records))))
         for text, found in texts.items()
     ]
     rows.sort(key=lambda row: (row.found.count(None), -row.largest, row.text))
@@ -489,7 +448,7 @@ class StartingPage(PageData):
 
 def _has_started(studio: Studio, name: str) -> bool:
     try:
-        return studio.library.story(name).has_begun
+        return studio.library.record(name).has_begun
     except SkillfitError:
         return False
 

@@ -30,8 +30,34 @@ from skillfit.plugins.studio.site import (
     run_url,
     stream_parts,
 )
-from skillfit.report import RunStory, open_details
-from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
+from skillfit.record.record import (
+    NOT_IN_SKILL,
+    EditRecord,
+    GateSummary,
+    PersonDecision,
+    Record,
+    SkillVersion,
+    TypeSummary,
+    by_effect,
+)
+from skillfit.record.steering import (
+    STOPPING,
+    answer_prompt,
+    steer_run,
+    waiting_prompts,
+    when_followed,
+)
+from skillfit.record.text import (
+    CapUse,
+    Fact,
+    cap_uses,
+    facts,
+    fullest_cap,
+    next_commands,
+    time_left,
+)
+from skillfit.report import open_details
+from skillfit.report.charts import edit_row, effect_history, effect_row, forest_plot, score_chart
 from skillfit.report.html_report import (
     PageData,
     ShownSettings,
@@ -54,34 +80,9 @@ from skillfit.report.run_details import (
     types_of,
     worst_first,
 )
-from skillfit.report.run_text import (
-    CapUse,
-    Fact,
-    cap_uses,
-    facts,
-    fullest_cap,
-    next_commands,
-    time_left,
-)
-from skillfit.report.story import (
-    NOT_IN_SKILL,
-    EditSummary,
-    GateSummary,
-    PersonDecision,
-    SkillVersion,
-    TypeSummary,
-    by_effect,
-)
 from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
-from skillfit.run.steering import (
-    STOPPING,
-    answer_prompt,
-    steer_run,
-    waiting_prompts,
-    when_followed,
-)
 from skillfit.run.store import CONFIG_FILE, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 
@@ -108,7 +109,7 @@ class RunPage(PageData):
     template: ClassVar = "run.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     facts: Sequence[Fact]
     chart: Markup
     small_charts: Sequence[Markup]
@@ -134,84 +135,84 @@ class RunPage(PageData):
     settings: ShownSettings
 
 
-def overview(studio: Studio, request: Request, story: RunStory) -> RunPage:
+def overview(studio: Studio, request: Request, record: Record) -> RunPage:
     """After a refused budget, `cap` and `amount` of the query are what was typed."""
     name, query = str(request.path_params["name"]), request.query_params
     typed = {key: query[key] for key in ("cap", "amount") if key in query}
     left_out = ("dropped", NOT_IN_SKILL)
-    pool = [edit for edit in by_effect(story.edits) if edit.standing not in left_out]
-    dropped = [edit for edit in by_effect(story.edits) if edit.standing in left_out]
+    pool = [edit for edit in by_effect(record.edits) if edit.standing not in left_out]
+    dropped = [edit for edit in by_effect(record.edits) if edit.standing in left_out]
     return RunPage(
         name=name,
-        story=story,
-        facts=facts(story),
-        chart=score_chart(story),
+        record=record,
+        facts=facts(record),
+        chart=score_chart(record),
         small_charts=[
-            score_chart(story, 340, 260, ["selection"]),
-            score_chart(story, 340, 260, ["ship", "test"]),
+            score_chart(record, 340, 260, ["selection"]),
+            score_chart(record, 340, 260, ["ship", "test"]),
         ],
-        pool=_pool(name, story, pool[:_FIRST_EDITS]),
+        pool=_pool(name, record, pool[:_FIRST_EDITS]),
         pool_rest=_forest(name, pool[_FIRST_EDITS:_EDITS]),
         pool_rest_count=max(0, len(pool) - _FIRST_EDITS),
         pool_cut=max(0, len(pool) - _EDITS),
-        pool_steps=sorted({point.step for edit in story.edits for point in edit.history}),
+        pool_steps=sorted({step for edit in record.edits for step in edit.history}),
         dropped=_forest(name, dropped[:_EDITS]),
         dropped_count=len(dropped),
         dropped_cut=max(0, len(dropped) - _EDITS),
-        gates=story.gates[::-1][:_GATES],
-        gates_cut=max(0, len(story.gates) - _GATES),
-        caps=cap_uses(story.total, story.seconds, story.caps, story.rollouts),
+        gates=record.gates[::-1][:_GATES],
+        gates_cut=max(0, len(record.gates) - _GATES),
+        caps=cap_uses(record.usage, record.seconds, record.caps, record.rollouts),
         raisable=RAISABLE,
-        chosen_cap=typed.get("cap") or fullest_cap(story),
+        chosen_cap=typed.get("cap") or fullest_cap(record),
         typed_amount=typed.get("amount", ""),
         live_url=run_url("live", name, **typed),
-        time_left=time_left(story),
-        commands=next_commands(story),
-        starting=studio.starter.is_alive(Path(story.path)),
-        start_failure=_start_failure(studio, story),
-        settings=settings_of_config(story.config),
+        time_left=time_left(record),
+        commands=next_commands(record),
+        starting=studio.starter.is_alive(Path(record.path)),
+        start_failure=_start_failure(studio, record),
+        settings=settings_of_config(record.config),
     )
 
 
-def _start_failure(studio: Studio, story: RunStory) -> str:
+def _start_failure(studio: Studio, record: Record) -> str:
     """Why the run could not be resumed. A resumed run that ended says so itself."""
-    if story.state in ("running", "waiting") or story.is_over:
+    if record.state in ("running", "waiting") or record.is_over:
         return ""
-    ended = story.state == "finished"
-    return studio.starter.failure(Path(story.path), (Exit.BUG, Exit.USAGE) if ended else None)
+    ended = record.state == "finished"
+    return studio.starter.failure(Path(record.path), (Exit.BUG, Exit.USAGE) if ended else None)
 
 
-def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> Markup:
-    if story.ablation is not None:
-        return unit_forest(story.ablation)
+def _pool(name: str, record: Record, edits: list[EditRecord]) -> Markup:
+    if record.ablation is not None:
+        return unit_forest(record.ablation)
     return _forest(name, edits)
 
 
-def _forest(name: str, edits: list[EditSummary]) -> Markup:
+def _forest(name: str, edits: list[EditRecord]) -> Markup:
     rows = [edit_row(edit, run_url("edit", name, id=edit.id)) for edit in edits]
     return forest_plot(rows)
 
 
 def run_page(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
-    story = studio.story(request)
-    if not story.has_begun and story.state == "running" and "/" not in name:
+    record = studio.record(request)
+    if not record.has_begun and record.state == "running" and "/" not in name:
         return studio.go_to(run_url("starting", name))
-    return studio.page(request, overview(studio, request, story))
+    return studio.page(request, overview(studio, request, record))
 
 
 def run_live(studio: Studio, request: Request) -> Response:
     followed = studio.library.follow(studio.find(request))
-    seen: tuple[RunStory, bool] | None = None
+    seen: tuple[Record, bool] | None = None
     kept: dict[str, str] = {}
 
     def look() -> Mapping[str, str]:
         nonlocal seen
-        story = followed.story()
-        now = (story, studio.starter.is_alive(followed.path))
+        record = followed.record()
+        now = (record, studio.starter.is_alive(followed.path))
         if seen != now:
             seen = now
-            page = overview(studio, request, story)
+            page = overview(studio, request, record)
             for part in _PARTS:
                 kept[part] = studio.render(page, f"run_{part}.html.j2", here="run")
         return kept
@@ -232,29 +233,18 @@ class PoolPart(PageData):
 def pool_part(studio: Studio, request: Request) -> Response:
     """The pool of edits as it was after a step."""
     name, step = str(request.path_params["name"]), number_in(request, "step")
-    pool = pool_after(name, studio.story(request), step)
+    pool = pool_after(name, studio.record(request), step)
     return HTMLResponse(studio.render(PoolPart(pool)))
 
 
-def pool_after(name: str, story: RunStory, step: int) -> Markup:
-    rows: list[ForestRow] = []
-    for edit in story.edits:
-        point = next((point for point in edit.history if point.step == step), None)
-        if point is not None:
-            rows.append(
-                ForestRow(
-                    label=edit.text,
-                    mean=point.mean,
-                    low=point.low,
-                    high=point.high,
-                    status=point.status,
-                    href=run_url("edit", name, id=edit.id),
-                    id=edit.id,
-                    rollouts=point.rollouts,
-                )
-            )
-    rows.sort(key=lambda row: (row.mean is None, -(row.mean or 0.0)))
-    return forest_plot(rows)
+def pool_after(name: str, record: Record, step: int) -> Markup:
+    then = [edit.history[step] for edit in record.edits if step in edit.history]
+    return forest_plot(
+        [
+            effect_row(edit, edit.status, href=run_url("edit", name, id=edit.id))
+            for edit in by_effect(then)
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +252,7 @@ class StepPage(PageData):
     template: ClassVar = "step.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     number: int
     summary: GateSummary | None
     details: StepDetails
@@ -273,21 +263,21 @@ class StepPage(PageData):
 
 def step_page(studio: Studio, request: Request) -> Response:
     name, number = str(request.path_params["name"]), int(request.path_params["number"])
-    story = studio.story(request)
-    with open_details(Path(story.path)) as details:
+    record = studio.record(request)
+    with open_details(Path(record.path)) as details:
         found = details.step(number)
     if found is None:
         raise HTTPException(404, f"The run has no step {number}.")
     rows = sorted(found.rollouts, key=lambda row: (row.hard is not None, row.hard or 0.0, row.item))
     page = StepPage(
         name=name,
-        story=story,
+        record=record,
         number=number,
-        summary=next((gate for gate in story.gates if gate.step == number), None),
+        summary=next((gate for gate in record.gates if gate.step == number), None),
         details=found,
         batch=page_of(rows, number_in(request, "page"), _ROLLOUTS, request.query_params),
         scored=[row.hard for row in found.rollouts if row.hard is not None],
-        pool=pool_after(name, story, number),
+        pool=pool_after(name, record, number),
     )
     return studio.page(request, page)
 
@@ -297,8 +287,8 @@ class EditPage(PageData):
     template: ClassVar = "edit.html.j2"
 
     name: str
-    story: RunStory
-    edit: EditSummary
+    record: Record
+    edit: EditRecord
     plot: Markup
     history: Markup
     small_history: Markup
@@ -310,23 +300,23 @@ class EditPage(PageData):
 
 def edit_page(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
-    story = studio.story(request)
-    found = story.edit(request.query_params.get("id", ""))
+    record = studio.record(request)
+    found = record.edit(request.query_params.get("id", ""))
     if found is None:
         raise HTTPException(404, "The run has no such edit.")
-    with open_details(Path(story.path)) as details:
+    with open_details(Path(record.path)) as details:
         batch = details.training_rollouts(found.step)
     page = EditPage(
         name=name,
-        story=story,
+        record=record,
         edit=found,
         plot=forest_plot([edit_row(found)], longest=4000),
         history=effect_history(found.history, 640, 200),
         small_history=effect_history(found.history, 340, 160),
         operation=_OPERATIONS.get(found.edit.op, found.edit.op),
         behind={row.item: row for row in batch if row.item in found.items},
-        decisions=[one for one in story.decisions if one.target == found.id],
-        review=story.config.settings.review,
+        decisions=[one for one in record.decisions if one.target == found.id],
+        review=record.config.settings.review,
     )
     return studio.page(request, page)
 
@@ -336,7 +326,7 @@ class SkillPage(PageData):
     template: ClassVar = "skill.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     version: SkillVersion
     other: SkillVersion | None  # that it is compared with
     lines: Sequence[SkillLine]
@@ -345,17 +335,17 @@ class SkillPage(PageData):
 
 
 def skill_page(studio: Studio, request: Request) -> Response:
-    story, query = studio.story(request), request.query_params
-    usual = "unproven" if story.unproven_skill else "initial" if story.only_measures else "best"
-    version = _version(story, query.get("version", usual))
-    other = _version(story, query["against"]) if query.get("against") else None
-    if story.ablation is not None and version.text == story.initial_skill:
-        lines = unit_lines(version.text, story.ablation.units)
+    record, query = studio.record(request), request.query_params
+    usual = "unproven" if record.unproven_skill else "initial" if record.only_measures else "best"
+    version = _version(record, query.get("version", usual))
+    other = _version(record, query["against"]) if query.get("against") else None
+    if record.ablation is not None and version.text == record.initial_skill:
+        lines = unit_lines(version.text, record.ablation.units)
     else:
-        lines = skill_lines(version.text, story.edits)
+        lines = skill_lines(version.text, record.edits)
     page = SkillPage(
         name=str(request.path_params["name"]),
-        story=story,
+        record=record,
         version=version,
         other=other,
         lines=lines,
@@ -365,10 +355,10 @@ def skill_page(studio: Studio, request: Request) -> Response:
     return studio.page(request, page)
 
 
-def _version(story: RunStory, name: str) -> SkillVersion:
-    found = story.version_of(name)
+def _version(record: Record, name: str) -> SkillVersion:
+    found = record.version_of(name)
     if found is None and name.isdecimal():  # a step that left the skill as it was
-        found = story.skill_after(int(name))
+        found = record.skill_after(int(name))
     if found is None:
         raise HTTPException(404, f"The run has no skill version {name!r}.")
     return found
@@ -376,7 +366,7 @@ def _version(story: RunStory, name: str) -> SkillVersion:
 
 def report_page(studio: Studio, request: Request) -> Response:
     """The report as a separate page. It brings a policy with the hashes of its script."""
-    text = html_report(studio.story(request))
+    text = html_report(studio.record(request))
     return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
 
 
@@ -385,7 +375,7 @@ class ItemsPage(PageData):
     template: ClassVar = "items.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     items: ListPage[ItemSummary]
     matrix: ItemMatrix
     compared: Mapping[str, ItemSummary]
@@ -396,10 +386,10 @@ class ItemsPage(PageData):
 
 
 def items_page(studio: Studio, request: Request) -> Response:
-    story, query = studio.story(request), request.query_params
-    with open_details(Path(story.path)) as details:
-        found = details.compared_items(story)
-        matrix = details.matrix(story)
+    record, query = studio.record(request), request.query_params
+    with open_details(Path(record.path)) as details:
+        found = details.compared_items(record)
+        matrix = details.matrix(record)
         records = details.item_records()
     compared = {item.id: item for item in found}
     every = list(compared.values())
@@ -410,7 +400,7 @@ def items_page(studio: Studio, request: Request) -> Response:
     shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
     page = ItemsPage(
         name=str(request.path_params["name"]),
-        story=story,
+        record=record,
         items=page_of(shown, number_in(request, "page"), _ITEMS, query),
         matrix=matrix,
         compared=compared,
@@ -422,11 +412,9 @@ def items_page(studio: Studio, request: Request) -> Response:
     return studio.page(request, page)
 
 
-def _bare(record: ItemRecord) -> ItemSummary:
+def _bare(item: ItemRecord) -> ItemSummary:
     """An item that was rolled out but not compared under two skills."""
-    return ItemSummary(
-        record.id, record.split, ItemResult(), ItemResult(), record.type, record.input
-    )
+    return ItemSummary(item.id, item.split, ItemResult(), ItemResult(), item.type, item.input)
 
 
 def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> list[ItemSummary]:
@@ -446,9 +434,9 @@ class ItemPage(PageData):
     template: ClassVar = "item.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     item_id: str
-    record: ItemRecord | None
+    item: ItemRecord | None
     full: FullItem | None
     rollouts: ListPage[RolloutFinished]
     versions: Mapping[str, str]  # hash of a skill -> what it is called
@@ -456,21 +444,21 @@ class ItemPage(PageData):
 
 def item_page(studio: Studio, request: Request) -> Response:
     item_id = request.query_params.get("id", "")
-    story = studio.story(request)
-    with open_details(Path(story.path)) as details:
-        record = details.item_records().get(item_id)
+    record = studio.record(request)
+    with open_details(Path(record.path)) as details:
+        item = details.item_records().get(item_id)
         rollouts = details.rollouts_of_item(item_id)
-    if record is None and not rollouts:
+    if item is None and not rollouts:
         raise HTTPException(404, "The run has no such item.")
     rollouts.reverse()
     page = ItemPage(
         name=str(request.path_params["name"]),
-        story=story,
-        item_id=item_id,
         record=record,
-        full=full_item(studio.folders, story, item_id),
+        item_id=item_id,
+        item=item,
+        full=full_item(studio.folders, record, item_id),
         rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
-        versions={one.skill_hash: one.label for one in story.versions if one.skill_hash},
+        versions={one.skill_hash: one.label for one in record.versions if one.skill_hash},
     )
     return studio.page(request, page)
 
@@ -480,32 +468,32 @@ class RolloutPage(PageData):
     template: ClassVar = "rollout.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     row: RolloutFinished
-    record: ItemRecord | None
+    item: ItemRecord | None
     full: FullItem | None
     trajectory: Trajectory | None
     isolation: str
-    carried: Sequence[EditSummary]
+    carried: Sequence[EditRecord]
 
 
 def rollout_page(studio: Studio, request: Request) -> Response:
-    story, query = studio.story(request), request.query_params
+    record, query = studio.record(request), request.query_params
     step = number_in(request, "step", 0, 0)
-    with open_details(Path(story.path)) as details:
+    with open_details(Path(record.path)) as details:
         found = details.rollout(query.get("phase", ""), step, query.get("key", ""))
     if found is None:
         raise HTTPException(404, "The run has no such rollout.")
     row, outcome = found.row, found.outcome
     page = RolloutPage(
         name=str(request.path_params["name"]),
-        story=story,
+        record=record,
         row=row,
-        record=found.record,
-        full=full_item(studio.folders, story, row.item),
+        item=found.item,
+        full=full_item(studio.folders, record, row.item),
         trajectory=full_trajectory(outcome) if outcome else None,
         isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
-        carried=[one for one in map(story.edit, row.edits) if one is not None],
+        carried=[one for one in map(record.edit, row.edits) if one is not None],
     )
     return studio.page(request, page)
 
@@ -513,7 +501,7 @@ def rollout_page(studio: Studio, request: Request) -> Response:
 def image(studio: Studio, request: Request) -> Response:
     """An image of an item, by its number."""
     item_id, number = request.query_params.get("id", ""), number_in(request, "number", 0, 0)
-    found = full_item(studio.folders, studio.story(request), item_id)
+    found = full_item(studio.folders, studio.record(request), item_id)
     if found is None or number >= len(found.images):
         raise HTTPException(404, "There is no such image.")
     file = image_file(studio.folders, found.images[number])
@@ -529,18 +517,18 @@ class ApplyPage(PageData):
     template: ClassVar = "apply.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     hunks: Sequence[Hunk]
     inside: bool  # the skill lies in a folder that the studio may change
 
 
 def apply_page(studio: Studio, request: Request) -> Response:
-    story = studio.story(request)
+    record = studio.record(request)
     page = ApplyPage(
         name=str(request.path_params["name"]),
-        story=story,
-        hunks=diff_hunks(story.initial_skill, story.best_skill),
-        inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
+        record=record,
+        hunks=diff_hunks(record.initial_skill, record.best_skill),
+        inside=bool(record.data.skill) and studio.folders.holds(record.data.skill),
     )
     return studio.page(request, page)
 
@@ -570,14 +558,14 @@ class HandoffPage(PageData):
     template: ClassVar = "handoff.html.j2"
 
     name: str
-    story: RunStory
+    record: Record
     prompts: Sequence[WaitingPrompt]
 
 
 def handoff_page(studio: Studio, request: Request) -> Response:
-    story = studio.story(request)
-    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
-    return studio.page(request, HandoffPage(str(request.path_params["name"]), story, prompts))
+    record = studio.record(request)
+    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(record.path))]
+    return studio.page(request, HandoffPage(str(request.path_params["name"]), record, prompts))
 
 
 async def act(studio: Studio, request: Request) -> Response:
@@ -634,7 +622,7 @@ def _steer(run: Path, do: str, target: str, text: str) -> str:
 
 def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
     """A higher cap: the running loop reads it; a stopped run is resumed with it."""
-    _refuse_lower_cap(studio.library.follow(run).story(), cap, amount)
+    _refuse_lower_cap(studio.library.follow(run).record(), cap, amount)
     steer_run(run, "budget", cap, amount)
     if in_use(run):
         raised = budget_amount(cap, cap_amount(cap, amount))
@@ -642,48 +630,48 @@ def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
     return _resume(studio, run, [f"budget.{cap}={amount}"])
 
 
-def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
+def _refuse_lower_cap(record: Record, cap: str, typed: str) -> None:
     """Refuse an amount with which the run would stop at once."""
     amount = cap_amount(cap, typed)
     asked = [
         cap_amount(cap, decision.text)
-        for decision in story.decisions
+        for decision in record.decisions
         if decision.action == "budget" and decision.target == cap and not decision.done
     ]
-    present = max([story.caps.get(cap, 0.0), *asked])
+    present = max([record.caps.get(cap, 0.0), *asked])
     refused = f"A budget of {budget_amount(cap, amount)} is not higher than"
     if amount <= present:
         raise InputError(f"{refused} the present one ({budget_amount(cap, present)}).")
-    for use in cap_uses(story.total, story.seconds, story.caps):
-        # The time of a story includes pauses between resumes, which no budget counts.
+    for use in cap_uses(record.usage, record.seconds, record.caps):
+        # The time of a record includes pauses between resumes, which no budget counts.
         if use.name == cap != "minutes" and amount <= use.used:
             raise InputError(f"{refused} what the run has used ({use.text}).")
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
-    story = studio.library.follow(run).story()
-    if story.is_ablation:
+    record = studio.library.follow(run).record()
+    if record.is_ablation:
         arguments = ["ablate", str(run / CONFIG_FILE), "--run", str(run), "--json"]
     else:
         arguments = ["resume", str(run), *overrides, "--json"]
-    studio.starter.start(run, arguments, folder=_command_folder(studio, story))
+    studio.starter.start(run, arguments, folder=_command_folder(studio, record))
     return f"Started: {as_typed(arguments)}"
 
 
-def _command_folder(studio: Studio, story: RunStory) -> Path | None:
+def _command_folder(studio: Studio, record: Record) -> Path | None:
     """Where commands about a run are run: Python modules that its config names are found there."""
     if studio.project is not None:
         return studio.project
-    folder = story.config.settings.env.folder
+    folder = record.config.settings.env.folder
     return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 async def _apply(studio: Studio, run: Path, do: str) -> str:
-    story = await asyncio.to_thread(studio.library.follow(run).story)
-    studio.folders.resolve(story.data.skill)
+    record = await asyncio.to_thread(studio.library.follow(run).record)
+    studio.folders.resolve(record.data.skill)
     arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes"]
-    result = await run_command(arguments, folder=_command_folder(studio, story))
+    result = await run_command(arguments, folder=_command_folder(studio, record))
     if result.error:
         raise InputError(result.error)
     done = "Restored the former text" if do == "undo" else "Changed the skill"
-    return f"{done}: {story.data.skill}. The same as: {result.command}"
+    return f"{done}: {record.data.skill}. The same as: {result.command}"

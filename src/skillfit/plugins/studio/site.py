@@ -26,6 +26,7 @@ from typing import Generic, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment
+from markupsafe import Markup
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -35,11 +36,14 @@ from skillfit.errors import InputError, SkillfitError
 from skillfit.models.wire import image_media_type
 from skillfit.plain_text import shorten
 from skillfit.plugins.studio.commands import Folders, Starter
-from skillfit.report import RunFollower, RunStory
+from skillfit.record.fold import RunFollower
+from skillfit.record.lists import find_runs, read_card
+from skillfit.record.record import Record, RunCard
+from skillfit.report.charts import sparkline
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import STEERING
 from skillfit.run.store import HANDOFF, JOURNAL, LOCK, in_use
-from skillfit.run.view import ListedRun, RunView, find_runs, read_listed
+from skillfit.run.view import RunView
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import FILE_SUFFIXES, items_of, read_rows
 
@@ -47,7 +51,7 @@ _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
 _MOST_FIELDS = 1_000
 _CSRF_FIELD = "csrf"
-_FOLLOWED = 40  # runs whose story is kept in memory
+_FOLLOWED = 40  # runs whose record is kept in memory
 _ASKED_RUNS = 20  # runs that are asked for the folder of their config
 _PAUSE_FACTOR = 50  # pause between two looks, in durations of a look
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 15.0  # seconds between two looks
@@ -122,8 +126,8 @@ class Studio:
         except NoSuchRun as error:
             raise HTTPException(404, str(error)) from error
 
-    def story(self, request: Request) -> RunStory:
-        return self.library.follow(self.find(request)).story()
+    def record(self, request: Request) -> Record:
+        return self.library.follow(self.find(request)).record()
 
     async def form(self, request: Request) -> dict[str, str]:
         """The fields of a changing request. Without the session's CSRF token it is refused.
@@ -154,7 +158,21 @@ class NamedRun:
     """A run with the name it has in the studio: its path below the folder."""
 
     name: str
-    listed: ListedRun
+    card: RunCard
+
+    @property
+    def state(self) -> str:
+        return "failed" if self.card.failed else self.card.state
+
+    @property
+    def models(self) -> str:
+        models = self.card.models
+        return " ← ".join(models[role] for role in ("agent", "optimizer") if role in models)
+
+    @property
+    def curve(self) -> Markup:
+        points = self.card.points
+        return sparkline([point.score for point in points if point.split == "selection"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,27 +184,27 @@ class RunIndex:
 
 
 class FollowedRun:
-    """One run in memory. Any number of threads may ask for its story; only one reads at a time."""
+    """One run in memory. Any number of threads may ask for its record; only one reads at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._follower = RunFollower(path)
         self._lock = threading.Lock()
         self._stamp: Stamp = ()
-        self._story: RunStory | None = None
+        self._record: Record | None = None
 
-    def story(self) -> RunStory:
-        """The story as of now. Nothing is read when no file of the run has changed."""
+    def record(self) -> Record:
+        """The record as of now. Nothing is read when no file of the run has changed."""
         with self._lock:
             if not (self.path / JOURNAL).is_file():
                 raise NoSuchRun(f"The run in {self.path} is gone: it was deleted or moved.")
             stamp = stamp_of(self.path)
-            story = self._story
-            ended = story is not None and story.state == "running" and not in_use(self.path)
-            if story is None or stamp != self._stamp or ended:
-                story = self._story = self._follower.story()
+            record = self._record
+            ended = record is not None and record.state == "running" and not in_use(self.path)
+            if record is None or stamp != self._stamp or ended:
+                record = self._record = self._follower.record()
                 self._stamp = stamp
-            return story
+            return record
 
 
 class RunLibrary:
@@ -195,7 +213,7 @@ class RunLibrary:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._listed: dict[Path, tuple[Stamp, ListedRun]] = {}
+        self._listed: dict[Path, tuple[Stamp, RunCard]] = {}
         self._followed: OrderedDict[Path, FollowedRun] = OrderedDict()
 
     def name_of(self, path: Path) -> str:
@@ -226,8 +244,8 @@ class RunLibrary:
                 self._followed.popitem(last=False)
             return followed
 
-    def story(self, name: str) -> RunStory:
-        return self.follow(self.find(name)).story()
+    def record(self, name: str) -> Record:
+        return self.follow(self.find(name)).record()
 
     @property
     def is_run(self) -> bool:
@@ -238,7 +256,7 @@ class RunLibrary:
         """The folders of the configs of the newest runs that are still there."""
         for run in self.index().runs[:_ASKED_RUNS]:
             try:
-                with closing(RunView.open(run.listed.path)) as view:
+                with closing(RunView.open(Path(run.card.path))) as view:
                     folder = view.config.settings.env.folder
             except SkillfitError:  # damaged: its own page says so
                 continue
@@ -260,16 +278,16 @@ class RunLibrary:
                     stamp = stamp_of(path)
                     kept = known.get(path)
                     if kept is not None and kept[0] == stamp and kept[1].state != "running":
-                        listed = kept[1]
+                        card = kept[1]
                     else:
-                        listed = read_listed(path)
+                        card = read_card(path)
                 except (InputError, OSError) as error:
                     problems.append(str(error))
                     continue
-                self._listed[path] = (stamp, listed)
-                if listed.card.started or listed.state == "running":
-                    runs.append(NamedRun(self.name_of(path), listed))
-        runs.sort(key=lambda run: (-run.listed.card.updated_at, run.name))
+                self._listed[path] = (stamp, card)
+                if card.started or card.state == "running":
+                    runs.append(NamedRun(self.name_of(path), card))
+        runs.sort(key=lambda run: (-(run.card.ended or 0.0), run.name))
         return RunIndex(tuple(runs), tuple(problems))
 
 
@@ -301,15 +319,15 @@ class ImageFile:
     data: bytes
 
 
-def full_item(folders: Folders, story: RunStory, item_id: str) -> FullItem | None:
+def full_item(folders: Folders, record: Record, item_id: str) -> FullItem | None:
     """The item, or None when its file is not there, not inside the folders, or no data file."""
-    path = Path(story.data.tasks)
+    path = Path(record.data.tasks)
     if path.suffix not in FILE_SUFFIXES or not folders.holds(path) or not path.is_file():
         return None
     found = path.stat()
     if found.st_size > _LARGEST_FILE:
         return None
-    fields = story.config.settings.env.fields
+    fields = record.config.settings.env.fields
     try:
         items = _items_of_file(path, found.st_mtime_ns, tuple(sorted(fields.items())))
     except SkillfitError:  # the file changed since the run; its events are all there is

@@ -1,4 +1,4 @@
-"""The story of a run, built from its events, for every way a run can end."""
+"""The record of a run, built from its events, for every way a run can end."""
 
 import subprocess
 import sys
@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from skillfit.api import Run
-from skillfit.cli.output import ResultSummary
+from skillfit.cli.output import result_text
 from skillfit.config.schema import EvaluationSection
 from skillfit.errors import InputError
+from skillfit.intervals import Interval
 from skillfit.models import Usage
-from skillfit.report import RunFollower, open_details, read_story
-from skillfit.report.charts import score_chart
-from skillfit.report.html_report import markdown_report, skill_lines, worth_of
-from skillfit.report.run_details import _item_result, count_changes, worst_first
-from skillfit.report.run_text import (
+from skillfit.record.fold import Fold, RunFollower, _has_text_of, read_record
+from skillfit.record.lists import read_card
+from skillfit.record.record import EditRecord, Record
+from skillfit.record.text import (
     comparisons,
     event_lines,
     facts,
@@ -27,8 +27,10 @@ from skillfit.report.run_text import (
     next_commands,
     resume_line,
 )
-from skillfit.report.story import EditSummary, RunStory
-from skillfit.report.story_builder import StoryBuilder, _has_text_of
+from skillfit.report import open_details
+from skillfit.report.charts import score_chart
+from skillfit.report.html_report import markdown_report, skill_lines
+from skillfit.report.run_details import _item_result, count_changes, worst_first
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
 from skillfit.run.directory import RunDirectory
@@ -44,7 +46,6 @@ from skillfit.run.events import (
 )
 from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord, TypeScore
 from skillfit.run.store import JOURNAL, dump, in_use, load
-from skillfit.run.view import read_listed
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
 from skillfit.tasks.item import Attempt, Score
@@ -62,34 +63,34 @@ from tests.support.records import standings, step_record
 
 
 async def test_an_improved_run_has_its_evidence_in_the_story(tmp_path: Path) -> None:
-    story = read_story(await improved(tmp_path / "run"))
-    assert story.verdict == (
+    record = read_record(await improved(tmp_path / "run"))
+    assert record.verdict == (
         "The skill is better: 50\u00a0% → 87.5\u00a0% on fresh rollouts,"
         " +37.5 points (90 % interval +5.0 to +70.0)."
     )
-    assert story.state == "finished"
-    assert story.practice
-    assert [(gate.label, gate.accepted) for gate in story.gates] == [
+    assert record.state == "finished"
+    assert record.practice
+    assert [(gate.label, gate.accepted) for gate in record.gates] == [
         ("step 1", True),
         ("step 2", False),
     ]
-    assert [(edit.text, edit.status, edit.step) for edit in story.edits] == [
+    assert [(edit.text, edit.status, edit.step) for edit in record.edits] == [
         (ADDED, "promoted", 1),
         (ADDED, "dropped", 2),
     ]
-    assert story.seconds == 75.0
-    assert story.data.splits == {"train": 8, "selection": 8, "test": 0}
-    assert story.data.types == {"billing": 4, "delivery": 4}
-    assert [version.name for version in story.versions] == ["initial", "1", "best"]
+    assert record.seconds == 75.0
+    assert record.data.splits == {"train": 8, "selection": 8, "test": 0}
+    assert record.data.types == {"billing": 4, "delivery": 4}
+    assert [version.name for version in record.versions] == ["initial", "1", "best"]
 
 
 async def test_every_point_has_an_interval_around_its_score(tmp_path: Path) -> None:
-    story = read_story(await improved(tmp_path / "run"))
-    names = [point.name for point in story.points]
+    record = read_record(await improved(tmp_path / "run"))
+    names = [point.name for point in record.points]
     assert names == ["baseline", "step_0001", "ship_initial", "ship_best"]
-    for point in story.points:
+    for point in record.points:
         assert 0 <= point.low < point.score < point.high <= 1
-    failed = [notice.text for notice in story.notices if notice.kind == "failed"]
+    failed = [notice.text for notice in record.notices if notice.kind == "failed"]
     assert failed == ["1 of 32 rollouts failed and entered no score: no answer in time"]
 
 
@@ -102,7 +103,7 @@ def test_a_measurement_in_which_every_rollout_failed_has_no_score(tmp_path: Path
     run.emit(replace(failed, name="test_baseline", by_type={"a": TypeScore(0, 0.0, 0.0)}))
     run.emit(replace(failed, name="step_0001", split="selection"))
     run.close()
-    assert read_story(tmp_path).points == () and read_listed(tmp_path).card.points == ()
+    assert read_record(tmp_path).points == () and read_card(tmp_path).points == ()
     assert event_lines(failed) == [
         "test split: initial skill has no score: no test item was scored"
     ]
@@ -110,52 +111,53 @@ def test_a_measurement_in_which_every_rollout_failed_has_no_score(tmp_path: Path
 
 
 async def test_rejected_proposals_have_their_reason(tmp_path: Path) -> None:
-    story = read_story(await improved(tmp_path / "run"))
-    [blocked] = story.rejections
+    record = read_record(await improved(tmp_path / "run"))
+    [blocked] = record.rejections
     assert blocked.leak
     assert blocked.reason == "carries gold answer of item t03"
     assert blocked.what == "The answer to t03 is 42."
-    assert any("80 %" in notice.text for notice in story.notices if notice.kind == "warning")
+    assert any("80 %" in notice.text for notice in record.notices if notice.kind == "warning")
 
 
 async def test_usage_equals_the_journals_usage(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
-    story = read_story(path)
+    record = read_record(path)
     with closing(RunDirectory.read(path)) as run:
         spent = run.journal.spent()
-    assert (story.total.calls, story.total.tokens) == (spent.calls, spent.tokens)
-    assert story.total.usd == pytest.approx(spent.usd)
+    assert (record.usage.calls, record.usage.tokens) == (spent.calls, spent.tokens)
+    assert record.usage.usd == pytest.approx(spent.usd)
 
 
 def test_a_pool_of_edits_keeps_the_history_of_each_effect(tmp_path: Path) -> None:
-    story = read_story(screening_run(tmp_path / "run", steps=8))
-    first = story.edit("s0001e01")
+    record = read_record(screening_run(tmp_path / "run", steps=8))
+    first = record.edit("s0001e01")
     assert first is not None
-    assert [point.step for point in first.history] == list(range(1, 8))
-    widths = [point.high - point.low for point in first.history]
+    assert list(first.history) == list(range(1, 8))
+    widths = [known.high - known.low for known in first.history.values()]
     assert widths == sorted(widths, reverse=True), "more rollouts, narrower intervals"
-    assert first.status == first.history[-1].status != "pending"
-    assert story.gates[0].entered == ("s0001e01", "s0001e02")
-    decided = {name for gate in story.gates for name in (*gate.promoted, *gate.dropped)}
-    assert decided == {edit.id for edit in story.edits if edit.status != "pending"}
-    assert all(point.kept for point in story.points), "no step of a pool is a rejected skill"
+    assert first.status == first.history[7].status != "pending"
+    assert record.gates[0].entered == ("s0001e01", "s0001e02")
+    decided = {name for gate in record.gates for name in (*gate.promoted, *gate.dropped)}
+    assert decided == {edit.id for edit in record.edits if edit.status != "pending"}
+    assert all(point.kept for point in record.points), "no step of a pool is a rejected skill"
 
 
 def test_a_skill_has_the_origin_and_worth_of_each_line(tmp_path: Path) -> None:
-    story = read_story(screening_run(tmp_path / "run", steps=8))
-    lines = skill_lines(story.found_skill, story.edits)
+    record = read_record(screening_run(tmp_path / "run", steps=8))
+    lines = skill_lines(record.found_skill, record.edits)
     written = [line for line in lines if line.edit]
     assert written and all(line.first and line.worth is not None for line in written)
     assert [line.text for line in lines if not line.edit] == ["# Triage", "", "Say which queue."]
-    assert all(line.low < (line.worth or 0.0) < line.high for line in written)
+    assert all(
+        worth and worth.low < worth.mean < worth.high for worth in (one.worth for one in written)
+    )
 
 
 def test_the_effect_of_text_is_the_negated_effect_of_its_deletion() -> None:
-    edit = EditSummary(
+    edit = EditRecord(
         "i01", 0, Edit("delete", "Be kind.", ""), "pending", mean=-0.2, low=-0.3, high=-0.1
     )
-    worth = worth_of(edit)
-    assert worth is not None and (worth.mean, worth.low, worth.high) == (0.2, 0.1, 0.3)
+    assert edit.worth == Interval(0.2, 0.1, 0.3)
 
 
 def test_protected_regions_are_marked_line_by_line() -> None:
@@ -172,12 +174,12 @@ async def test_a_run_that_did_not_improve_returns_the_initial_skill(tmp_path: Pa
     run.ship("no improvement", -0.125, (-0.3, 0.1))
     run.finish("no_improvement", INITIAL, BEST, unproven=True)
     run.close()
-    story = read_story(tmp_path / "run")
-    assert story.verdict.startswith("No improvement: −12.5 points")
-    assert "The initial skill is handed back" in story.verdict
-    assert story.best_skill == INITIAL
-    assert story.found_skill == BEST
-    assert [version.name for version in story.versions] == ["initial", "unproven", "best"]
+    record = read_record(tmp_path / "run")
+    assert record.verdict.startswith("No improvement: −12.5 points")
+    assert "The initial skill is handed back" in record.verdict
+    assert record.best_skill == INITIAL
+    assert record.found_skill == BEST
+    assert [version.name for version in record.versions] == ["initial", "unproven", "best"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ async def test_a_tile_states_whether_its_score_is_a_result(
         best = BEST if verdict == "improved" else INITIAL
         run.finish(verdict, best, BEST, unproven=best == INITIAL)
     run.close()
-    tiles = {fact.name: fact for fact in facts(read_story(tmp_path / "run"))}
+    tiles = {fact.name: fact for fact in facts(read_record(tmp_path / "run"))}
     scores = tiles["Fresh rollouts" if verdict else "Selection split"]
     assert scores.note == f"+25.0 points, 8 items{doubt}"
     unproven = verdict == "inconclusive"
@@ -237,17 +239,17 @@ def pooled(run: WrittenRun, *contents: str) -> None:
 def test_the_edits_in_the_skill_are_counted_by_the_recorded_ids(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     pooled(run, "- Rule N4", "- Rule N47", "- Rule N5", "- Rule N5")
-    assert read_story(run.path).edit_counts == "0 promoted, 4 pending, 0 dropped"
+    assert read_record(run.path).edit_counts == "0 promoted, 4 pending, 0 dropped"
     found = f"{INITIAL}- Rule N47\n- Rule N5\n"
     run.finish("improved", found, edits=["s0001e02", "s0001e03"])
     run.close()
-    story = read_story(run.path)
-    assert [edit.in_best for edit in story.edits] == [False, True, True, False]
-    assert story.edit_counts == "2 in the skill, 2 not in the skill"
-    assert {fact.name: fact.value for fact in facts(story)}["Edits"] == "2 in the skill"
-    text = markdown_report(story)
+    record = read_record(run.path)
+    assert [edit.in_best for edit in record.edits] == [False, True, True, False]
+    assert record.edit_counts == "2 in the skill, 2 not in the skill"
+    assert {fact.name: fact.value for fact in facts(record)}["Edits"] == "2 in the skill"
+    text = markdown_report(record)
     assert "- Edits: 2 in the skill, 2 not in the skill" in text and "pending" not in text
-    assert "edits: 2 in the skill, 2 not in the skill" in ResultSummary.of_story(story).as_text("")
+    assert "edits: 2 in the skill, 2 not in the skill" in result_text(record)
 
 
 async def test_graded_scores_are_reported_as_higher_and_lower(
@@ -260,11 +262,11 @@ async def test_graded_scores_are_reported_as_higher_and_lower(
     run.ship("improved", 0.276, (0.1, 0.4))
     run.finish("improved", BEST)
     run.close()
-    story = read_story(tmp_path / "run")
-    assert story.graded and story.metric == "soft"
-    assert "(soft score)" in story.verdict
+    record = read_record(tmp_path / "run")
+    assert record.graded and record.metric == "soft"
+    assert "(soft score)" in record.verdict
     with open_details(tmp_path / "run") as details:
-        items = details.compared_items(story)
+        items = details.compared_items(record)
     counts = count_changes(items)
     assert (counts["higher"], counts["lower"], counts["fixed"], counts["broken"]) == (5, 1, 1, 0)
 
@@ -272,7 +274,7 @@ async def test_graded_scores_are_reported_as_higher_and_lower(
 async def test_items_are_listed_worst_first(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     with open_details(path) as details:
-        items = worst_first(details.compared_items(read_story(path)))
+        items = worst_first(details.compared_items(read_record(path)))
     assert items[0].id == "t07" and items[0].change == "broken"
     assert items[1].input == f"ticket {items[1].id}"
 
@@ -286,7 +288,7 @@ async def test_the_test_split_compares_the_best_skill_and_not_the_last(tmp_path:
     run.finish("improved", BEST)
     run.close()
     with open_details(tmp_path / "run") as details:
-        items = details.compared_items(read_story(tmp_path / "run"))
+        items = details.compared_items(read_record(tmp_path / "run"))
     assert [item.after.scores for item in items] == [(1.0,)] * 8
     assert {item.change for item in items} == {"fixed"}
 
@@ -298,7 +300,7 @@ async def test_an_item_without_a_score_under_the_initial_skill_is_unknown(tmp_pa
     run.ship("inconclusive", 0.0, (-1.0, 1.0))
     run.close()
     with open_details(tmp_path / "run") as details:
-        items = details.compared_items(read_story(tmp_path / "run"))
+        items = details.compared_items(read_record(tmp_path / "run"))
     assert [item.change for item in items] == ["unknown", "unknown", "unsolved", "solved"]
 
 
@@ -329,7 +331,7 @@ def test_the_rollout_shown_of_an_item_is_the_one_closest_to_its_mean(
 def test_item_scores_over_the_steps_fit_few_columns(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=30, items=10, rollouts=20)
     with open_details(path) as details:
-        matrix = details.matrix(read_story(path), most=10)
+        matrix = details.matrix(read_record(path), most=10)
         rollouts = details.rollouts_of_item("ticket-0003")
     assert len(matrix.columns) <= 12
     assert matrix.columns[0] == "1–3" and matrix.columns[-2:] == ("fresh: initial", "fresh: found")
@@ -357,8 +359,8 @@ def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path
         )
     run.step(3, "reject", slow, "slow")
     run.close()
-    story = read_story(run.path)
-    texts = [version.text if (version := story.skill_after(step)) else None for step in range(5)]
+    record = read_record(run.path)
+    texts = [version.text if (version := record.skill_after(step)) else None for step in range(5)]
     assert texts == [INITIAL, BEST, BEST, slow, None]
     opened = Run.open(run.path)
     assert [opened.skill(step).text for step in (0, 1, 2, 3)] == [INITIAL, BEST, BEST, slow]
@@ -368,23 +370,23 @@ def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path
 
 def test_a_run_without_steps_is_reported_as_such(tmp_path: Path) -> None:
     WrittenRun(tmp_path / "run").close()
-    story = read_story(tmp_path / "run")
-    assert story.state == "stopped"
-    assert story.verdict == (
+    record = read_record(tmp_path / "run")
+    assert record.state == "stopped"
+    assert record.verdict == (
         "Stopped before the first step was done; it can be resumed; nothing is measured yet."
     )
 
 
 def test_a_directory_without_events_has_a_story(tmp_path: Path) -> None:
     before_first_event(tmp_path / "run")
-    assert read_story(tmp_path / "run").state == "stopped"
+    assert read_record(tmp_path / "run").state == "stopped"
 
 
 def test_a_run_is_running_only_while_its_writer_is_alive(
     tmp_path: Path,
 ) -> None:
     run = WrittenRun(tmp_path / "run")
-    assert read_story(tmp_path / "run").state == "running"
+    assert read_record(tmp_path / "run").state == "running"
     run.close()
     assert not in_use(tmp_path / "run")
     writer = (
@@ -399,9 +401,9 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
     WrittenRun(tmp_path / "run").close()
     (tmp_path / "run" / "handoff").mkdir()
     (tmp_path / "run" / "handoff" / "merge-1.prompt.md").write_text("?")
-    story = read_story(tmp_path / "run")
-    assert (story.state, story.prompts) == ("waiting", 1)
-    assert story.verdict.startswith("Waiting for answers to handoff prompts")
+    record = read_record(tmp_path / "run")
+    assert (record.state, record.prompts) == ("waiting", 1)
+    assert record.verdict.startswith("Waiting for answers to handoff prompts")
 
 
 @pytest.mark.parametrize(
@@ -427,29 +429,29 @@ async def test_runs_that_ended_early_report_no_result(
     run.measured("step_0001", "new", 7 / 8)
     run.finish(reason, BEST)
     run.close()
-    story = read_story(tmp_path / "run")
-    assert story.verdict.startswith(expected)
-    assert [(edit.text, edit.mean) for edit in story.edits] == [(ADDED, None)]
-    assert story.failed == (reason == "infrastructure")
+    record = read_record(tmp_path / "run")
+    assert record.verdict.startswith(expected)
+    assert [(edit.text, edit.mean) for edit in record.edits] == [(ADDED, None)]
+    assert record.failed == (reason == "infrastructure")
 
 
 def test_without_improvement_the_skill_is_unchanged(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.finish("no_improvement", INITIAL)
     run.close()
-    story = read_story(tmp_path / "run")
-    assert not story.changed
-    assert story.verdict.startswith("No improvement: no candidate beat the initial skill")
+    record = read_record(tmp_path / "run")
+    assert not record.changed
+    assert record.verdict.startswith("No improvement: no candidate beat the initial skill")
 
 
 async def test_a_story_that_follows_a_run_agrees_with_one_read_at_the_end(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     follower = RunFollower(tmp_path / "run")
-    follower.story()
+    follower.record()
     run.items()
     run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
     await run.roll("selection", "old", [0, 0, 0, 0, 1, 1, 1, None], phase="baseline")
-    stage = follower.story().running_stage
+    stage = follower.record().running_stage
     assert stage is not None
     assert (stage.stage, stage.done, stage.failed, stage.share) == ("baseline", 8, 1, 1.0)
     run.step(1, "accept", BEST, "new")
@@ -458,16 +460,16 @@ async def test_a_story_that_follows_a_run_agrees_with_one_read_at_the_end(tmp_pa
     run.ship("improved", 0.375, (0.05, 0.7))
     run.finish("improved", BEST)
     run.close()
-    assert follower.story() == read_story(tmp_path / "run")
+    assert follower.record() == read_record(tmp_path / "run")
 
 
 async def test_the_terminal_counts_events_as_the_story_does(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=3, items=10, rollouts=20)
-    builder = StoryBuilder()
+    builder = Fold()
     with open_details(path) as details:
         for stored in details.events():
             builder(stored)
-    live, read = builder.story(), read_story(path)
+    live, read = builder.record(), read_record(path)
     assert live.stages == read.stages
     assert live.rollouts == read.rollouts
     assert live.points == read.points
@@ -491,24 +493,24 @@ def test_the_time_left_is_predicted_from_the_last_steps(tmp_path: Path) -> None:
     run.close()
     with EventLog(tmp_path / "run" / JOURNAL)._db._connection as db:  # type: ignore[union-attr]
         db.execute("UPDATE events SET at = 1000 + 60 * seq")
-    story = read_story(tmp_path / "run")
-    assert story.seconds_left == 60.0
+    record = read_record(tmp_path / "run")
+    assert record.seconds_left == 60.0
 
 
 async def test_a_run_that_was_resumed_after_its_end_is_not_finished(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
-    builder = StoryBuilder()
+    builder = Fold()
     with open_details(path) as details:
         for stored in details.events():
             builder(stored)
             last = stored
-    assert builder.story().state == "finished"
+    assert builder.record().state == "finished"
     person = PersonDecided(number=1, action="apply", command="skillfit apply run")
     builder(type(last)(last.seq + 1, last.at, person))
-    assert builder.story().state == "finished", "applying a result does not resume the run"
+    assert builder.record().state == "finished", "applying a result does not resume the run"
     stage = StageStarted(epoch=1, step=3, stage="rollout", total=1)
     builder(type(last)(last.seq + 2, last.at, stage))
-    assert builder.story().finish_reason == ""
+    assert builder.record().finish_reason == ""
 
 
 def test_steering_requests_are_in_the_story_until_the_run_handles_them(
@@ -520,7 +522,7 @@ def test_steering_requests_are_in_the_story_until_the_run_handles_them(
     command = "skillfit steer runs/run veto s0001e01"
     run.emit(PersonDecided(number=1, action="veto", target="s0001e01", command=command))
     run.close()
-    first, second = read_story(tmp_path / "run").decisions
+    first, second = read_record(tmp_path / "run").decisions
     assert (first.action, first.target, first.done) == ("veto", "s0001e01", True)
     assert (second.action, second.text, second.done) == ("reword", "- Say it in one word.", False)
 
@@ -542,11 +544,11 @@ def test_an_edit_is_under_review_until_the_run_handles_the_answer(
             effects=[replace(waiting, awaits_approval=True)],
         )
     )
-    assert [edit.id for edit in read_story(tmp_path / "run").to_review] == ["s0001e01"]
+    assert [edit.id for edit in read_record(tmp_path / "run").to_review] == ["s0001e01"]
     run.emit(PersonDecided(number=1, action=answer, target="s0001e01"))
     run.close()
-    story = read_story(tmp_path / "run")
-    assert story.to_review == () and [edit.status for edit in story.edits] == [status]
+    record = read_record(tmp_path / "run")
+    assert record.to_review == () and [edit.status for edit in record.edits] == [status]
 
 
 def test_an_unproven_skill_is_compared_by_its_own_score_on_the_test_split(tmp_path: Path) -> None:
@@ -559,30 +561,32 @@ def test_an_unproven_skill_is_compared_by_its_own_score_on_the_test_split(tmp_pa
         run.measured(f"test_{name}", skill, score, split="test")
     run.finish("inconclusive", INITIAL, BEST)
     run.close()
-    story = read_story(tmp_path / "run")
-    (row,) = comparisons(story)
+    record = read_record(tmp_path / "run")
+    (row,) = comparisons(record)
     assert (row.name, row.before, row.after) == ("Test split", "25\u00a0%", "50\u00a0%")
-    assert "test split: initial 25\u00a0%, found 50\u00a0%" in score_chart(story)
+    assert "test split: initial 25\u00a0%, found 50\u00a0%" in score_chart(record)
 
 
 def test_a_stop_request_is_handled_when_the_run_has_stopped(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     request_steering(tmp_path / "run", "stop")
-    assert not read_story(tmp_path / "run").decisions[0].done
+    assert not read_record(tmp_path / "run").decisions[0].done
     run.close()
-    assert read_story(tmp_path / "run").decisions[0].done
+    assert read_record(tmp_path / "run").decisions[0].done
 
 
 def test_an_unfinished_ablation_reports_no_steps(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
     run.journal.set_fact("identity", {"kind": "ablation", "skill": "old", "by": "line"})
-    assert read_story(tmp_path / "run").verdict == "Measuring what each part of the skill is worth."
+    assert (
+        read_record(tmp_path / "run").verdict == "Measuring what each part of the skill is worth."
+    )
     run.close()
-    story = read_story(tmp_path / "run")
-    assert story.verdict.startswith("Stopped before every part of the skill was measured")
-    assert [version.name for version in story.versions] == ["initial"]
-    at = story.path
-    assert [line.partition("   #")[0] for line in next_commands(story)] == [
+    record = read_record(tmp_path / "run")
+    assert record.verdict.startswith("Stopped before every part of the skill was measured")
+    assert [version.name for version in record.versions] == ["initial"]
+    at = record.path
+    assert [line.partition("   #")[0] for line in next_commands(record)] == [
         f"skillfit ablate {at}/config.json --run {at}",
         f"skillfit ablate {at}/config.json --run {at}-again",
     ]
@@ -592,11 +596,11 @@ def test_the_commands_of_an_ablation_name_what_it_leaves_out(tmp_path: Path) -> 
     run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
     run.journal.set_fact("identity", {"kind": "ablation", "skill": "old", "by": "paragraph"})
     run.close()
-    story = read_story(tmp_path / "run")
-    at = story.path
-    assert resume_line(story, at) == f"skillfit ablate {at}/config.json --by paragraph --run {at}"
-    assert [line.partition("   #")[0] for line in next_commands(story)] == [
-        resume_line(story, at),
+    record = read_record(tmp_path / "run")
+    at = record.path
+    assert resume_line(record, at) == f"skillfit ablate {at}/config.json --by paragraph --run {at}"
+    assert [line.partition("   #")[0] for line in next_commands(record)] == [
+        resume_line(record, at),
         f"skillfit ablate {at}/config.json --by paragraph --run {at}-again",
     ]
 
@@ -605,23 +609,25 @@ def test_the_story_names_the_reached_budget(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run", {"budget": {"calls": 2500000, "usd": 3.0}})
     run.finish("budget", INITIAL)
     run.close()
-    story = replace(read_story(tmp_path / "run"), total=Usage(calls=2500000, usd=0.5))
-    assert fullest_cap(story) == "calls"
-    assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
+    record = replace(read_record(tmp_path / "run"), usage=Usage(calls=2500000, usd=0.5))
+    assert fullest_cap(record) == "calls"
+    assert next_commands(record)[0].startswith(
+        f"skillfit resume {record.path} budget.calls=5000000 "
+    )
 
 
 async def test_a_story_has_the_isolation_of_the_last_rollout(
     tmp_path: Path,
 ) -> None:
     run = WrittenRun(tmp_path / "run")
-    assert read_story(run.path).isolation == ""
+    assert read_record(run.path).isolation == ""
     for number, isolation in enumerate(("", "bubblewrap")):
         attempt = Attempt("billing", isolation=isolation)
         outcome = Outcome("a", number, "scored", Score(1.0), attempt=attempt)
         run.journal.record(f"rollout/train/h/a/{number}", outcome, Outcome)
     run.journal.record("call/judge/x", 1, int)
     run.close()
-    assert read_story(run.path).isolation == "bubblewrap"
+    assert read_record(run.path).isolation == "bubblewrap"
 
 
 @pytest.mark.parametrize(
@@ -634,7 +640,7 @@ def test_a_run_is_over_unless_it_can_be_resumed(
     run = WrittenRun(tmp_path / "run")
     run.finish(finish_reason, INITIAL)
     run.close()
-    assert (read_story(run.path).is_over, read_listed(run.path).is_over) == (over, over)
+    assert (read_record(run.path).is_over, read_card(run.path).is_over) == (over, over)
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:
@@ -642,7 +648,7 @@ def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> Non
     data = (path / JOURNAL).read_bytes()
     (path / JOURNAL).write_bytes(data[: len(data) // 2])
     with pytest.raises(InputError, match=str(path)):
-        read_story(path)
+        read_record(path)
 
 
 def test_a_run_of_200_steps_and_100000_rollouts_is_read_without_parsing_its_rollouts(
@@ -651,24 +657,24 @@ def test_a_run_of_200_steps_and_100000_rollouts_is_read_without_parsing_its_roll
     """Rollouts cost a fraction of what parsing their events would: counted in processor time."""
     path = screening_run(tmp_path / "run", steps=40, items=100, rollouts=500, journaled=False)
     began = time.process_time()
-    story = read_story(path)
+    record = read_record(path)
     reading = time.process_time() - began
     began = time.process_time()
     with open_details(path) as details:
         rows = [stored for stored in details.events() if isinstance(stored.event, RolloutFinished)]
     parsing = time.process_time() - began
-    assert story.rollouts == len(rows) == 20_400
+    assert record.rollouts == len(rows) == 20_400
     assert reading < parsing
 
 
-def test_a_story_is_plain_data(tmp_path: Path) -> None:
-    story = read_story(screening_run(tmp_path / "run", steps=2, items=4, rollouts=8))
-    assert load(RunStory, dump(RunStory, story)) == story
+def test_a_record_is_plain_data(tmp_path: Path) -> None:
+    record = read_record(screening_run(tmp_path / "run", steps=2, items=4, rollouts=8))
+    assert load(Record, dump(Record, record)) == record
 
 
 def test_a_worked_example_is_described_and_found_in_the_skill() -> None:
     example = Example("2 + 3 = ?", "5", "sum-1")
-    edit = EditSummary(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
+    edit = EditRecord(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
     assert edit.text == "worked example: 2 + 3 = ? → 5"
     skill = with_examples(Skill.from_text("Add.\n"), [example]).text
     assert _has_text_of(skill, edit)

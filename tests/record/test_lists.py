@@ -16,6 +16,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
+from skillfit.record.lists import current_card, find_runs, kept_card, list_runs, read_card
+from skillfit.record.record import SplitScores
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     EvaluationFinished,
@@ -26,14 +28,6 @@ from skillfit.run.events import (
 )
 from skillfit.run.records import RecordedConfig, ScoreEstimate
 from skillfit.run.store import DamagedRun
-from skillfit.run.view import (
-    ScorePair,
-    ScorePoint,
-    current_card,
-    find_runs,
-    list_runs,
-    read_listed,
-)
 from tests.support.records import run_started, run_summary, ship_tested
 
 IDENTITY = {"seed": 1}
@@ -54,7 +48,7 @@ def measured(name: str, hard: float, split: str = "selection") -> EvaluationFini
 
 
 async def make_run(path: Path, *, finish: bool = True) -> None:
-    with RunDirectory.open(path, IDENTITY) as run:
+    with RunDirectory.open(path, IDENTITY) as run, kept_card(run.journal, run.events):
         run.events.emit(started(run.run_id))
         used = Usage(calls=2, input=10, output=5, usd=0.25)
         await run.journal.once("call/1", _one, returns=int, usage=lambda _: used)
@@ -98,18 +92,19 @@ async def test_a_listed_run_has_the_columns_of_the_list(tmp_path: Path, card: st
     if card == "missing":
         without_card(tmp_path / "run")
     (listed,) = list_runs(tmp_path).runs
-    assert (listed.path, listed.state) == (tmp_path / "run", "finished")
-    found = listed.card
-    assert (found.skill, found.task) == ("my-skill", "tasks.jsonl")
+    assert (listed.path, listed.state) == (str(tmp_path / "run"), "finished")
+    found = listed
+    assert (found.skill_name, found.tasks) == ("my-skill", "tasks.jsonl")
     assert found.models == {"agent": "openai/small", "optimizer": "openai/big"}
     assert (found.finish_reason, found.diagnosis) == ("improved", "It is better.")
     assert found.ship is not None and found.ship.verdict == "improved"
     assert (found.ship.difference, found.ship.interval, found.ship.pairs) == (0.2, (0.1, 0.3), 2)
-    assert (found.selection, found.test) == (ScorePair(0.5, 0.8), ScorePair(None, 0.9))
-    assert found.points == (ScorePoint("baseline", 0.5), ScorePoint("step_0001", 0.75))
-    assert (found.calls, found.tokens, found.usd) == (2, 15, 0.25)
-    assert (found.total_steps, found.best_step, found.seconds) == (6, 1, 12.0)
-    assert found.started_at > 0
+    assert (found.selection, found.test) == (SplitScores(0.5, 0.8), SplitScores(None, 0.9))
+    points = [(one.name, one.score) for one in found.points if one.split == "selection"]
+    assert points == [("baseline", 0.5), ("step_0001", 0.75)]
+    assert (found.usage.calls, found.usage.tokens, found.usage.usd) == (2, 15, 0.25)
+    assert (found.total_steps, found.best_step, found.wall_s) == (6, 1, 12.0)
+    assert found.begun and found.ended and found.ended >= found.begun > 0
 
 
 @pytest.mark.parametrize(("metric", "score"), [("hard", 0.25), ("soft", 0.75), ("mixed", 0.5)])
@@ -122,27 +117,31 @@ async def test_points_are_in_the_metric_of_the_gate(
         run.events.emit(replace(measured("baseline", 0.25), soft=0.75))
         estimate = ScoreEstimate(0.6, 0.5, 0.7, estimated=True)
         run.events.emit(replace(measured("step_0001", 0.25), estimate=estimate))
-    found = read_listed(tmp_path / "run").card
+    found = read_card(tmp_path / "run")
     assert [point.score for point in found.points] == [score, 0.6]
-    assert found.selection == ScorePair(score, None)
+    assert found.selection == SplitScores(score, None)
 
 
 async def test_a_resumed_run_is_unfinished_until_it_finishes_again(tmp_path: Path) -> None:
     await make_run(tmp_path / "run")
-    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
-        listed = read_listed(tmp_path / "run")
-        assert (listed.state, listed.card.finish_reason, listed.card.ship) == ("running", "", None)
-        assert listed.card.points[-1].name == "step_0001"  # and it has lost nothing
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run, kept_card(run.journal, run.events):
+        listed = read_card(tmp_path / "run")
+        assert (listed.state, listed.finish_reason, listed.ship) == ("running", "", None)
+        assert "step_0001" in [point.name for point in listed.points]  # and it has lost nothing
         for event in (started(run.run_id), measured("baseline", 0.5), ship_tested(), ending()):
             run.events.emit(event)
-    listed = read_listed(tmp_path / "run")
-    assert (listed.state, listed.card.finish_reason) == ("finished", "improved")
-    assert len(listed.card.points) == 2
+    listed = read_card(tmp_path / "run")
+    assert (listed.state, listed.finish_reason) == ("finished", "improved")
+    assert [one.name for one in listed.points if one.split == "selection"] == [
+        "baseline",
+        "step_0001",
+    ]
 
 
 async def test_a_replay_writes_the_card_only_when_it_changed(tmp_path: Path) -> None:
     await make_run(tmp_path / "run", finish=False)
-    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run, kept_card(run.journal, run.events):
+        run.events.emit(started(run.run_id))
         before = run.journal.fact("card", str)
         run.events.emit(started(run.run_id))
         run.events.emit(measured("baseline", 0.5))
@@ -153,25 +152,28 @@ def test_a_killed_run_is_listed_as_stopped_with_all_its_data(tmp_path: Path) -> 
     program = textwrap.dedent("""
         import asyncio, os, signal, sys
         from pathlib import Path
+        from skillfit.record.lists import CardKeeper
         from skillfit.run.directory import RunDirectory
-        from tests.run.test_view import measured, started
+        from tests.record.test_lists import measured, started
         run = RunDirectory.open(sys.argv[1], {})
+        keeper = CardKeeper(run.journal, run.events)
+        run.events.listen(keeper)
         run.events.emit(started(run.run_id))
-        run._card.save = lambda: None  # the kill comes before the card is written
+        keeper.save = lambda: None  # the kill comes before the card is written
         run.events.emit(measured("baseline", 0.5))
         os.kill(os.getpid(), signal.SIGKILL)
     """)
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")])
     (listed,) = list_runs(tmp_path).runs
     assert listed.state == "stopped"
-    assert listed.card.points == (ScorePoint("baseline", 0.5),)
+    assert [(one.name, one.score) for one in listed.points] == [("baseline", 0.5)]
 
 
 async def test_a_run_that_waits_for_answers_is_listed_as_waiting(tmp_path: Path) -> None:
     await make_run(tmp_path / "run", finish=False)
     (tmp_path / "run" / "handoff").mkdir()
     (tmp_path / "run" / "handoff" / "reflect-01.prompt.md").write_text("?")
-    assert read_listed(tmp_path / "run").state == "waiting"
+    assert read_card(tmp_path / "run").state == "waiting"
 
 
 async def test_runs_are_found_in_subfolders_and_not_inside_other_runs(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ async def test_a_damaged_run_is_named_and_other_runs_are_listed(tmp_path: Path, 
     journal = tmp_path / "bad" / "journal.sqlite"
     journal.write_bytes(DAMAGES[how](journal.read_bytes()))
     listing = list_runs(tmp_path)
-    assert [listed.path.name for listed in listing.runs] == ["good"]
+    assert [Path(listed.path).name for listed in listing.runs] == ["good"]
     (problem,) = listing.problems
     assert isinstance(problem, DamagedRun)
     assert str(tmp_path / "bad") in problem.message and problem.hint
@@ -254,7 +256,9 @@ async def test_a_run_with_modified_records_is_an_error_with_a_message(
         db.execute(change)
         db.execute("DELETE FROM facts WHERE name = 'card' AND ? LIKE '%events%'", (change,))
     listing = list_runs(tmp_path)
-    assert [listed.path.name for listed in listing.runs if listed.path.name == "good"] == ["good"]
+    assert [
+        Path(listed.path).name for listed in listing.runs if Path(listed.path).name == "good"
+    ] == ["good"]
     assert all(isinstance(problem, DamagedRun) for problem in listing.problems)
 
     with (
@@ -293,7 +297,7 @@ async def test_a_run_whose_usage_cannot_be_read_is_reported_beside_the_list(tmp_
     without_card(tmp_path / "run")
     await make_run(tmp_path / "other")
     listing = list_runs(tmp_path)
-    assert [listed.path.name for listed in listing.runs] == ["other"]
+    assert [Path(listed.path).name for listed in listing.runs] == ["other"]
     (problem,) = listing.problems
     assert "the usage of a record cannot be read" in problem.message
 
@@ -310,7 +314,7 @@ async def test_impossible_usage_is_not_recorded(tmp_path: Path) -> None:
 async def test_reading_leaves_no_files_in_a_finished_run(tmp_path: Path) -> None:
     await make_run(tmp_path / "run")
     before = sorted(path.name for path in (tmp_path / "run").iterdir())
-    read_listed(tmp_path / "run")
+    read_card(tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
@@ -337,11 +341,11 @@ def test_a_card_states_whether_its_best_score_is_the_result(
     end = ending()
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         run.events.emit(started(run.run_id))
-        assert read_listed(tmp_path / "run").card.doubt == ""
+        assert read_card(tmp_path / "run").doubt == ""
         if ship is not None:
             run.events.emit(ship)
         run.events.emit(replace(end, summary=replace(end.summary, unproven=unproven)))
-    card = read_listed(tmp_path / "run").card
+    card = read_card(tmp_path / "run")
     assert (card.doubt, card.score, card.selection.best) == (doubt, score, 0.8)
 
 
@@ -350,4 +354,4 @@ def test_a_run_without_improvement_has_no_unconfirmed_score(tmp_path: Path) -> N
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         run.events.emit(started(run.run_id))
         run.events.emit(replace(end, summary=replace(end.summary, best_selection_score=0.5)))
-    assert read_listed(tmp_path / "run").card.doubt == ""
+    assert read_card(tmp_path / "run").doubt == ""

@@ -1,8 +1,9 @@
-"""From events to the story of a run.
+"""From events to the record of a run, and to its card.
 
-`RunFollower` and `read_story` read the events of a run's directory, and the journal for the bill:
-failed attempts and all resumes are in it. `StoryBuilder` is fed event by event, so that a live page
-and the report of a finished run agree. It adds up three things in objects of their own:
+`Fold` is fed event by event. The writer of a run, a live page and the report of a finished run use
+the same one, so they agree. `RunFollower` and `read_record` read the events of a run's directory,
+and the journal for the bill: failed attempts and all resumes are in it. `Fold` adds up three things
+in objects of their own:
 
 - `ScoreBook`: the scores of the skills that were measured.
 - `EditHistory`: the worth of the edits. With screening every decision of the gate lists the pool
@@ -24,24 +25,27 @@ from typing import get_args
 
 from skillfit.config.schema import EvaluationSection
 from skillfit.intervals import Interval, half_width, interval, weighted_values
+from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
-from skillfit.report.run_text import verdict_sentence
-from skillfit.report.story import (
+from skillfit.record.lists import state_of
+from skillfit.record.record import (
     APPLIED,
     DataSummary,
-    EditSummary,
-    EffectPoint,
+    EditRecord,
     GateSummary,
     PersonDecision,
     Point,
-    Rejection,
+    Record,
+    RolloutUse,
+    RunCard,
+    RunEnd,
     RunNotice,
-    RunStory,
     SkillVersion,
+    SplitScores,
     StageProgress,
     TypeSummary,
 )
-from skillfit.rollout.outcome import Outcome
+from skillfit.record.text import verdict_sentence
 from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, STATUS_AFTER, read_requests
 from skillfit.run.directory import ablated_by
 from skillfit.run.events import (
@@ -77,13 +81,15 @@ from skillfit.run.records import (
     EditStatus,
     MeasuredSplit,
     RecordedConfig,
+    ShipResult,
     edit_id,
+    fields_of,
     slow_update_epoch,
     slow_update_name,
     step_name,
 )
 from skillfit.run.store import HANDOFF, in_use
-from skillfit.run.view import RunView, state_of
+from skillfit.run.view import RunView
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.skill.edits import example_of
 from skillfit.skill.regions import examples
@@ -103,13 +109,13 @@ _NOT_STARTED = RunStarted(
 )
 
 
-def read_story(path: Path) -> RunStory:
-    """The story of the run in `path`, which may still be running."""
-    return RunFollower(path).story()
+def read_record(path: Path) -> Record:
+    """Return the record of the run in `path`, which may still be running."""
+    return RunFollower(path).record()
 
 
 class RunFollower:
-    """A run's story, brought up to date at each call of `story`.
+    """A run's record, brought up to date at each call of `record`.
 
     Every call opens the journal and closes it again, so no connection is ever shared between
     threads. Calls must not overlap.
@@ -117,37 +123,24 @@ class RunFollower:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path).absolute()
-        self._builder = StoryBuilder()
+        self._fold = Fold()
         self._bill = Bill()
         self._last = 0  # number of the last event that was read
         self._isolation = ""
         self._ablated_by: Granularity | None = None
 
-    def story(self) -> RunStory:
+    def record(self) -> Record:
         with closing(RunView.open(self.path)) as view:
             run_id = view.run_id
             with view.events.snapshot():
-                self._read_events(view)
+                self._last = self._fold.read(view.events, after=self._last)
             self._bill = view.journal.bill(self._bill)
             self._isolation = self._isolation or _last_isolation(view)
             self._ablated_by = ablated_by(view.journal)
         return self._complete(run_id)
 
-    def _read_events(self, view: RunView) -> None:
-        if self._last:
-            for stored in view.events.read(self._last):
-                self._builder(stored)
-                self._last = stored.seq
-            return
-        for stored in view.events.without(RolloutFinished):
-            self._builder(stored)
-        for row in view.events.found(RolloutFinished, "ship"):
-            self._builder.scores.ship_rows[row.rollout] = row
-        self._builder.rollouts.read(view.events)
-        self._last = view.events.newest()
-
-    def _complete(self, run_id: str) -> RunStory:
-        story = self._builder.story()
+    def _complete(self, run_id: str) -> Record:
+        record = self._fold.record()
         retried = [
             RunNotice(
                 "retried", kind, f"{count:,} calls failed ({kind}) and were repeated or given up"
@@ -155,36 +148,36 @@ class RunFollower:
             for kind, count in Counter(self._bill.failures).most_common()
         ]
         running = in_use(self.path)
-        decisions = _with_requests(self.path, story.decisions, running=running)
-        edits = tuple(_with_decision(edit, decisions) for edit in story.edits)
-        state = state_of(
-            self.path,
-            running=running,
-            finished=self._builder.finished,
-            to_review=any(edit.awaits_approval for edit in edits),
-        )
-        story = replace(
-            story,
-            run=run_id or story.run,
+        decisions = _with_requests(self.path, record.decisions, running=running)
+        edits = tuple(_with_decision(edit, decisions) for edit in record.edits)
+        record = replace(
+            record,
+            run=run_id or record.run,
             path=str(self.path),
-            state=state,
+            state=state_of(
+                self.path,
+                running=running,
+                finished=bool(record.finish_reason),
+                to_review=any(edit.awaits_approval for edit in edits),
+            ),
             isolation=self._isolation,
             ablated_by=self._ablated_by,
             costs=self._bill.rows,
-            total=self._bill.total,
-            notices=(*story.notices, *retried),
+            usage=self._bill.total,
+            notices=(*record.notices, *retried),
             prompts=len(pending(self.path / HANDOFF)),
             applied=any((self.path / APPLIED).glob("*.json")),
             decisions=decisions,
             edits=edits,
         )
-        return replace(story, verdict=verdict_sentence(story))
+        return replace(record, verdict=verdict_sentence(record))
 
 
 def _last_isolation(view: RunView) -> str:
     """How the programs of the agent were isolated in the last rollout; empty when it ran none."""
-    outcome = view.journal.latest(ROLLOUTS, Outcome)
-    return outcome.attempt.isolation if outcome is not None and outcome.attempt else ""
+    outcome = view.journal.latest(ROLLOUTS, JsonObject) or {}
+    attempt = outcome.get("attempt")
+    return str(attempt.get("isolation", "")) if isinstance(attempt, dict) else ""
 
 
 def _with_requests(
@@ -208,7 +201,7 @@ def _with_requests(
     return (*recorded, *waiting)
 
 
-def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> EditSummary:
+def _with_decision(edit: EditRecord, decisions: Sequence[PersonDecision]) -> EditRecord:
     """An edit under review that a person has decided on waits for the run, not for a person."""
     answers = [
         one.action
@@ -221,22 +214,23 @@ def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> Ed
     return replace(edit, reason=reason, awaits_approval=False)
 
 
-class StoryBuilder:
-    """A listener; `story` is the story of all events so far."""
+class Fold:
+    """A listener on the events of a run; `record` and `card` tell what happened so far."""
 
     def __init__(self) -> None:
         self.rollouts = RolloutTotals()
         self.scores = ScoreBook()
         self._started = _NOT_STARTED
         self._finished: RunFinished | None = None
-        self._ship: ShipTested | None = None
+        self._ship: ShipResult | None = None
         self._ablation: AblationFinished | None = None
         self._measured: SkillsMeasured | None = None
         self._data = DataSummary()
         self._times: list[float] = []  # of the first and the last event
+        self._seq = 0  # of the last event
         self._gates: dict[str, GateSummary] = {}
         self._edits = EditHistory()
-        self._rejections: dict[str, list[Rejection]] = {}
+        self._rejections: dict[str, list[Discarded]] = {}
         self._versions: dict[str, SkillVersion] = {}
         self._stages: dict[tuple[int, int, str], StageProgress] = {}
         self._step_ends: dict[int, float] = {}  # step -> when it was finished
@@ -245,20 +239,32 @@ class StoryBuilder:
         self._checks: tuple[CheckResult, ...] = ()
         self._best = ""
 
-    @property
-    def finished(self) -> bool:
-        ends = (self._finished, self._ablation, self._measured)
-        return any(end is not None for end in ends)
-
     def __call__(self, stored: Stored) -> None:
         self._times = [*self._times[:1], stored.at]
+        self._seq = max(self._seq, stored.seq)
         if not _may_follow_end(stored.event):
             self._finished = None  # the run was resumed
         self._on(stored.event, stored)
 
+    def read(self, events: EventLog, after: int = 0) -> int:
+        """Take in the events of a log behind number `after`; return the number of the last one. At
+        first the rollouts are counted by the database, and not read one by one.
+        """
+        if after:
+            for stored in events.read(after):
+                self(stored)
+            return max(after, self._seq)
+        for stored in events.without(RolloutFinished):
+            self(stored)
+        for row in events.found(RolloutFinished, "ship"):
+            self.scores.ship_rows[row.rollout] = row
+        self.rollouts.read(events)
+        self._seq = events.newest()
+        return self._seq
+
     @singledispatchmethod
     def _on(self, event: Event, stored: Stored) -> None:
-        """Other events add nothing to the story."""
+        """Other events add nothing to the record."""
 
     @_on.register
     def _(self, event: RunStarted, stored: Stored) -> None:
@@ -325,22 +331,13 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: GateDecided, stored: Stored) -> None:
-        found = event.evidence
         summary = GateSummary(
             name=event.name,
             step=event.step,
             epoch=slow_update_epoch(event.name) or 0,
             action=event.decision,
             reason=event.reason,
-            difference=found.difference,
-            interval=found.interval,
-            probability=found.probability if found.rollouts else None,
-            fixed=found.fixed,
-            broken=found.broken,
-            higher=found.higher,
-            lower=found.lower,
-            rollouts=found.rollouts,
-            coverage=found.coverage,
+            evidence=event.evidence,
             candidates=tuple(event.candidates),
             at=stored.at,
         )
@@ -362,6 +359,7 @@ class StoryBuilder:
             reason=gate.reason,
         )
         self._step_ends[event.step] = stored.at
+        self._ship = None  # of an end after which the run was resumed
         label = f"step {event.step}"
         self._add_version(
             SkillVersion(str(event.step), label, event.skill, event.skill_hash, after=event.step)
@@ -380,8 +378,7 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: Discarded, stored: Stored) -> None:
-        rejection = Rejection(event.step, event.stage, event.what, event.reason, event.evidence)
-        self._rejections[event.key] = [rejection]
+        self._rejections[event.key] = [event]
 
     @_on.register
     def _(self, event: Warned, stored: Stored) -> None:
@@ -389,20 +386,12 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: PersonDecided, stored: Stored) -> None:
-        self._decisions[event.number] = PersonDecision(
-            event.number,
-            event.action,
-            event.target,
-            event.text,
-            event.command,
-            stored.at,
-            cap=event.cap,
-        )
+        self._decisions[event.number] = PersonDecision(**fields_of(event), at=stored.at)
         self._edits.steered(event)
 
     @_on.register
     def _(self, event: ShipTested, stored: Stored) -> None:
-        self._ship = event
+        self._ship = ShipResult(**fields_of(event))
 
     @_on.register
     def _(self, event: AblationFinished, stored: Stored) -> None:
@@ -422,31 +411,82 @@ class StoryBuilder:
         if last is None or last.text != version.text:
             self._versions[version.name] = version
 
-    def story(self) -> RunStory:
-        """What the events say; the state of the run and its cost are filled in by the caller."""
+    @property
+    def _end(self) -> RunEnd:
+        """How the run ended; empty while it has not."""
+        if self._finished is not None:
+            return self._finished.finish_reason
+        if self._measured is not None:
+            return "evaluation"
+        return "ablation" if self._ablation is not None else ""
+
+    def card(self) -> RunCard:
+        """The facts for lists. The reader fills in path, state and usage."""
+        started, settings = self._started, self._started.config.settings
+        summary = self._finished.summary if self._finished else None
+        points = self.scores.points(self._ship, started.skill_hash)
+        card = RunCard(
+            state="finished" if self._end else "running",
+            seq=self._seq,
+            run=started.run,
+            version=started.version,
+            skill_name=started.skill_name,
+            tasks=settings.env.tasks,
+            models={role: spec.id for role, spec in settings.model.by_role().items()},
+            metric=settings.evaluation.gate_metric,
+            begun=self._times[0] if self._times else None,
+            ended=self._times[-1] if self._times else None,
+            total_steps=started.total_steps,
+            steps_done=len(self._step_ends),
+            checked=bool(self._checks),
+            points=points,
+            finish_reason=self._end,
+            diagnosis=self._finished.diagnosis if self._finished else "",
+            ship=self._ship if self._end else None,  # a resumed run may make another one
+            selection=self._selection(points),
+            awaiting=self._edits.awaiting,
+        )
+        if summary is None:
+            return card
+        return replace(
+            card,
+            best_step=summary.best_step,
+            test=SplitScores(
+                _score(summary.baseline_test_score, summary.baseline_test_hard),
+                _score(summary.test_score, summary.test_hard),
+                _score(summary.final_test_score, summary.final_test_hard),
+            ),
+            unproven=summary.unproven,
+            cut=summary.cut,
+            skill_tokens=summary.skill_tokens,
+            rollouts_used=RolloutUse(summary.rollouts.planned, settings.budget.rollouts),
+            wall_s=summary.total_wall_time_s,
+        )
+
+    def _selection(self, points: Sequence[Point]) -> SplitScores:
+        """Scores of the initial and the best skill; of an evaluation, the first and the highest."""
+        if self._measured is not None:
+            scores = [score.hard for score in self._measured.scores]
+            return SplitScores(scores[0], max(scores) if scores[1:] else None)
+        measured = next((point.score for point in points if point.name == "baseline"), None)
+        if self._finished is None:
+            return SplitScores(measured)
+        summary = self._finished.summary
+        baseline = summary.baseline_selection_score
+        return SplitScores(measured if baseline is None else baseline, summary.best_selection_score)
+
+    def record(self) -> Record:
+        """Everything that the events say. The reader fills in path, state, usage and the words."""
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
         found = unproven or self._best
-        ship = self._ship if self._ship is not None and self._ship.pairs else None
-        return RunStory(
-            run=started.run,
-            path="",
-            state="finished" if self.finished else "running",
+        return Record(
+            **fields_of(self.card()),
             has_begun=started is not _NOT_STARTED,
             finished=finished,
-            skill_name=started.skill_name,
-            agent=started.model_of("agent"),
-            optimizer=started.model_of("optimizer"),
-            judge=started.model_of("judge"),
-            version=started.version,
-            metric=self.scores.evaluation.gate_metric,
             config=started.config,
             data=self._data,
-            total_steps=started.total_steps,
             total_epochs=started.total_epochs,
-            steps_done=len(self._step_ends),
-            begun=self._times[0] if self._times else None,
-            ended=self._times[-1] if self._times else None,
             seconds=self._seconds(),
             seconds_left=self._seconds_left(),
             initial_skill=started.skill,
@@ -454,8 +494,6 @@ class StoryBuilder:
             unproven_skill=unproven if unproven != self._best else "",
             tokens=(estimate_tokens(started.skill), estimate_tokens(found)),
             versions=self._listed_versions(unproven),
-            points=self.scores.points(self._ship, started.skill_hash),
-            ship=ship,
             ablation=self._ablation,
             measured=self._measured,
             checks=self._checks,
@@ -536,6 +574,11 @@ def _may_follow_end(event: Event) -> bool:
     return isinstance(event, PersonDecided | Warned | PreflightFinished)
 
 
+def _score(in_metric: float | None, hard: float | None) -> float | None:
+    """A test score in the gate's metric. Summaries of early versions have hard scores only."""
+    return hard if in_metric is None else in_metric
+
+
 def _grader_name(grader: object) -> str:
     if isinstance(grader, dict):
         return ", ".join(str(name) for name in grader)
@@ -594,7 +637,7 @@ class ScoreBook:
             estimated=found.estimated,
         )
 
-    def points(self, ship: ShipTested | None, initial_hash: str) -> tuple[Point, ...]:
+    def points(self, ship: ShipResult | None, initial_hash: str) -> tuple[Point, ...]:
         listed = list(self._points.values())
         if ship is not None:
             for name, skill in (("ship_initial", initial_hash), ("ship_best", ship.skill_hash)):
@@ -656,17 +699,25 @@ def _score_interval(score: float, count: int) -> Interval:
 class EditHistory:
     """All edits that were tried, in the order in which they came."""
 
-    _edits: dict[str, EditSummary] = field(default_factory=dict)
-    _history: dict[str, list[EffectPoint]] = field(default_factory=dict)
+    _edits: dict[str, EditEffect] = field(default_factory=dict)
+    _history: dict[str, dict[int, EditEffect]] = field(default_factory=dict)  # id -> step -> then
     _candidates: dict[int, CandidateBuilt] = field(default_factory=dict)
     _screening: bool = False  # the gate measures edits one by one
 
-    def built(self, event: CandidateBuilt) -> list[Rejection]:
+    @property
+    def awaiting(self) -> tuple[str, ...]:
+        """The ids of the edits that wait for a person's approval."""
+        return tuple(edit.id for edit in self._edits.values() if edit.awaits_approval)
+
+    def built(self, event: CandidateBuilt) -> list[Discarded]:
         """Note a candidate's edits; those that could not be applied are rejections."""
         self._candidates[event.step] = event
         return [
-            Rejection(
-                event.step, "update", report.edit.content or report.edit.target, report.reason
+            Discarded(
+                step=event.step,
+                stage="update",
+                what=report.edit.content or report.edit.target,
+                reason=report.reason,
             )
             for report in event.report
             if not report.applied
@@ -679,7 +730,8 @@ class EditHistory:
         self._screening = True
         before = {name: edit.status for name, edit in self._edits.items()}
         for effect in event.effects:
-            self._take(effect, event.step)
+            self._history.setdefault(effect.id, {})[event.step] = effect
+            self._edits[effect.id] = effect
         moved = [effect for effect in event.effects if before.get(effect.id) != effect.status]
         return replace(
             summary,
@@ -687,30 +739,6 @@ class EditHistory:
             promoted=tuple(effect.id for effect in moved if effect.status == "promoted"),
             dropped=tuple(effect.id for effect in moved if effect.status == "dropped"),
             pending=sum(edit.status == "pending" for edit in self._edits.values()),
-        )
-
-    def _take(self, effect: EditEffect, step: int) -> None:
-        history = self._history.setdefault(effect.id, [])
-        point = EffectPoint(
-            step, effect.status, effect.mean, effect.low, effect.high, effect.rollouts
-        )
-        if history and history[-1].step == step:
-            history[-1] = point
-        else:
-            history.append(point)
-        self._edits[effect.id] = EditSummary(
-            id=effect.id,
-            step=effect.step,
-            edit=effect.edit,
-            status=effect.status,
-            mean=effect.mean,
-            low=effect.low,
-            high=effect.high,
-            probability=effect.probability,
-            rollouts=effect.rollouts,
-            reason=effect.reason,
-            items=effect.items,
-            awaits_approval=effect.awaits_approval,
         )
 
     def decided(self, step: int, *, accepted: bool, skipped: bool, reason: str) -> None:
@@ -722,7 +750,7 @@ class EditHistory:
         applied = [report for report in candidate.report if report.applied]
         for number, report in enumerate(applied, 1):
             name = report.edit.id or edit_id(step, number)
-            self._edits[name] = EditSummary(
+            self._edits[name] = EditEffect(
                 id=name, step=step, edit=report.edit, status=status, reason=reason
             )
 
@@ -738,20 +766,20 @@ class EditHistory:
             awaits_approval=False,
         )
 
-    def listed(self, found: str, finished: RunFinished | None) -> tuple[EditSummary, ...]:
+    def listed(self, found: str, finished: RunFinished | None) -> tuple[EditRecord, ...]:
         """Every edit with its history and, when the run has ended, whether the skill that was found
         has it.
         """
         return tuple(
-            replace(
-                edit,
-                history=tuple(self._history.get(name, ())),
+            EditRecord(
+                **fields_of(edit),
+                history=dict(self._history.get(name, {})),
                 in_best=None if finished is None else self._is_kept(edit, found, finished.edits),
             )
             for name, edit in self._edits.items()
         )
 
-    def _is_kept(self, edit: EditSummary, found: str, recorded: list[str] | None) -> bool:
+    def _is_kept(self, edit: EditEffect, found: str, recorded: list[str] | None) -> bool:
         """By the recorded composition. A gate without a pool has none: there it is the accepted
         edits, without those that a later step replaced.
         """
@@ -760,7 +788,7 @@ class EditHistory:
         return edit.status == "promoted" and (self._screening or _has_text_of(found, edit))
 
 
-def _has_text_of(skill: str, edit: EditSummary) -> bool:
+def _has_text_of(skill: str, edit: EditEffect) -> bool:
     """Whether the lines that an edit adds are there; for a deletion, whether its lines are gone."""
     example = example_of(edit.edit)
     if example is not None:

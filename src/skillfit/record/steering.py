@@ -12,9 +12,10 @@ from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.plain_text import shorten
+from skillfit.record.lists import read_card
 from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, request_steering
 from skillfit.run.store import HANDOFF, in_use
-from skillfit.run.view import RunView, read_listed
+from skillfit.run.view import RunView
 
 STOPPING = "Stopping: what is in progress finishes and is saved."
 _LISTED_EDITS = 30  # ids in a message, of those that were proposed last
@@ -24,7 +25,7 @@ def steer_run(run: Path, action: str, target: str = "", text: str = "") -> Steer
     """Ask a run to follow a decision about an edit or a budget. A finished run cannot. A folder
     without a run is refused, and nothing is written there.
     """
-    if read_listed(run).is_over:
+    if read_card(run).is_over:
         raise InputError(
             "The run has finished, so it takes no more decisions.",
             hint="Change the skill yourself, or start a new run from it.",

@@ -1,6 +1,7 @@
-"""The one outside view of a run, as plain data: `RunStory` and the records it consists of.
-Terminal, report, studio, Python API and MCP server all read it. `story_builder.py` makes it from
-events. What there may be very much of (steps, items, rollouts) is left to `run_details.py`.
+"""The record of a run, as plain data: `RunCard`, the few facts that a list shows, and `Record`,
+everything that pages and programs show of one run. `fold.py` makes both from events. Terminal,
+report, studio, `ls`, Python API, MCP, trackers and `--json` show these types. What there may be
+very much of (steps, items, rollouts) is read when it is asked for: `report/run_details.py`.
 """
 
 from __future__ import annotations
@@ -8,36 +9,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypedDict, TypeVar
 
+from pydantic_core import to_jsonable_python
+
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import display_name, label_of, one_line, quantity
+from skillfit.plain_text import display_name, label_of, quantity
 from skillfit.run.control import Action
-from skillfit.run.events import AblationFinished, RunFinished, ShipTested, SkillsMeasured
+from skillfit.run.events import AblationFinished, Discarded, RunFinished, SkillsMeasured
 from skillfit.run.journal import BillRow
 from skillfit.run.records import (
     ACCEPTED,
-    AWAITS_APPROVAL,
-    EFFECT,
-    LEAK_CHECK,
+    EDIT_ORDER,
     SKIPPED,
     CandidateComparison,
     CheckResult,
-    EditStatus,
+    EditEffect,
+    Evidence,
+    Recorded,
     RecordedConfig,
     RunFinishReason,
     RunSummary,
+    ShipResult,
+    SkillTokens,
     StageName,
     StepAction,
+    UsageTotals,
+    fields_of,
 )
-from skillfit.run.view import RunState, ended_for_good, score_doubt
-from skillfit.skill import Edit, Hunk, diff_hunks
-from skillfit.skill.edits import example_of
+from skillfit.skill import Hunk, diff_hunks
 from skillfit.skill.units import Granularity
 
-EDIT_ORDER: tuple[EditStatus, ...] = ("promoted", "pending", "dropped")  # in lists of edits
 IN_SKILL, NOT_IN_SKILL = "in the skill", "not in the skill"  # instead, when the run has ended
 APPLIED = "applied"  # the folder of a run in which `skillfit apply` keeps what was there before
+EditLike = TypeVar("EditLike", bound=EditEffect)
 PointSplit = Literal["selection", "ship", "test"]
 
 
@@ -52,7 +58,7 @@ class Point:
     low: float
     high: float
     items: int
-    decision: StepAction = "accept"  # whether the loop continued with this skill
+    decision: Recorded[StepAction] = "accept"  # whether the loop continued with this skill
     estimated: bool = False  # predicted by the regression over all rollouts
 
     @property
@@ -73,15 +79,7 @@ class GateSummary:
     epoch: int
     action: StepAction
     reason: str = ""
-    difference: float = 0.0
-    interval: tuple[float, float] = (0.0, 0.0)
-    probability: float | None = None  # None: nothing was measured
-    fixed: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
-    higher: int = 0  # items whose mean score rose, solved or not
-    lower: int = 0
-    rollouts: int = 0
-    coverage: float = 0.0
+    evidence: Evidence = field(default_factory=Evidence)
     candidates: tuple[CandidateComparison, ...] = ()
     entered: tuple[str, ...] = ()  # screening: ids of the edits that joined the pool
     promoted: tuple[str, ...] = ()
@@ -114,56 +112,15 @@ class GateSummary:
     @property
     def measured(self) -> bool:
         """Whether the candidate and the incumbent were compared as a whole."""
-        return self.probability is not None and self.interval != (0.0, 0.0)
+        return bool(self.evidence.rollouts) and self.evidence.interval != (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class EffectPoint:
-    """What was known about an edit after a step."""
+class EditRecord(EditEffect):
+    """An edit that was tried: what is known about it, how that changed, and where it ended."""
 
-    step: int
-    status: EditStatus
-    mean: float | None
-    low: float
-    high: float
-    rollouts: int
-
-
-@dataclass(frozen=True, slots=True)
-class EditSummary:
-    """One edit: its text, effect and status.
-
-    Effects are differences of the mean score; `low` and `high` bound the 80 % interval.
-    """
-
-    id: str
-    step: int  # 0: text of the initial skill
-    edit: Edit
-    status: EditStatus
-    mean: float | None = None  # None: not measured on its own
-    low: float = 0.0
-    high: float = 0.0
-    probability: float = 0.5
-    rollouts: int = 0
-    reason: str = ""
-    items: tuple[str, ...] = ()  # training items it was written from
-    history: tuple[EffectPoint, ...] = ()
+    history: Mapping[int, EditEffect] = field(default_factory=dict)  # by step: known after it
     in_best: bool | None = None  # in the skill that was found; None until the run has ended
-    awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
-
-    @property
-    def text(self) -> str:
-        """What the edit does, in one line of text."""
-        example = example_of(self.edit)
-        if example is not None:
-            return f"worked example: {example.input} → {example.output}"
-        if self.edit.content:
-            return self.edit.content
-        return f"{self.edit.label or 'delete'}: {self.edit.target}"
-
-    @property
-    def measured(self) -> bool:
-        return self.mean is not None
 
     @property
     def standing(self) -> str:
@@ -173,52 +130,14 @@ class EditSummary:
         return IN_SKILL if self.in_best else NOT_IN_SKILL
 
     @property
-    def rank(self) -> int:
-        """The place of its status in `EDIT_ORDER`; a status of another version comes last."""
-        return EDIT_ORDER.index(self.status) if self.status in EDIT_ORDER else len(EDIT_ORDER)
-
-    @property
-    def note(self) -> str:
-        """The reason without the estimate that was true then: pages show the latest one."""
-        if self.awaits_approval:
-            return AWAITS_APPROVAL
-        return "" if self.reason.startswith(f"{EFFECT} ") else self.reason
-
-    @property
     def decided_in_step(self) -> int:
         """The step after which it got its present status; 0 when that is not recorded."""
         since = 0
-        for point in reversed(self.history):
-            if point.status != self.status:
+        for step, known in sorted(self.history.items(), reverse=True):
+            if known.status != self.status:
                 break
-            since = point.step
+            since = step
         return since
-
-
-def blocked_text(text: str, reason: str, words: str) -> str:
-    """What the leak check blocked, in one line: the words found, their text, and why."""
-    found = f'"{one_line(words, 80)}" in ' if words else ""
-    return f'{found}"{one_line(text, 120)}", which {reason}'
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Something an optimizer proposed that was not used, and why."""
-
-    step: int
-    stage: str
-    what: str
-    reason: str
-    evidence: str = ""
-
-    @property
-    def leak(self) -> bool:
-        return self.stage == LEAK_CHECK
-
-    @property
-    def blocked(self) -> str:
-        """Of a leak: the words found, the text that was blocked, and why."""
-        return blocked_text(self.what, self.reason, self.evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,14 +230,6 @@ class SkillVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectionScores:
-    """The initial and the best skill on the selection split."""
-
-    initial: float
-    best: float
-
-
-@dataclass(frozen=True, slots=True)
 class DataSummary:
     """What the skill is trained on."""
 
@@ -340,52 +251,196 @@ def practice_models(agent: str, optimizer: str) -> str:
     return "practice models" if len(roles) > 1 else f"practice {roles[0]}"
 
 
+RunState = Literal["running", "waiting", "review", "stopped", "finished"]
+"""What a run is doing now. waiting: handoff prompts need answers; review: edits need a person's
+approval; stopped: before its end, it can be resumed.
+"""
+# How a run ended; empty until then.
+RunEnd = RunFinishReason | Literal["ablation", "evaluation", ""]
+_RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitScores:
+    """Scores of skills on one split; None where not measured."""
+
+    baseline: float | None = None  # the initial skill
+    best: float | None = None  # the skill that was found; on the test split the one handed back
+    final: float | None = None  # on the test split: the last skill, where that is not the best
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutUse:
+    """How many rollouts a finished run planned, beside `budget.rollouts`."""
+
+    used: int | None = None
+    cap: int | None = None
+
+
+class ResultJson(TypedDict):
+    """The line that `train --json` ends with, and the first fields of `ls` and `show --json`."""
+
+    finish_reason: RunFinishReason | Literal["ablation", "evaluation", "unfinished"]
+    run: str
+    best_step: int | None
+    metric: str | None
+    selection: SplitScores
+    test: SplitScores
+    ship: ShipResult | None
+    unproven: bool
+    cut: tuple[str, ...]
+    skill_tokens: SkillTokens | None
+    rollouts: RolloutUse
+    usage: UsageTotals
+    wall_s: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunStory:
+class RunCard:
+    """The result of a run and the facts that a list shows. The writer of a run keeps it in the
+    journal, so that a list of a thousand runs reads a thousand small cards and no events. `path`
+    and `state` are filled in by the reader.
+    """
+
+    path: str = ""
+    state: RunState = "stopped"
+    seq: int = 0  # of the last event that is in here
+    run: str = ""  # the run's id; empty: not started yet
+    version: str = ""  # of skillfit
+    skill_name: str = ""
+    tasks: str = ""  # where the items come from
+    models: Mapping[str, str] = field(default_factory=dict)  # role -> model id
+    metric: str = "hard"  # hard, soft or mixed: which score every number here is in
+    begun: float | None = None
+    ended: float | None = None  # time of the last event
+    total_steps: int = 0
+    steps_done: int = 0
+    checked: bool = False  # the check before a run is done
+    points: tuple[Point, ...] = ()
+    finish_reason: Recorded[RunEnd] = ""
+    diagnosis: str = ""
+    best_step: int | None = None
+    ship: ShipResult | None = None
+    selection: SplitScores = SplitScores()
+    test: SplitScores = SplitScores()
+    unproven: bool = False  # something was found, but the initial skill is handed back
+    cut: tuple[str, ...] = ()  # lines of the initial skill that the skill found goes without
+    skill_tokens: SkillTokens | None = None  # None: the run has not finished
+    rollouts_used: RolloutUse = RolloutUse()
+    usage: Usage = field(default_factory=Usage)  # over all resumes, with failed attempts
+    wall_s: float | None = None  # time taken, once finished
+    awaiting: tuple[str, ...] = ()  # ids of edits that wait for a person's approval
+
+    @property
+    def started(self) -> bool:
+        return bool(self.run)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended for good: there is nothing to resume."""
+        return self.state == "finished" and self.finish_reason not in _RESUMABLE
+
+    @property
+    def failed(self) -> bool:
+        return self.finish_reason == "infrastructure"
+
+    @property
+    def only_checked(self) -> bool:
+        """Whether `skillfit check` made this run, and nothing was measured since."""
+        trained = self.finish_reason or self.points or self.steps_done
+        return self.checked and self.state == "stopped" and not trained
+
+    @property
+    def compared(self) -> ShipResult | None:
+        """The final comparison; None unless fresh rollouts were made."""
+        return self.ship if self.ship is not None and self.ship.pairs else None
+
+    @property
+    def doubt(self) -> str:
+        """Why `selection.best` is not the result of a finished run: fresh rollouts did not confirm
+        that the skill is better, or there were none. Empty for a confirmed score, and for the
+        initial skill's.
+        """
+        if not self.finish_reason or self.selection.best in (None, self.selection.baseline):
+            return ""
+        return score_doubt(self.compared)
+
+    @property
+    def score(self) -> float | None:
+        """The selection score of the skill that the run handed back; before that, the latest."""
+        if self.unproven:
+            return self.selection.baseline
+        if self.selection.best is not None:
+            return self.selection.best
+        latest = [point.score for point in self.points if point.split == "selection"]
+        return latest[-1] if latest else self.selection.baseline
+
+    @property
+    def gain(self) -> float | None:
+        """What the skill that was found scores above the initial one: on fresh rollouts where they
+        were made, else on the selection split; None when nothing was compared.
+        """
+        if self.ship is not None:
+            return self.compared.difference if self.compared else None
+        if self.selection.baseline is None or self.selection.best is None:
+            return None
+        return self.selection.best - self.selection.baseline
+
+    def result_json(self) -> ResultJson:
+        return ResultJson(
+            finish_reason=self.finish_reason or "unfinished",
+            run=self.path,
+            best_step=self.best_step,
+            metric=self.metric,
+            selection=self.selection,
+            test=self.test,
+            ship=self.ship,
+            unproven=self.unproven,
+            cut=self.cut,
+            skill_tokens=self.skill_tokens,
+            rollouts=self.rollouts_used,
+            usage=UsageTotals.of(self.usage),
+            wall_s=self.wall_s,
+        )
+
+
+def score_doubt(compared: ShipResult | None) -> str:
+    """Say why the score of a skill that a run found is not its result; empty: it is."""
+    if compared is None:
+        return "not verified"
+    return "" if compared.verdict == "improved" else "not confirmed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(RunCard):
     """What a run did so far: settings, scores, edits, decisions, cost and result."""
 
-    run: str
-    path: str
-    state: RunState
     has_begun: bool = False  # the start is recorded; the run's directory exists before that
     finished: RunFinished | None = None  # None while the run is in progress, or was stopped
     verdict: str = ""  # one sentence
-    skill_name: str = ""
-    agent: str = ""
-    optimizer: str = ""
-    judge: str = ""
-    version: str = ""
     isolation: str = ""  # how agents and graders were kept apart from this machine
     ablated_by: Granularity | None = None  # what an ablation leaves out at a time
-    metric: str = "hard"  # hard, soft or mixed: which score every number here is in
     config: RecordedConfig = field(default_factory=lambda: RecordedConfig({}))
     data: DataSummary = DataSummary()
-    total_steps: int = 0
     total_epochs: int = 0
-    steps_done: int = 0
-    begun: float | None = None
-    ended: float | None = None  # time of the last event
-    seconds: float = 0.0
+    seconds: float = 0.0  # so far
     seconds_left: float | None = None  # expected; None when there is nothing to go by
     initial_skill: str = ""
     best_skill: str = ""  # what the run hands back; while it runs, the best so far
     unproven_skill: str = ""  # what was found where it is not handed back
     tokens: tuple[int, int] = (0, 0)  # of the initial and of the found skill
     versions: tuple[SkillVersion, ...] = ()
-    points: tuple[Point, ...] = ()
-    ship: ShipTested | None = None  # None unless fresh rollouts were made
     ablation: AblationFinished | None = None  # of `skillfit ablate`
     measured: SkillsMeasured | None = None  # of `skillfit eval`
     checks: tuple[CheckResult, ...] = ()  # of the preflight
     gates: tuple[GateSummary, ...] = ()
-    edits: tuple[EditSummary, ...] = ()
-    rejections: tuple[Rejection, ...] = ()
+    edits: tuple[EditRecord, ...] = ()
+    rejections: tuple[Discarded, ...] = ()  # what the optimizer sent and the run did not use
     types: tuple[TypeSummary, ...] = ()
     stages: tuple[StageProgress, ...] = ()  # of the present step, and any that still run
     decisions: tuple[PersonDecision, ...] = ()
     prompts: int = 0  # handoff prompts that wait for an answer
     costs: tuple[BillRow, ...] = ()
-    total: Usage = field(default_factory=Usage)
     notices: tuple[RunNotice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0
@@ -400,22 +455,21 @@ class RunStory:
         return f"in {self.skill_loaded:,} of {quantity(known, 'rollout')}" if known else ""
 
     @property
-    def finish_reason(self) -> RunFinishReason | Literal[""]:
-        """Empty while the run has not finished."""
-        return self.finished.finish_reason if self.finished else ""
+    def agent(self) -> str:
+        return self.models.get("agent", "")
 
     @property
-    def diagnosis(self) -> str:
-        return self.finished.diagnosis if self.finished else ""
+    def optimizer(self) -> str:
+        return self.models.get("optimizer", "")
+
+    @property
+    def judge(self) -> str:
+        return self.models.get("judge", "")
 
     @property
     def summary(self) -> RunSummary | None:
         """As summary.json; None while the run has not finished."""
         return self.finished.summary if self.finished else None
-
-    @property
-    def failed(self) -> bool:
-        return self.finish_reason == "infrastructure"
 
     @property
     def is_ablation(self) -> bool:
@@ -428,23 +482,12 @@ class RunStory:
         return self.has_begun and not self.total_steps
 
     @property
-    def only_checked(self) -> bool:
-        """Whether `skillfit check` made this run, and nothing was trained yet."""
-        trained = self.point("baseline") or self.gates or self.steps_done or self.finished
-        return bool(self.checks) and self.state == "stopped" and not trained
-
-    @property
     def is_evaluation(self) -> bool:
         """Whether `skillfit eval` made this run."""
         return self.only_measures and not self.is_ablation
 
     @property
-    def is_over(self) -> bool:
-        """Whether the run has ended for good: there is nothing to resume."""
-        return ended_for_good(self.state, self.finish_reason)
-
-    @property
-    def to_review(self) -> tuple[EditSummary, ...]:
+    def to_review(self) -> tuple[EditRecord, ...]:
         """Edits that wait for a person's approval."""
         waiting = [edit for edit in self.edits if edit.awaits_approval]
         return () if self.is_over else tuple(waiting)
@@ -468,7 +511,7 @@ class RunStory:
         """Why the score of the skill that was found is not a result; empty: it is one, or nothing
         was found.
         """
-        return score_doubt(self.ship.verdict if self.ship else None) if self.changed else ""
+        return score_doubt(self.compared) if self.changed else ""
 
     @property
     def hunks(self) -> tuple[Hunk, ...]:
@@ -512,11 +555,11 @@ class RunStory:
         ]
         return earlier[-1] if earlier else None
 
-    def edit(self, edit_id: str) -> EditSummary | None:
+    def edit(self, edit_id: str) -> EditRecord | None:
         return next((edit for edit in self.edits if edit.id == edit_id), None)
 
     @property
-    def kept_edits(self) -> tuple[EditSummary, ...]:
+    def kept_edits(self) -> tuple[EditRecord, ...]:
         """The edits in the skill that was found; until the run has ended, the promoted ones."""
         return tuple(edit for edit in self.edits if edit.standing in (IN_SKILL, "promoted"))
 
@@ -533,24 +576,57 @@ class RunStory:
         text = ", ".join(f"{counts[name]} {name}" for name in names)
         return text.replace("the skill", "the unproven skill") if self.unproven_skill else text
 
-    def selection_scores(self) -> SelectionScores | None:
-        """Scores on the selection split: what the end of the run says, or the best point of the
-        curve that the loop continued with.
+    def selection_scores(self) -> tuple[float, float] | None:
+        """Scores of the initial and the best skill on the selection split: what the end of the run
+        says, or the best point of the curve that the loop continued with.
         """
         ended = self.summary
         if ended is not None and ended.baseline_selection_score is not None:
             initial, best = ended.baseline_selection_score, ended.best_selection_score
-            return SelectionScores(initial, initial if best is None else best)
+            return initial, initial if best is None else best
         kept = [point for point in self.points if point.split == "selection" and point.kept]
         if not kept:
             return None
         first, last = kept[0], kept[-1]
         if last.estimated:  # later estimates rest on more rollouts
-            return SelectionScores((first if self.changed else last).score, last.score)
+            return (first if self.changed else last).score, last.score
         highest = max(point.score for point in kept) if self.changed else first.score
-        return SelectionScores(first.score, highest)
+        return first.score, highest
 
 
-def by_effect(edits: Iterable[EditSummary]) -> list[EditSummary]:
-    """Measured edits from the best to the worst, then those without a measurement."""
+def by_effect(edits: Iterable[EditLike]) -> list[EditLike]:
+    """Sort measured edits from the best to the worst, then those without a measurement."""
     return sorted(edits, key=lambda edit: (edit.mean is None, -(edit.mean or 0.0), edit.id))
+
+
+# Beside `result_json`; without the texts of other skills and how each effect changed.
+_SHOWN = (
+    "state",
+    "verdict",
+    "diagnosis",
+    "practice",
+    "seconds",
+    "best_skill",
+    "unproven_skill",
+    "skill_loaded",
+    "skill_missed",
+    "points",
+    "gates",
+    "rejections",
+    "types",
+    "costs",
+    "notices",
+    "decisions",
+)
+
+
+def record_json(record: Record) -> JsonObject:
+    """Return the record for programs: what `show --json` prints and the MCP tool `show` returns."""
+    edits = []
+    for edit in record.edits:
+        known = fields_of(edit)
+        del known["history"]
+        edits.append({**known, "text": edit.text, "standing": edit.standing})
+    shown = {name: getattr(record, name) for name in _SHOWN}
+    data: JsonObject = to_jsonable_python({**record.result_json(), **shown, "edits": edits})
+    return data

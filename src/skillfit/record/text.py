@@ -29,7 +29,7 @@ from skillfit.plain_text import (
     score_change,
     with_interval,
 )
-from skillfit.report.story import RunStory, blocked_text, practice_models
+from skillfit.record.record import Record, practice_models
 from skillfit.run.control import RAISABLE
 from skillfit.run.events import (
     AblationFinished,
@@ -86,25 +86,25 @@ TEST_ITEMS = "Test items of these"  # of the fresh rollouts
 HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
 
 
-def verdict_sentence(story: RunStory) -> str:
-    if story.ablation is not None:
-        return ablation_sentence(story.ablation)
-    if story.measured is not None:
-        return measured_sentence(story.measured)
-    if story.is_ablation and story.state in _UNFINISHED_ABLATION:
-        return _UNFINISHED_ABLATION[story.state]
-    if story.is_evaluation:
-        return _UNFINISHED_EVALUATION.get(story.state, _UNFINISHED_EVALUATION["stopped"])
-    if story.state == "finished":
-        return _result(story) + _unproven(story) + _second_grader(story)
-    if story.only_checked:
+def verdict_sentence(record: Record) -> str:
+    if record.ablation is not None:
+        return ablation_sentence(record.ablation)
+    if record.measured is not None:
+        return measured_sentence(record.measured)
+    if record.is_ablation and record.state in _UNFINISHED_ABLATION:
+        return _UNFINISHED_ABLATION[record.state]
+    if record.is_evaluation:
+        return _UNFINISHED_EVALUATION.get(record.state, _UNFINISHED_EVALUATION["stopped"])
+    if record.state == "finished":
+        return _result(record) + _unproven(record) + _second_grader(record)
+    if record.only_checked:
         return "Checked, not trained."
-    if story.steps_done:
-        where = f"after {story.steps_done} of {story.total_steps} steps"
+    if record.steps_done:
+        where = f"after {record.steps_done} of {record.total_steps} steps"
     else:
         where = "before the first step was done"
-    edits = quantity(len(story.to_review), "edit")
-    return _UNFINISHED[story.state].format(where=where, edits=edits) + _so_far(story)
+    edits = quantity(len(record.to_review), "edit")
+    return _UNFINISHED[record.state].format(where=where, edits=edits) + _so_far(record)
 
 
 def measured_sentence(event: SkillsMeasured) -> str:
@@ -145,16 +145,16 @@ def ablation_sentence(event: AblationFinished) -> str:
     )
 
 
-def _result(story: RunStory) -> str:
-    reason, ship = story.finish_reason, story.ship
-    before, after = story.point("ship_initial"), story.point("ship_best")
+def _result(record: Record) -> str:
+    reason, ship = record.finish_reason, record.compared
+    before, after = record.point("ship_initial"), record.point("ship_best")
     if reason == "improved" and ship and before and after:
         change = f"{percent(before.score)} → {percent(after.score)}"
-        return f"The skill is better: {change} on fresh rollouts{_metric(story)}, {_gain(ship)}."
+        return f"The skill is better: {change} on fresh rollouts{_metric(record)}, {_gain(ship)}."
     if reason == "improved" and ship:
-        return f"The skill is better: {_gain(ship)} on fresh rollouts{_metric(story)}."
+        return f"The skill is better: {_gain(ship)} on fresh rollouts{_metric(record)}."
     if reason == "no_improvement" and ship:
-        return f"No improvement: {_gain(ship)} on fresh rollouts{_metric(story)}."
+        return f"No improvement: {_gain(ship)} on fresh rollouts{_metric(record)}."
     if reason == "no_improvement":
         return "No improvement: no candidate beat the initial skill, which stays as it is."
     if reason == "inconclusive" and ship:
@@ -163,24 +163,24 @@ def _result(story: RunStory) -> str:
     if reason == "budget" and ship:
         return f"The budget ended training early. Ship test: {ship.verdict}, {_gain(ship)}."
     if reason in _NOT_VERIFIED:
-        return _NOT_VERIFIED[reason] + _so_far(story, note="")
-    return f"Ended ({display_name(reason)}){_so_far(story)}"
+        return _NOT_VERIFIED[reason] + _so_far(record, note="")
+    return f"Ended ({display_name(reason)}){_so_far(record)}"
 
 
-def _unproven(story: RunStory) -> str:
-    return f" {HANDED_BACK}" if story.unproven_skill else ""
+def _unproven(record: Record) -> str:
+    return f" {HANDED_BACK}" if record.unproven_skill else ""
 
 
-def _second_grader(story: RunStory) -> str:
-    gap = story.ship.gap if story.ship else None
+def _second_grader(record: Record) -> str:
+    gap = record.compared.gap if record.compared else None
     if gap is None:
         return ""
     differs = f"differs by {points(gap)} points" if round(gap, 3) else "is the same"
     return f" This is by the second grader; by the one trained on, the gain {differs}."
 
 
-def _metric(story: RunStory) -> str:
-    return "" if story.metric == "hard" else f" ({story.metric} score)"
+def _metric(record: Record) -> str:
+    return "" if record.metric == "hard" else f" ({record.metric} score)"
 
 
 def _gain(ship: ShipResult) -> str:
@@ -188,15 +188,15 @@ def _gain(ship: ShipResult) -> str:
     return f"{points(ship.difference)} points (90 % interval {points(low)} to {points(high)})"
 
 
-def _so_far(story: RunStory, note: str = ", not verified") -> str:
+def _so_far(record: Record, note: str = ", not verified") -> str:
     """The best score seen so far, as an end of the sentence."""
-    scores = story.selection_scores()
+    scores = record.selection_scores()
     if scores is None:
         return "; nothing is measured yet."
-    first, best = percent(scores.initial), percent(scores.best)
+    first, best = map(percent, scores)
     if best == first:
         return f"; the initial skill scores {first} on the selection split."
-    label = "best" if story.is_over else "best so far"
+    label = "best" if record.is_over else "best so far"
     return f"; {label} {best}, initial skill {first} on the selection split{note}."
 
 
@@ -207,41 +207,41 @@ class Fact:
     note: str = ""
 
 
-def facts(story: RunStory) -> list[Fact]:
+def facts(record: Record) -> list[Fact]:
     """The numbers at the head of a page."""
     found = []
-    if story.ablation is not None:
-        score = story.ablation.score
+    if record.ablation is not None:
+        score = record.ablation.score
         interval = f"{percent(score.low)} to {percent(score.high)}, the whole skill"
         found.append(Fact("Score", percent(score.mean), interval))
-    for measured in story.measured.scores if story.measured else ():
+    for measured in record.measured.scores if record.measured else ():
         interval = f"{percent(measured.low)} to {percent(measured.high)}"
         scored = f"{measured.scored} of {quantity(measured.planned, 'rollout')} scored"
         found.append(Fact(measured.name, percent(measured.hard), f"{interval}, {scored}"))
-    for row in comparisons(story):
-        if story.changed:
+    for row in comparisons(record):
+        if record.changed:
             change = f"{row.difference}, {quantity(row.items, 'item')}"
-            doubt = f", {story.doubt}" if story.doubt else ""
+            doubt = f", {record.doubt}" if record.doubt else ""
             found.append(Fact(row.name, f"{row.before} → {row.after}", change + doubt))
         else:
             found.append(Fact(row.name, row.before, quantity(row.items, "item")))
-    tried = len(story.edits)
+    tried = len(record.edits)
     if tried:
-        skill = "unproven skill" if story.unproven_skill else "skill"
-        found.append(Fact("Edits", f"{len(story.kept_edits)} in the {skill}", f"{tried} tried"))
-    found.append(_size(story))
-    used = f"{quantity(story.total.calls, 'call')}, {quantity(story.total.tokens, 'token')}"
-    found.append(Fact("Cost", dollars(story.total.usd) or UNPRICED, used))
-    found.append(Fact("Time", duration(story.seconds), quantity(story.rollouts, "rollout")))
+        skill = "unproven skill" if record.unproven_skill else "skill"
+        found.append(Fact("Edits", f"{len(record.kept_edits)} in the {skill}", f"{tried} tried"))
+    found.append(_size(record))
+    used = f"{quantity(record.usage.calls, 'call')}, {quantity(record.usage.tokens, 'token')}"
+    found.append(Fact("Cost", dollars(record.usage.usd) or UNPRICED, used))
+    found.append(Fact("Time", duration(record.seconds), quantity(record.rollouts, "rollout")))
     return found
 
 
-def _size(story: RunStory) -> Fact:
-    first, last = story.tokens
-    if not story.only_measures:
-        name = "Unproven skill" if story.unproven_skill else "Skill"
+def _size(record: Record) -> Fact:
+    first, last = record.tokens
+    if not record.only_measures:
+        name = "Unproven skill" if record.unproven_skill else "Skill"
         return Fact(name, quantity(last, "token"), f"{first:,} at the start")
-    shorter = story.ablation.tokens_after if story.ablation else first
+    shorter = record.ablation.tokens_after if record.ablation else first
     note = f"{shorter:,} without what can be cut" if shorter != first else "in every call"
     return Fact("Skill", quantity(first, "token"), note)
 
@@ -257,29 +257,29 @@ class ScoreComparison:
     difference: str
 
 
-def comparisons(story: RunStory) -> list[ScoreComparison]:
+def comparisons(record: Record) -> list[ScoreComparison]:
     """On fresh rollouts and on the test items of these, or on the selection split where the run
     ended before those.
     """
     found = []
     for name, first, last in (
         ("Fresh rollouts", "ship_initial", "ship_best"),
-        (TEST_ITEMS if story.ship else "Test split", "test_baseline", _found_on_test(story)),
+        (TEST_ITEMS if record.compared else "Test split", "test_baseline", _found_on_test(record)),
     ):
-        before, after = story.point(first), story.point(last)
+        before, after = record.point(first), record.point(last)
         if before and after:
             found.append(_comparison(name, after.items, before.score, after.score))
-    scores, items = story.selection_scores(), story.data.splits.get("selection", 0)
+    scores, items = record.selection_scores(), record.data.splits.get("selection", 0)
     if not found and scores:
-        return [_comparison("Selection split", items, scores.initial, scores.best)]
+        return [_comparison("Selection split", items, *scores)]
     return found
 
 
-def _found_on_test(story: RunStory) -> str:
+def _found_on_test(record: Record) -> str:
     """The point of the skill that was found. A run that hands back the initial skill measured
     that as the best one, and what it found as the last.
     """
-    return "test_final" if story.unproven_skill and story.point("test_final") else "test_best"
+    return "test_final" if record.unproven_skill and record.point("test_final") else "test_best"
 
 
 def _comparison(name: str, items: int, before: float, after: float) -> ScoreComparison:
@@ -321,57 +321,57 @@ def cap_uses(
     return found
 
 
-def fullest_cap(story: RunStory) -> str:
+def fullest_cap(record: Record) -> str:
     """The cap of which the largest share is used, of those that can be raised; empty if none is
     set.
     """
-    uses = cap_uses(story.total, story.seconds, story.caps, story.rollouts)
+    uses = cap_uses(record.usage, record.seconds, record.caps, record.rollouts)
     shares = {use.name: use.used / use.cap for use in uses if use.cap and use.name in RAISABLE}
     return max(shares, key=shares.__getitem__, default="")
 
 
-def resume_line(story: RunStory, run: str) -> str:
+def resume_line(record: Record, run: str) -> str:
     """The command that resumes the run in the folder `run`; empty when it is over."""
-    if story.is_over or story.is_evaluation:
+    if record.is_over or record.is_evaluation:
         return ""
-    if story.is_ablation:
-        return _ablate_line(story, run, run)
-    if story.finish_reason == "budget":
-        cap = fullest_cap(story) or "usd"
-        return f"skillfit resume {run} budget.{cap}={2 * story.caps.get(cap, 5):.12g}"
+    if record.is_ablation:
+        return _ablate_line(record, run, run)
+    if record.finish_reason == "budget":
+        cap = fullest_cap(record) or "usd"
+        return f"skillfit resume {run} budget.{cap}={2 * record.caps.get(cap, 5):.12g}"
     return f"skillfit resume {run}"
 
 
-def _ablate_line(story: RunStory, run: str, new_run: str) -> str:
-    by = " --by paragraph" if story.ablated_by == "paragraph" else ""
+def _ablate_line(record: Record, run: str, new_run: str) -> str:
+    by = " --by paragraph" if record.ablated_by == "paragraph" else ""
     return f"skillfit ablate {run}/{CONFIG_FILE}{by} --run {new_run}"
 
 
-def next_commands(story: RunStory) -> list[str]:
+def next_commands(record: Record) -> list[str]:
     """Commands that make sense now, with what they do."""
-    run = story.path.replace(str(Path.home()), "~")
-    if story.is_evaluation:
+    run = record.path.replace(str(Path.home()), "~")
+    if record.is_evaluation:
         return [f"skillfit export {run}   # write every answer as files"]
-    resume = resume_line(story, run)
+    resume = resume_line(record, run)
     lines = []
-    if story.state == "review":
-        first = story.to_review[0].id
+    if record.state == "review":
+        first = record.to_review[0].id
         lines.append(f"skillfit steer {run} approve {first}   # or decline, for each of the edits")
         lines.append(f"{resume}   # when all have their answer")
-    elif story.state == "stopped":
+    elif record.state == "stopped":
         lines.append(f"{resume}   # nothing that was paid for is paid again")
-    elif story.state == "waiting":
+    elif record.state == "waiting":
         lines.append(f"{resume}   # after the prompts in {run}/{HANDOFF} are answered")
-    elif story.finish_reason == "improved":
+    elif record.finish_reason == "improved":
         lines.append(f"skillfit apply {run}   # put the skill into its folder")
-    elif story.failed:
+    elif record.failed:
         lines.append(f"{resume}   # when the cause of the failures is fixed")
-    elif story.finish_reason == "budget":
+    elif record.finish_reason == "budget":
         lines.append(f"{resume}   # with a higher budget")
     again = f"{run}-again"
     repeat = f"skillfit train {run}/{CONFIG_FILE} --run {again}"
-    if story.is_ablation:
-        repeat = _ablate_line(story, run, again)
+    if record.is_ablation:
+        repeat = _ablate_line(record, run, again)
     lines.append(f"{repeat}   # repeat the run")
     return lines
 
@@ -379,12 +379,12 @@ def next_commands(story: RunStory) -> list[str]:
 class ProgressLines:
     """A listener that hands lines to `write`. Events that a resumed run replays print nothing.
 
-    `story` returns the story so far, for the line that `tick` writes.
+    `record` returns the record so far, for the line that `tick` writes.
     """
 
-    def __init__(self, write: Callable[[str], None], story: Callable[[], RunStory]) -> None:
+    def __init__(self, write: Callable[[str], None], record: Callable[[], Record]) -> None:
         self._write = write
-        self._story = story
+        self._record = record
         self._since = time.time()
         self._begun = self._last_line = time.monotonic()
         self._replayed = 0
@@ -418,26 +418,26 @@ class ProgressLines:
         now = time.monotonic()
         if now - self._last_line < HEARTBEAT:
             return
-        story = self._story()
-        stage = story.running_stage
+        record = self._record()
+        stage = record.running_stage
         if stage is None:
-            if not story.stages:  # models are loaded and tried before the first stage
+            if not record.stages:  # models are loaded and tried before the first stage
                 self.say(f"... waiting for the first reply, {duration(now - self._begun)}")
             return
         where = f"step {stage.step}, " if stage.step else ""
         name = display_name(stage.stage)
         total = f" of {stage.total}" if stage.total >= stage.done else ""
         done = f": {stage.done}{total} rollouts" if stage.total else ""
-        left = time_left(story)
+        left = time_left(record)
         self.say(f"... {where}{name}{done}{f', {left}' if left else ''}")
 
 
-def time_left(story: RunStory) -> str:
+def time_left(record: Record) -> str:
     """How long the training steps will take; after the last one, the stage that runs."""
-    if story.seconds_left:
-        return f"about {duration(story.seconds_left)} of training left"
-    stage = story.running_stage
-    if stage is None or not stage.seconds_left or story.steps_done < story.total_steps:
+    if record.seconds_left:
+        return f"about {duration(record.seconds_left)} of training left"
+    stage = record.running_stage
+    if stage is None or not stage.seconds_left or record.steps_done < record.total_steps:
         return ""
     return f"about {duration(stage.seconds_left)} left of this stage"
 
@@ -469,8 +469,7 @@ def event_lines(event: Event) -> list[str]:
     if isinstance(event, PersonDecided):
         return [f"request {event.number}: {event.action} {event.target}".rstrip()]
     if isinstance(event, Discarded) and event.stage == LEAK_CHECK:
-        found = blocked_text(event.what, event.reason, event.evidence)
-        return [f"leak check blocked {found}"]
+        return [f"leak check blocked {event.blocked}"]
     if isinstance(event, Discarded):
         return [f"discarded at {event.stage}: {event.reason}"]
     return [f"warning: {event.message}"] if isinstance(event, Warned) else []
