@@ -176,7 +176,7 @@ async def test_a_run_that_did_not_improve_returns_the_initial_skill(tmp_path: Pa
     run.close()
     record = read_record(tmp_path / "run")
     assert record.verdict.startswith("No improvement: −12.5 points")
-    assert "The initial skill is handed back" in record.verdict
+    assert "You get the initial skill" in record.verdict
     assert record.best_skill == INITIAL
     assert record.found_skill == BEST
     assert [version.name for version in record.versions] == ["initial", "unproven", "best"]

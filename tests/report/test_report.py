@@ -133,7 +133,7 @@ async def test_the_final_skill_can_be_copied(tmp_path: Path) -> None:
 def test_an_unproven_result_is_marked_as_unproven(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=8, finish="no_improvement")
     text = write_report(path).read_text()
-    assert "The initial skill is handed back" in text
+    assert "You get the initial skill" in text
     assert "What was found, unproven" in text
     assert "skillfit apply" not in text, "nothing recommends applying it"
     markdown = write_report(path, format="md").read_text()

@@ -161,10 +161,10 @@ def result_text(record: Record) -> str:
     lines += [*_unused_rollouts(record), _cost(record)]
     run = relative_to_here(Path(record.path))
     if record.unproven:
+        from skillfit.record.text import unproven_sentence
         from skillfit.run.store import UNPROVEN_SKILL
 
-        found = run / UNPROVEN_SKILL
-        lines.append(f"Improvement not proven. You get the initial skill; the candidate is {found}")
+        lines.append(unproven_sentence(run / UNPROVEN_SKILL))
     if record.cut and record.skill_tokens is not None:
         sizes = record.skill_tokens
         tokens = f"{sizes.found:,} tokens, {sizes.initial:,} before"

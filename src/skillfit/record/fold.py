@@ -183,7 +183,7 @@ def _last_isolation(view: RunView) -> str:
 def _with_requests(
     path: Path, recorded: tuple[PersonDecision, ...], *, running: bool
 ) -> tuple[PersonDecision, ...]:
-    """What the run recorded, then what it has not taken up yet."""
+    """Add the requests that the run has not taken up yet."""
     numbers = {decision.number for decision in recorded}
     requests = [request for request in read_requests(path) if request.number not in numbers]
     waiting = [
@@ -202,7 +202,7 @@ def _with_requests(
 
 
 def _with_decision(edit: EditRecord, decisions: Sequence[PersonDecision]) -> EditRecord:
-    """An edit under review that a person has decided on waits for the run, not for a person."""
+    """Show that an edit under review waits for the run, once a person has decided on it."""
     answers = [
         one.action
         for one in decisions
@@ -421,7 +421,7 @@ class Fold:
         return "ablation" if self._ablation is not None else ""
 
     def card(self) -> RunCard:
-        """The facts for lists. The reader fills in path, state and usage."""
+        """Return the facts for lists. The reader fills in path, state and usage."""
         started, settings = self._started, self._started.config.settings
         summary = self._finished.summary if self._finished else None
         points = self.scores.points(self._ship, started.skill_hash)
@@ -464,7 +464,7 @@ class Fold:
         )
 
     def _selection(self, points: Sequence[Point]) -> SplitScores:
-        """Scores of the initial and the best skill; of an evaluation, the first and the highest."""
+        """Score the initial and best skill; of an evaluation, the first and the highest."""
         if self._measured is not None:
             scores = [score.hard for score in self._measured.scores]
             return SplitScores(scores[0], max(scores) if scores[1:] else None)
@@ -476,7 +476,7 @@ class Fold:
         return SplitScores(measured if baseline is None else baseline, summary.best_selection_score)
 
     def record(self) -> Record:
-        """Everything that the events say. The reader fills in path, state, usage and the words."""
+        """Return all that the events say. The reader adds path, state, usage and the verdict."""
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
         found = unproven or self._best
@@ -516,7 +516,7 @@ class Fold:
         return self._times[-1] - self._times[0] if self._times else 0.0
 
     def _seconds_left(self) -> float | None:
-        """Steps that are left times the mean duration of the last ones."""
+        """Multiply the steps that are left by the mean duration of the last ones."""
         left = self._started.total_steps - len(self._step_ends)
         recent = sorted(self._step_ends.values())[-_RECENT_STEPS - 1 :]
         if self._finished or len(recent) < 2 or left <= 0:
@@ -575,7 +575,7 @@ def _may_follow_end(event: Event) -> bool:
 
 
 def _score(in_metric: float | None, hard: float | None) -> float | None:
-    """A test score in the gate's metric. Summaries of early versions have hard scores only."""
+    """Return a test score in the gate's metric; early versions recorded hard scores only."""
     return hard if in_metric is None else in_metric
 
 
@@ -596,7 +596,7 @@ class ScoreBook:
     _typed: dict[str, EvaluationFinished] = field(default_factory=dict)
 
     def evaluated(self, event: EvaluationFinished, gate: GateSummary | None) -> None:
-        """A skill was measured on a split; `gate` is the decision about it, if there is one."""
+        """Note the score of a skill on a split; `gate` is the decision about it, if any."""
         if not event.has_score:
             return
         if event.by_type:
@@ -680,14 +680,14 @@ class ScoreBook:
 
 
 def row_value(evaluation: EvaluationSection, row: RolloutFinished | RolloutScore) -> float:
-    """The score of a scored rollout under the run's metric."""
+    """Return the score of a scored rollout under the run's metric."""
     hard = row.hard or 0.0
     return evaluation.value(hard, hard if row.soft is None else row.soft)
 
 
 def _score_interval(score: float, count: int) -> Interval:
-    """A 90 % interval around a mean of `count` scores. It assumes scores of 0 and 1, the case with
-    the widest interval.
+    """Return a 90 % interval around a mean of `count` scores. It assumes scores of 0 and 1, the
+    case with the widest interval.
     """
     if not count:
         return Interval(score, 0.0, 1.0)
@@ -742,7 +742,7 @@ class EditHistory:
         )
 
     def decided(self, step: int, *, accepted: bool, skipped: bool, reason: str) -> None:
-        """The gate's decision about a whole candidate, where edits are not measured one by one."""
+        """Note a decision about a whole candidate, where edits are not measured one by one."""
         candidate = self._candidates.pop(step, None)
         if candidate is None or self._screening or skipped:
             return
@@ -755,7 +755,7 @@ class EditHistory:
             )
 
     def steered(self, event: PersonDecided) -> None:
-        """A person decided about an edit. The gate shows it only in its next decision, if any."""
+        """Note that a person decided about an edit; the gate shows it in its next decision."""
         edit = self._edits.get(event.target)
         if edit is None or event.action not in EDIT_ACTIONS:
             return

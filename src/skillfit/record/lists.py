@@ -127,7 +127,7 @@ class RunListing:
 
 
 def list_runs(folder: Path) -> RunListing:
-    """The started runs in a folder and its subfolders."""
+    """Read the cards of the started runs in a folder and its subfolders."""
     runs: list[RunCard] = []
     problems: list[InputError] = []
     for path in find_runs(folder):

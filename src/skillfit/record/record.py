@@ -543,8 +543,8 @@ class Record(RunCard):
         return next((version for version in self.versions if version.name == name), None)
 
     def skill_after(self, step: int) -> SkillVersion | None:
-        """The skill that a step ended with, from an earlier version when the step left it as it
-        was; None for a step that the run has not done.
+        """Return the skill that a step ended with, from an earlier version when the step left it
+        as it was; None for a step that the run has not done.
         """
         if not 0 <= step <= self.steps_done:
             return None

@@ -27,7 +27,7 @@ def steer_run(run: Path, action: str, target: str = "", text: str = "") -> Steer
     """
     if read_card(run).is_over:
         raise InputError(
-            "The run has finished, so it takes no more decisions.",
+            "The run has finished and can no longer be steered.",
             hint="Change the skill yourself, or start a new run from it.",
         )
     if action in EDIT_ACTIONS and target:
@@ -53,7 +53,7 @@ def _refuse_unknown_edit(run: Path, edit: str) -> None:
 
 
 def waiting_prompts(run: Path) -> list[Pending]:
-    """The handoff prompts of a run without an answer. Links to files elsewhere are left out."""
+    """List the handoff prompts without an answer. Links to files elsewhere are left out."""
     inside = run.resolve()
     return [
         prompt
@@ -77,7 +77,7 @@ def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
 
 
 def find_prompt(run: Path, prompt_id: str) -> Pending:
-    """A handoff prompt that waits for an answer."""
+    """Return a handoff prompt that waits for an answer, by its id."""
     waiting = {prompt.id: prompt for prompt in waiting_prompts(run)}
     if prompt_id not in waiting:
         known = ", ".join(waiting) or "none"

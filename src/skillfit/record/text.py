@@ -49,7 +49,7 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.records import COMPOSED, DECIDED, LEAK_CHECK, Decision, ShipResult
-from skillfit.run.store import CONFIG_FILE, HANDOFF
+from skillfit.run.store import CONFIG_FILE, HANDOFF, UNPROVEN_SKILL
 
 HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
@@ -83,7 +83,6 @@ _MEASURED_SKILLS = {
 }
 UNPRICED = "no price known"
 TEST_ITEMS = "Test items of these"  # of the fresh rollouts
-HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
 
 
 def verdict_sentence(record: Record) -> str:
@@ -108,7 +107,7 @@ def verdict_sentence(record: Record) -> str:
 
 
 def measured_sentence(event: SkillsMeasured) -> str:
-    """What `skillfit eval` found: the score of each skill with its interval."""
+    """Tell what `skillfit eval` found: the score of each skill with its interval."""
     split = "" if event.split == "all" else f"{event.split} "
     scores = [
         f"{score.name} {percent(score.hard)} ({percent(score.low)} to {percent(score.high)})"
@@ -119,7 +118,7 @@ def measured_sentence(event: SkillsMeasured) -> str:
 
 
 def ablation_sentence(event: AblationFinished) -> str:
-    """What `skillfit ablate` found: how much of the skill can go, and whether that was checked."""
+    """Tell what `skillfit ablate` found: how much can go, and whether that was checked."""
     cut = sum(unit.decision == "cut" for unit in event.units)
     if event.all_zero:
         return "No rollout scored above 0, so nothing is known about the parts of the skill."
@@ -168,7 +167,12 @@ def _result(record: Record) -> str:
 
 
 def _unproven(record: Record) -> str:
-    return f" {HANDED_BACK}" if record.unproven_skill else ""
+    return f" {unproven_sentence(UNPROVEN_SKILL)}" if record.unproven_skill else ""
+
+
+def unproven_sentence(where: object) -> str:
+    """Say that the run returns the initial skill, and `where` the skill is that it found."""
+    return f"Improvement not proven. You get the initial skill; the candidate is in {where}."
 
 
 def _second_grader(record: Record) -> str:
@@ -189,7 +193,7 @@ def _gain(ship: ShipResult) -> str:
 
 
 def _so_far(record: Record, note: str = ", not verified") -> str:
-    """The best score seen so far, as an end of the sentence."""
+    """Tell the best score seen so far, as an end of the sentence."""
     scores = record.selection_scores()
     if scores is None:
         return "; nothing is measured yet."
@@ -208,7 +212,7 @@ class Fact:
 
 
 def facts(record: Record) -> list[Fact]:
-    """The numbers at the head of a page."""
+    """Return the numbers at the head of a page."""
     found = []
     if record.ablation is not None:
         score = record.ablation.score
@@ -276,7 +280,7 @@ def comparisons(record: Record) -> list[ScoreComparison]:
 
 
 def _found_on_test(record: Record) -> str:
-    """The point of the skill that was found. A run that hands back the initial skill measured
+    """Name the point of the skill that was found. A run that hands back the initial skill measured
     that as the best one, and what it found as the last.
     """
     return "test_final" if record.unproven_skill and record.point("test_final") else "test_best"
@@ -301,7 +305,7 @@ class CapUse:
 def cap_uses(
     used: Usage, seconds: float, caps: Mapping[str, float], rollouts: int | None = None
 ) -> list[CapUse]:
-    """What a run used, in the order in which terminal and studio show it."""
+    """List what a run used, in the order in which terminal and studio show it."""
     amounts: dict[str, float | None] = {
         "usd": used.usd,
         "calls": used.calls,
@@ -322,8 +326,8 @@ def cap_uses(
 
 
 def fullest_cap(record: Record) -> str:
-    """The cap of which the largest share is used, of those that can be raised; empty if none is
-    set.
+    """Name the cap of which the largest share is used, of those that can be raised; empty if none
+    is set.
     """
     uses = cap_uses(record.usage, record.seconds, record.caps, record.rollouts)
     shares = {use.name: use.used / use.cap for use in uses if use.cap and use.name in RAISABLE}
@@ -331,7 +335,7 @@ def fullest_cap(record: Record) -> str:
 
 
 def resume_line(record: Record, run: str) -> str:
-    """The command that resumes the run in the folder `run`; empty when it is over."""
+    """Return the command that resumes the run in the folder `run`; empty when it is over."""
     if record.is_over or record.is_evaluation:
         return ""
     if record.is_ablation:
@@ -414,7 +418,7 @@ class ProgressLines:
         self._write(message)
 
     def tick(self) -> None:
-        """A line now and then while nothing else happens, so that a log shows the run is alive."""
+        """Write a line now and then, so that a log shows that the run is alive."""
         now = time.monotonic()
         if now - self._last_line < HEARTBEAT:
             return
@@ -443,7 +447,7 @@ def time_left(record: Record) -> str:
 
 
 def event_lines(event: Event) -> list[str]:
-    """What the plain terminal prints for an event; most events print nothing."""
+    """Return what the plain terminal prints for an event; most events print nothing."""
     if isinstance(event, RunStarted):
         return [_started(event), "Scores are means over items, from 0 to 1."]
     if isinstance(event, PreflightFinished):

@@ -268,7 +268,7 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
 
         page.get_by_role("link", name="Overview").click()
         page.locator(".forest tbody a").first.click()
-        expect(page.get_by_text("it takes no more decisions")).to_be_visible()
+        expect(page.get_by_text("can no longer be steered")).to_be_visible()
 
         page.get_by_role("link", name="Apply", exact=True).click()
         page.get_by_role("button", name="Apply").click()

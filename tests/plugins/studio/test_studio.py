@@ -308,7 +308,7 @@ async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) 
 async def test_a_finished_run_accepts_no_decisions(folder: Path) -> None:
     with browser(folder) as client:
         form = {"csrf": csrf_of(client), "do": "veto", "target": "s0001e01"}
-        assert "takes no more decisions" in client.post("/act/pool", data=form).text
+        assert "can no longer be steered" in client.post("/act/pool", data=form).text
         assert "Veto: drop it" not in client.get("/edit/pool?id=s0001e01").text
     assert not read_requests(folder / "pool")
 
