@@ -12,7 +12,13 @@ from skillfit.config.schema import describe_keys
 from skillfit.errors import InputError
 
 KEYS = {key.key for key in describe_keys()}
+
+
 # (settings, what the parts say, how the message begins)
+def ignoring(setting: str) -> dict[str, Any]:
+    return {"ignored": frozenset({setting})}
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("env.prompt='{skill}'", {"runs_items": "task"}, "env.prompt: this task or agent"),
     ("env.max_turns=3", {"runs_items": "python"}, "env.max_turns: this task or agent"),
@@ -58,11 +64,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {},
         "evaluation.must_pass: needs evaluation.use_gate: true",
     ),
-    ("evaluation.must_pass=[a]", {"checks_must_pass": False}, "evaluation.must_pass: this gate"),
-    ("optimizer.prune_initial=true", {"pools_edits": False}, "optimizer.prune_initial: needs a"),
+    (
+        "evaluation.must_pass=[a]",
+        ignoring("evaluation.must_pass"),
+        "evaluation.must_pass: this gate",
+    ),
+    (
+        "optimizer.prune_initial=true",
+        ignoring("optimizer.prune_initial"),
+        "optimizer.prune_initial: needs a",
+    ),
     (
         "optimizer.skill_aware_consolidate_threshold=5",
-        {},
+        ignoring("optimizer.skill_aware_consolidate_threshold"),
         "optimizer.skill_aware_consolidate_threshold: needs a gate without a pool",
     ),
 ]

@@ -22,16 +22,9 @@ def items(count: int) -> list[Item]:
     return [Item(f"i{number:03d}", {"input": f"question {number}"}) for number in range(count)]
 
 
-def settings_of(
-    *, subsets: int = 16, selection_rollouts: int = 20, new_share: float = 0.5, **sections: Any
-) -> GateSettings:
+def settings_of(*, subsets: int = 16, **sections: Any) -> GateSettings:
     """The settings of a gate under a config with these sections."""
-    return GateSettings(
-        Config.model_validate(sections),
-        subsets=subsets,
-        selection_rollouts=selection_rollouts,
-        new_share=new_share,
-    )
+    return GateSettings(Config.model_validate(sections), subsets=subsets)
 
 
 def candidate(*rules: str, incumbent: Skill = BASE) -> Candidate:

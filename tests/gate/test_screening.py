@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from skillfit.gate import Candidate, Observation, ScreeningGate
+from skillfit.gate import Candidate, Observation, Origin, Round, ScreeningGate
 from skillfit.gate.regression import Contrast, Estimate
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
@@ -19,8 +19,6 @@ def patch(*rules, step=1, incumbent=BASE, sources=()):
 
 
 async def gate_for(measure, count=40, **settings):
-    """A gate whose steps make one selection rollout of each item."""
-    settings = {"selection_rollouts": count, **settings}
     gate = ScreeningGate(measure, items(count), settings_of(**settings))
     await gate.baseline(BASE)
     return gate
@@ -35,9 +33,12 @@ def trained(gate, name, measure, training):
     ]
 
 
-async def judge(gate, step, candidate=None, training=()):
-    """Judge a step as the loop does: edits that wait in the pool are rolled out before its own."""
-    return await gate.begin(f"step_{step:04d}").decide(candidate, training)
+async def judge(gate, step, candidate=None, training=(), selection=None):
+    """Judge a step as the loop does: edits that wait in the pool are rolled out before its own.
+    `selection`: rollouts of the step; by default one of each item.
+    """
+    measured = Round(step, len(gate.items) if selection is None else selection)
+    return await gate.begin(f"step_{step:04d}", measured).decide(candidate, training)
 
 
 async def measured(gate, candidate):
@@ -157,8 +158,9 @@ async def test_a_step_uses_few_distinct_skills():
 
 async def test_items_take_turns_when_a_step_has_more_rollouts_than_items():
     measure = Scripted(by_rule(0.5))
-    gate = await gate_for(measure, count=10, selection_rollouts=30)
-    verdict = await measured(gate, patch("rule"))
+    gate = await gate_for(measure, count=10)
+    await judge(gate, 1, patch("rule"))
+    verdict = await judge(gate, 2, selection=30)
     assert Counter(item for _, _, item, _ in measure.asked) == {item.id: 3 for item in items(10)}
     assert verdict.evidence.rollouts == 30 and len(set(measure.asked)) == len(measure.asked)
 
@@ -235,9 +237,9 @@ async def test_an_adopted_skill_is_measured_unless_it_is_equivalent():
     gate = await gate_for(measure)
     await gate.record(BASE)
     same = Skill.from_text(BASE.body + "\n<!-- note -->\n")
-    assert (await gate.adopt(same, like=BASE)) == gate.tally(BASE)
+    assert (await gate.adopt(same, Origin("same", 1), BASE)) == gate.tally(BASE)
     assert len(measure.asked) == 40 and gate.incumbent.hash == same.hash
-    await gate.adopt(OTHER)
+    await gate.adopt(OTHER, Origin("other", 1))
     assert len(measure.asked) == 80 and gate.incumbent.hash == OTHER.hash
     assert gate.best_score > 0.6
 
@@ -285,12 +287,12 @@ async def test_without_helpful_edits_there_is_no_finalist():
 async def test_decisions_do_not_depend_on_the_order_in_which_rollouts_finish():
     async def run(shuffle):
         measure = Scripted(by_rule(0.4, good=0.3, bad=-0.2), shuffle=shuffle)
-        gate = await gate_for(measure, selection_rollouts=80)
+        gate = await gate_for(measure)
         verdicts = [await judge(gate, 1, patch("good", "bad", "neutral"))]
         training = items(80)[40:]
         observed = trained(gate, "step_0002", measure, training)
-        verdicts.append(await judge(gate, 2, patch("more", step=2), observed))
-        verdicts.append(await judge(gate, 3))
+        verdicts.append(await judge(gate, 2, patch("more", step=2), observed, selection=80))
+        verdicts.append(await judge(gate, 3, selection=80))
         return verdicts, [skill.hash for skill in await gate.compose()]
 
     first = await run("")
@@ -395,7 +397,7 @@ async def measured_by_type(training_kinds):
         for at, item in _numbered(24)
     ]
     measure = Scripted(chance)
-    gate = ScreeningGate(measure, selection, settings_of(selection_rollouts=24))
+    gate = ScreeningGate(measure, selection, settings_of())
     await gate.baseline(BASE)
     await judge(gate, 1, patch("even", "nothing"), trained(gate, "step_0001", measure, training))
     for step in range(2, 9):

@@ -63,7 +63,7 @@ async def test_a_run_continues_exactly_where_it_was(make_project: MakeProject) -
 
 def test_rewrite_modes_are_refused(make_project: MakeProject) -> None:
     project = make_project(CORPUS, "optimizer.skill_update_mode=rewrite_from_suggestions")
-    with pytest.raises(InputError, match="corpus proposes edits"):
+    with pytest.raises(InputError, match="corpus proposes nothing else"):
         project.inputs()
 
 

@@ -27,18 +27,20 @@ from skillfit.gate import (
     Judgement,
     Observation,
     RolloutCount,
+    Round,
     Ruling,
     Samples,
     StrictGate,
     Verdict,
 )
+from skillfit.gate.base import FIRST_ROUND
 from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import PatchMerged, RolloutFinished, StepFinished
 from skillfit.run.records import Evidence, Suggestion
 from skillfit.skill import Edit
 from skillfit.tasks.item import Attempt
-from skillfit.training.estimate import RunEstimate, estimate
+from skillfit.training.forecast import Forecast, forecast
 from skillfit.training.inputs import read_inputs
 from skillfit.training.user_parts import PartFailed
 from tests.cli.cli_project import Shell
@@ -334,19 +336,20 @@ def test_a_gate_may_override_judge(project: Path) -> None:
 class Forgetful(AcceptAll):
     """Names a winner and keeps another incumbent."""
 
-    def begin(self, name: str, candidate: Candidate | None) -> Judgement:
-        return ForgetfulJudgement(self, name, candidate)
+    def begin(self, name: str, at: Round = FIRST_ROUND) -> Judgement:
+        return ForgetfulJudgement(self, name)
 
 
 @dataclass
 class ForgetfulJudgement:
     gate: Forgetful
     name: str
-    candidate: Candidate | None
     running: None = None
 
-    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
-        return await self.gate.judge(self.name, self.candidate, training)
+    async def decide(
+        self, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict:
+        return await self.gate.judge(self.name, candidate, training)
 
 
 def test_a_gate_whose_winner_is_not_its_incumbent_is_an_error(project: Path) -> None:
@@ -464,7 +467,6 @@ def gate_settings(inputs: Any) -> Any:
 @pytest.mark.parametrize(
     "setting",
     [
-        {"train.lag": 1},
         {"optimizer.prune_initial": True},
     ],
     ids=lambda setting: next(iter(setting)),
@@ -482,11 +484,9 @@ def test_settings_that_need_a_pool_are_refused_for_a_gate_without_one(
 
 @pytest.mark.parametrize("name", ["MyGate", "my_gate"])
 def test_the_estimate_counts_no_pool_for_a_gate_without_one(name: str, project: Path) -> None:
-    def planned(gate: str) -> RunEstimate:
+    def planned(gate: str) -> Forecast:
         inputs = read_inputs(load_config(write_config(project, {"evaluation.gate": gate})))
-        return estimate(
-            inputs.config, inputs.task, inputs.skill, inputs.plan(), abilities=inputs.abilities
-        )
+        return forecast(inputs.config, inputs.task, inputs.skill, inputs.schedule())
 
     assert planned(f"parts.py:{name}") == planned("strict")
     assert planned("screening") != planned("strict")
@@ -658,8 +658,8 @@ def written(project: Path, text: str, file: str = "mine.py") -> None:
         ),
         (
             "gate",
-            "class Mine(StrictGate):\n    def pools_edits(self):\n        return False\n",
-            r"pools_edits is a method, and is read as an attribute",
+            "class Mine(StrictGate):\n    def standings(self):\n        return None\n",
+            r"standings is a method, and is read as an attribute",
         ),
         (
             "gate",
@@ -779,9 +779,10 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         ),
         (
             "gate",
-            "class Mine(StrictGate):\n    @property\n    def best_score(self):\n"
+            "class Mine(StrictGate):\n    @property\n    def initial_score(self):\n"
             "        return 'high'\n",
-            r"mine\.py:Mine failed.*: best_score gave str instead of float \(mine\.py, line 4\)",
+            r"mine\.py:Mine failed.*: initial_score gave str instead of float or None "
+            r"\(mine\.py, line 4\)",
         ),
         (
             "executor",
@@ -943,7 +944,8 @@ class Mine:
 @pytest.mark.parametrize("merge", [True, False])
 def test_the_optimizer_merges_only_patches_that_allow_it(merge: bool, project: Path) -> None:
     written(project, TWO_PATCHES.replace("MERGE", str(merge)))
-    named("proposer", "mine.py:Mine", project)
+    settings = {"optimizer.proposer": "mine.py:Mine", "gradient.merge": True}
+    skillfit.train(config=write_config(project, settings), run="r", progress=False)
     with closing(RunDirectory.read("r")) as view:
         merges = sum(row.usage.calls for row in view.journal.bill().rows if row.stage == "merge")
         (merged,) = view.events.found(PatchMerged)
@@ -956,14 +958,17 @@ def test_the_estimate_counts_optimizer_calls_for_a_proposer_without_a_model(
     project: Path,
 ) -> None:
     written(project, TWO_PATCHES.replace("MERGE", "True"))
-    settings = {"optimizer.proposer": "mine.py:Mine", "optimizer.use_slow_update": True}
-    config = write_config(project, {**settings, "train.num_epochs": 3})
+    settings = {
+        "optimizer.proposer": "mine.py:Mine",
+        "optimizer.use_slow_update": True,
+        "gradient.merge": True,
+        "train.num_epochs": 3,
+    }
+    config = write_config(project, settings)
     inputs = read_inputs(load_config(config))
-    found = estimate(
-        inputs.config, inputs.task, inputs.skill, inputs.plan(), abilities=inputs.abilities
-    )
+    found = forecast(inputs.config, inputs.task, inputs.skill, inputs.schedule())
     planned = {row.stage: row.calls.high for row in found.rows if row.role == "optimizer"}
-    assert planned.keys() == {"merge", "select", "slow_update"}
+    assert planned.keys() == {"merge", "slow_update"}
     skillfit.train(config=config, run="r", progress=False)
     with closing(RunDirectory.read("r")) as view:
         bill = [row for row in view.journal.bill().rows if row.role == "optimizer"]

@@ -23,7 +23,7 @@ from skillfit.run.events import (
     SlowUpdateFinished,
     Warned,
 )
-from skillfit.training.plan import FEWEST_PAIRS
+from skillfit.training.schedule import FEWEST_PAIRS
 from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
 from tests.training.practice_project import (

@@ -38,6 +38,8 @@ STRICT = (
     "evaluation.gate=strict",
     "evaluation.ship_test=false",
     "evaluation.eval_test=false",
+    "optimizer.use_slow_update=true",
+    "optimizer.use_meta_skill=true",
 )
 ALONE = ("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
 AWARE = "optimizer.use_skill_aware_reflection=true"

@@ -23,7 +23,7 @@ from skillfit.models.registry import ModelSpec, Setup, register_provider
 from skillfit.run.control import Control
 from skillfit.run.events import Warned
 from skillfit.sandbox.programs import ISOLATIONS
-from skillfit.training.estimate import estimate
+from skillfit.training.forecast import forecast
 from skillfit.training.start import check_run, start
 from tests.support.chat_server import Call
 from tests.training.practice_project import Script, analyse, append, fingerprint, items, readable
@@ -45,6 +45,7 @@ ELSEWHERE = {
     "optimizer.agent_minutes",  # test_agent_run.py
 }
 EPOCHS = ("train.num_epochs=3",)
+LESSONS = (*EPOCHS, "optimizer.use_slow_update=true")
 STEPS = (
     "train.batch_size=2",
     "gradient.minibatch_size=1",
@@ -73,7 +74,10 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "train.train_size": ("train.train_size=4", ()),
     "train.seed": ("train.seed=7", ()),
     "gradient.minibatch_size": ("gradient.minibatch_size=2", ()),
-    "gradient.merge_batch_size": ("gradient.merge_batch_size=2", ("gradient.minibatch_size=2",)),
+    "gradient.merge_batch_size": (
+        "gradient.merge_batch_size=2",
+        ("gradient.minibatch_size=2", "gradient.merge=true"),
+    ),
     "gradient.failure_only": ("gradient.failure_only=true", ()),
     "gradient.rollouts_per_item": ("gradient.rollouts_per_item=2", ()),
     "gradient.deep_reflection": ("gradient.deep_reflection=true", ()),
@@ -86,14 +90,14 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimizer.proposer": ("optimizer.proposer=both", ()),
     "optimizer.max_skill_tokens": ("optimizer.max_skill_tokens=25", ()),
     "optimizer.prune_initial": ("optimizer.prune_initial=true", ()),
-    "optimizer.use_slow_update": ("optimizer.use_slow_update=false", EPOCHS),
-    "optimizer.slow_update_samples": ("optimizer.slow_update_samples=2", EPOCHS),
+    "optimizer.use_slow_update": ("optimizer.use_slow_update=true", EPOCHS),
+    "optimizer.slow_update_samples": ("optimizer.slow_update_samples=2", LESSONS),
     "optimizer.slow_update_gate_with_selection": (
         "optimizer.slow_update_gate_with_selection=false",
-        EPOCHS,
+        LESSONS,
     ),
-    "optimizer.longitudinal_pair_policy": ("optimizer.longitudinal_pair_policy=changed", EPOCHS),
-    "optimizer.use_meta_skill": ("optimizer.use_meta_skill=false", EPOCHS),
+    "optimizer.longitudinal_pair_policy": ("optimizer.longitudinal_pair_policy=changed", LESSONS),
+    "optimizer.use_meta_skill": ("optimizer.use_meta_skill=true", EPOCHS),
     "optimizer.use_skill_aware_reflection": ("optimizer.use_skill_aware_reflection=true", ()),
     "optimizer.skill_aware_appendix_source": (
         "optimizer.skill_aware_appendix_source=failure_only",
@@ -128,7 +132,6 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "env.split_method": ("env.split_method=shuffle", ("env.split_mode=ratio",)),
     "env.split_seed": ("env.split_seed=7", ("env.split_mode=ratio",)),
     "env.limit": ("env.limit=6", ()),
-    "train.lag": ("train.lag=1", ("train.batch_size=4",)),
     "evaluation.finalists": (
         "evaluation.finalists=2",
         (*STRICT, "train.batch_size=2", "optimizer.learning_rate=1"),
@@ -234,7 +237,7 @@ async def test_every_setting_is_read_by_a_run(
     )
     inputs = project.inputs(f"model.judge={{id: openai/judge, base_url: '{project.server.url}'}}")
     await start(inputs, project.folder / "run", force=True)
-    estimate(inputs.config, inputs.task, inputs.skill, inputs.plan())
+    forecast(inputs.config, inputs.task, inputs.skill, inputs.schedule())
     names = {id(section): prefix for prefix, section in sections(inputs.config)}
     read = {f"{names[owner]}{name}" for owner, name in reads if owner in names}
     assert {described.key for described in describe_keys()} - read - set(ACTS) - ELSEWHERE == set()

@@ -42,17 +42,16 @@ if TYPE_CHECKING:
     from skillfit.report.run_details import FailedItem
     from skillfit.run.control import Control
     from skillfit.run.records import CheckResult, Level, RolloutPlan
-    from skillfit.training.estimate import (
+    from skillfit.training.forecast import (
         BudgetOption,
         EstimateRow,
-        Range,
+        Forecast,
         ReachedCap,
         RolloutCost,
-        RunEstimate,
         SmallCap,
     )
     from skillfit.training.inputs import Inputs
-    from skillfit.training.plan import Plan
+    from skillfit.training.schedule import Range, Schedule
     from skillfit.training.start import TrainingResult
 
 
@@ -513,29 +512,27 @@ def estimate_command(
 class PlannedCost:
     """What a planned run would take, and what its budget does to it."""
 
-    plan: Plan
-    total: RunEstimate  # within the budget
+    schedule: Schedule
+    total: Forecast  # within the budget
     reached: Sequence[ReachedCap]
     too_small: Sequence[SmallCap]
     options: Sequence[BudgetOption]  # without budget.rollouts: what other numbers would buy
 
 
 def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
-    from skillfit.training.estimate import budget_options, small_caps
-    from skillfit.training.estimate import estimate as estimate_plan
+    from skillfit.training.forecast import budget_options, forecast, small_caps
 
     inputs.refuse_useless_plan()
     config, task, skill = inputs.config, inputs.task, inputs.skill
-    plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
-    pairs = inputs.rollout_plan.pairs if inputs.rollout_plan else None
-    planned = estimate_plan(config, task, skill, plan, cost, pairs, abilities)
+    schedule, budget = inputs.schedule(), inputs.config.budget
+    planned = forecast(config, task, skill, schedule, cost)
     baseline = cost.score if cost else None
     return PlannedCost(
-        plan=plan,
+        schedule=schedule,
         total=planned.within(budget),
         reached=planned.reached(budget),
-        too_small=small_caps(config, task, skill, plan, cost, abilities),
-        options=budget_options(config, inputs.available, abilities.pools_edits, baseline)
+        too_small=small_caps(config, task, skill, schedule, cost),
+        options=budget_options(config, inputs.available, inputs.gate.gate, baseline)
         if budget.rollouts is None
         else [],
     )
@@ -583,7 +580,7 @@ class EstimateJson(TypedDict):
 
 def _estimate_json(planned: PlannedCost) -> EstimateJson:
     return EstimateJson(
-        steps=planned.plan.total_steps,
+        steps=planned.schedule.total_steps,
         rollouts=_range_json(planned.total.rollouts),
         rows=[_row_json(row) for row in planned.total.rows],
         total=_row_json(planned.total.total),
@@ -604,7 +601,7 @@ def _estimate_text(planned: PlannedCost, inputs: Inputs) -> RenderableType:
     rollouts = _range_text(planned.total.rollouts)
     time = _range_text(planned.total.minutes, lambda minutes: duration(60 * minutes))
     notes = [
-        f"{planned.plan.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
+        f"{planned.schedule.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
         *_cap_notes(inputs.config.budget.rollouts, planned.reached),
         *map(str, planned.too_small),
         _cost_basis(planned.total),
@@ -623,7 +620,7 @@ def _measured_cost(run: Path, inputs: Inputs) -> RolloutCost | None:
     from skillfit.models.registry import local_slots
     from skillfit.report import open_details
     from skillfit.run.store import JOURNAL
-    from skillfit.training.estimate import RolloutCost, rollouts_at_once
+    from skillfit.training.forecast import RolloutCost, rollouts_at_once
 
     if not (run / JOURNAL).is_file():
         return None
@@ -656,7 +653,7 @@ def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]
     return lines
 
 
-def _cost_basis(estimate: RunEstimate) -> str:
+def _cost_basis(estimate: Forecast) -> str:
     if estimate.measured:
         return f"The cost of a rollout is the mean of {estimate.measured} measured ones."
     return "The cost of a rollout is assumed; `skillfit check` measures it."
@@ -674,7 +671,7 @@ def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
     return rich_table(("--rollouts", "buys", "expected gain", "chance that it is shown"), rows)
 
 
-def _cost_table(estimate: RunEstimate) -> RenderableType:
+def _cost_table(estimate: Forecast) -> RenderableType:
     """The stages under the role that pays for them: this fits 80 columns."""
     rows: list[tuple[str, ...]] = []
     role = ""

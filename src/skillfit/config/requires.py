@@ -26,8 +26,7 @@ class RunFacts:
     own_scores: bool = False  # whether the task brings its own scores
     tasks: str = ""  # env.tasks; empty for a task given from Python
     brought: frozenset[str] = frozenset()  # settings with the value that the named source brings
-    pools_edits: bool = True  # the gate
-    checks_must_pass: bool = True  # the gate
+    ignored: frozenset[str] = frozenset()  # settings that the gate says it does not use
     writes_notes: bool = True  # the proposer
     needs_patch_mode: bool = False  # the proposer
 
@@ -206,21 +205,21 @@ TRAINING = (
     ),
     requires(
         "evaluation.must_pass",
-        when=lambda facts: facts.checks_must_pass,
+        when=lambda facts: "evaluation.must_pass" not in facts.ignored,
         why="this gate does not check must-pass items",
         hint="Set evaluation.gate: screening, or remove evaluation.must_pass. Your own gate "
         "declares with checks_must_pass = True that it checks them.",
     ),
     requires(
         "optimizer.prune_initial",
-        when=lambda facts: facts.pools_edits and facts.config.evaluation.use_gate,
+        when=lambda facts: "optimizer.prune_initial" not in facts.ignored,
         why="needs a gate that decides each edit, such as evaluation.gate: screening, with "
         "use_gate: true; this gate does not measure what a paragraph is worth",
         hint="Leave it out, or use `skillfit ablate`.",
     ),
     requires(
         "optimizer.skill_aware_consolidate_threshold",
-        when=lambda facts: not facts.pools_edits,
+        when=lambda facts: "optimizer.skill_aware_consolidate_threshold" not in facts.ignored,
         why="needs a gate without a pool of edits, such as evaluation.gate: strict; this gate "
         "drops notes that do not help",
         hint="Leave it at 0.",

@@ -30,14 +30,17 @@ from skillfit.intervals import mean
 from skillfit.rollout.outcome import Arm, Outcome, Tally
 from skillfit.run.control import EditAction
 from skillfit.run.records import (
+    COMPOSED,
     CandidateComparison,
+    CurrentAndBest,
     Decision,
     EditEffect,
+    EpochSkip,
     Evidence,
     GateAction,
     ScoreEstimate,
 )
-from skillfit.skill import Edit, Skill
+from skillfit.skill import Applied, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
 
 T = TypeVar("T")
@@ -57,7 +60,37 @@ class Candidate:
     label: str = "patch"  # as people read it
     gated: bool = False  # decide by the rule even where `use_gate` is off
     removes_initial_text: bool = False  # its edits are promoted unless they cost score
-    own_edits: tuple[Edit, ...] = ()  # of skillfit itself, beside a rewrite; they join the pool
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """How pending edits are measured in a step, by the schedule of the run. Gates without a pool
+    need only `step`.
+    """
+
+    step: int = 0  # over the whole run
+    selection: int = 20  # selection rollouts under pending edits
+    share: float = 0.5  # of the rollouts, for edits without evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The step or update in which a skill became the incumbent."""
+
+    name: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionNeed:
+    """Selection rollouts that a gate makes, at the most."""
+
+    baseline: int = 0  # of the initial skill, before the first step
+    first_step: int = 0
+    step: int = 0  # from the second one on
+    typical_step: int = 0
+    lesson: int = 0  # after each slow update
+    prune: int = 0  # in each round after the last step
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +144,10 @@ class Composition:
     score: ScoreEstimate | None = None  # what the pool's estimates say about it
 
 
+FIRST_ROUND = Round()
+INITIAL = Origin("initial", 0)
+
+
 class Judgement(Protocol):
     """The judgement of one step. Its selection rollouts may run while training rollouts do."""
 
@@ -133,8 +170,8 @@ class Judgement(Protocol):
 class Gate(Protocol):
     """Decides how training continues. All is a function of seed, names and measured scores.
 
-    `BaseGate` has all of this but the rule itself. A gate may also have
-    `checks_must_pass = True`; without it `evaluation.must_pass` is refused.
+    `BaseGate` has all of this but the rule itself. The gate alone knows the incumbent, the best
+    skill and their scores; everything else asks it.
     """
 
     async def baseline(self, skill: Skill) -> Tally | None:
@@ -143,19 +180,67 @@ class Gate(Protocol):
         """
         ...
 
-    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
-        """The arm of each training rollout: all items of the first repeat, then of the next."""
+    def need(self, selection: int) -> SelectionNeed:
+        """Return how many selection rollouts the gate makes. `selection`: those of a `Round`."""
         ...
 
-    def begin(self, name: str) -> Judgement:
+    def ignored(self) -> frozenset[str]:
+        """Return the settings that have no effect under this gate. config/requires.py says why."""
+        ...
+
+    def assign(
+        self, name: str, items: Sequence[Item], repeats: int = 1, at: Round = FIRST_ROUND
+    ) -> list[Arm]:
+        """Return the arm of each training rollout: all items of the first repeat, then of the
+        next.
+        """
+        ...
+
+    def begin(self, name: str, at: Round = FIRST_ROUND) -> Judgement:
         """Begin a step whose training rollouts have started. Selection rollouts that depend neither
         on those nor on what the step proposes may start here: they run while the optimizer reads.
         """
         ...
 
-    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+    def candidate(
+        self, applied: Applied, sources: Sequence[tuple[str, ...]], step: int
+    ) -> Candidate | None:
+        """Return what to judge of a patch; None when nothing of it can take effect. `applied`: the
+        patch on the incumbent. `sources`: per edit the items that it was written from.
+        """
+        ...
+
+    async def add(self, skill: Skill, edits: Sequence[Edit], origin: Origin) -> Tally | None:
+        """Take in text of skillfit itself that no step proposed, such as notes. `skill` is the
+        incumbent with the edits. Return its measurements; None where the edits wait in a pool.
+        """
+        ...
+
+    async def judge_lesson(self, lesson: Candidate, origin: Origin) -> Verdict | None:
+        """Judge a slow update; None where it waits in a pool."""
+        ...
+
+    def with_lesson_region(self) -> Skill | None:
+        """Return the incumbent with an empty region for lessons, so that edits cannot take its
+        place; None where a lesson is an edit like any other.
+        """
+        ...
+
+    def skips_epoch(self, changed: bool, unused: bool) -> EpochSkip | None:
+        """Return why the first and the last skill of an epoch are not compared, or None. `changed`:
+        whether they differ. `unused`: no later epoch reads what is learned from that.
+        """
+        ...
+
+    async def adopt(self, skill: Skill, origin: Origin, like: Skill | None = None) -> Tally:
         """Adopt a skill that no verdict chose. `like` is a skill with the same meaning for
         the agent: a gate may use its measurements for both.
+        """
+        ...
+
+    async def last_tally(self) -> Tally | None:
+        """Return the measurements of the last incumbent on all selection items; None for a gate
+        that estimates scores.
         """
         ...
 
@@ -165,13 +250,6 @@ class Gate(Protocol):
 
     def composition(self, skill: Skill) -> Composition:
         """What a skill that `compose` returned, or the incumbent, consists of."""
-        ...
-
-    @property
-    def pools_edits(self) -> bool:
-        """True: edits wait in a pool and are decided one by one. False: a candidate is accepted or
-        rejected as a whole in its own step.
-        """
         ...
 
     @property
@@ -185,8 +263,17 @@ class Gate(Protocol):
         ...
 
     @property
-    def best_score(self) -> float:
-        """The score of `best` on the selection items."""
+    def initial_score(self) -> float | None:
+        """The score of the initial skill on the selection items; None until it is known."""
+        ...
+
+    @property
+    def standings(self) -> CurrentAndBest:
+        """The scores of incumbent and best skill, and where they come from."""
+        ...
+
+    def origin(self, skill: Skill) -> Origin | None:
+        """Return where a skill became the incumbent; None for one that never was."""
         ...
 
     def tally(self, skill: Skill) -> Tally:
@@ -233,8 +320,7 @@ class BaseGate:
     to measure in another way.
     """
 
-    pools_edits = False
-    checks_must_pass = False  # True: `evaluation.must_pass` is kept
+    checks_must_pass = False  # True: the rule keeps `evaluation.must_pass`
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         self.items, self.settings = list(items), settings
@@ -244,6 +330,7 @@ class BaseGate:
         self._initial: Skill | None = None
         self._best: Skill | None = None
         self._incumbent: Skill | None = None
+        self._origins: dict[str, Origin] = {}  # by the hash of the skill
 
     @property
     def config(self) -> Config:
@@ -266,17 +353,95 @@ class BaseGate:
     def best_score(self) -> float:
         return self.samples_of(self.best).score
 
+    @property
+    def score(self) -> float:
+        """The score of the incumbent."""
+        return self.samples_of(self.incumbent).score
+
+    @property
+    def initial_score(self) -> float | None:
+        known = self._initial is not None and self._initial.hash in self._samples
+        return self.samples_of(self.initial).score if known else None
+
+    @property
+    def standings(self) -> CurrentAndBest:
+        current, best = (
+            self.origin(skill) or Origin(COMPOSED, 0) for skill in (self.incumbent, self.best)
+        )
+        return CurrentAndBest(
+            current_score=self.score,
+            current_origin=current.name,
+            best_score=self.best_score,
+            best_step=best.step,
+            best_origin=best.name,
+        )
+
+    def origin(self, skill: Skill) -> Origin | None:
+        return self._origins.get(skill.hash)
+
+    def comes_from(self, origin: Origin, before: Skill) -> None:
+        """Note where the incumbent comes from, if it is another skill than `before`."""
+        if self.incumbent.hash != before.hash:
+            self._origins[self.incumbent.hash] = origin
+
+    def need(self, selection: int) -> SelectionNeed:
+        """One pass over the items per skill; a step with notes makes another skill."""
+        count, config = len(self.items), self.config
+        notes = config.optimizer.use_skill_aware_reflection and config.model.optimizer is not None
+        step = count * (2 if notes else 1)
+        return SelectionNeed(
+            baseline=count,
+            first_step=step,
+            step=step,
+            typical_step=step,
+            lesson=count,
+        )
+
+    def ignored(self) -> frozenset[str]:
+        paragraphs = frozenset({"optimizer.prune_initial"})  # it measures no single one
+        return paragraphs if self.checks_must_pass else paragraphs | {"evaluation.must_pass"}
+
     async def baseline(self, skill: Skill) -> Tally | None:
         self._initial = self._best = self._incumbent = skill
+        self._origins[skill.hash] = INITIAL
         return (await self.record(skill)).tally()
 
-    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+    def assign(
+        self, name: str, items: Sequence[Item], repeats: int = 1, at: Round = FIRST_ROUND
+    ) -> list[Arm]:
         """Every training rollout runs under the incumbent."""
         return [Arm(self.incumbent)] * (len(items) * repeats)
 
-    def begin(self, name: str) -> Judgement:
+    def begin(self, name: str, at: Round = FIRST_ROUND) -> Judgement:
         """Everything waits for the candidate of the step."""
-        return _LaterJudgement(self, name)
+        return _LaterJudgement(self, Origin(name, at.step))
+
+    def candidate(
+        self, applied: Applied, sources: Sequence[tuple[str, ...]], step: int
+    ) -> Candidate | None:
+        """The edits that apply together."""
+        if applied.skill.hash == self.incumbent.hash:
+            return None
+        taken = [at for at, result in enumerate(applied.results) if result.applied]
+        return Candidate(
+            applied.skill,
+            applied.edits,
+            tuple(sources[at] for at in taken),
+            step,
+        )
+
+    async def add(self, skill: Skill, edits: Sequence[Edit], origin: Origin) -> Tally | None:
+        return await self.adopt(skill, origin)
+
+    async def judge_lesson(self, lesson: Candidate, origin: Origin) -> Verdict | None:
+        return await self.begin(origin.name, Round(origin.step)).decide(lesson)
+
+    def with_lesson_region(self) -> Skill | None:
+        return with_slow_update(self.incumbent)
+
+    def skips_epoch(self, changed: bool, unused: bool) -> EpochSkip | None:
+        """None: as in SkillOpt, epochs are compared in any case."""
+        return None
 
     async def judge(
         self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
@@ -348,12 +513,19 @@ class BaseGate:
             score=old.estimate(),
         )
 
-    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+    async def adopt(self, skill: Skill, origin: Origin, like: Skill | None = None) -> Tally:
         """Continue with a skill. It is measured, unless `like` is: then both share one record."""
+        before = self.incumbent
         if like is not None and skill.hash not in self._samples:
             self._samples[skill.hash] = self.samples_of(like)
         samples = await self.record(skill)
         self.make_incumbent(skill, samples)
+        self.comes_from(origin, before)
+        return samples.tally()
+
+    async def last_tally(self) -> Tally | None:
+        samples = await self.record(self.incumbent)
+        self.make_incumbent(self.incumbent, samples)  # it may be the best one
         return samples.tally()
 
     async def record(self, skill: Skill) -> Samples:
@@ -439,7 +611,7 @@ class _LaterJudgement:
     """Measures and decides once the candidate is known."""
 
     gate: BaseGate
-    name: str
+    origin: Origin
 
     @property
     def running(self) -> None:
@@ -450,11 +622,13 @@ class _LaterJudgement:
     ) -> Verdict | None:
         if candidate is None:
             return None
-        verdict = await self.gate.judge(self.name, candidate, training)
+        before = self.gate.incumbent
+        verdict = await self.gate.judge(self.origin.name, candidate, training)
         if not isinstance(verdict, Verdict):
             raise WrongResult(self.gate, "judge", verdict, "a Verdict")
         if verdict.winner.hash != self.gate.incumbent.hash:  # a subclass's `judge` need not do it
             self.gate.make_incumbent(verdict.winner, await self.gate.record(verdict.winner))
+        self.gate.comes_from(self.origin, before)
         return verdict
 
 

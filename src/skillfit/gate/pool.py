@@ -88,10 +88,9 @@ class Decisions:
 class Pool:
     """Edits in the order in which they joined, on top of a base skill."""
 
-    def __init__(self, base: Skill, max_tokens: int | None = None, new_share: float = 0.5) -> None:
+    def __init__(self, base: Skill, max_tokens: int | None = None) -> None:
         self.base = base
         self._max_tokens = max_tokens
-        self._new_share = new_share  # of the rollouts, for edits without evidence
         self.edits: dict[str, PoolEdit] = {}
         self._promoted: list[str] = []  # in the order of promotion
         self._anchored: list[str] = []  # edits that are anchored in the text of others
@@ -258,10 +257,12 @@ class Pool:
 
     # Drawing
 
-    def shares(self) -> dict[str, float]:
-        """For each edit in use, the share of rollouts that should carry it."""
+    def shares(self, new: float = 0.5) -> dict[str, float]:
+        """For each edit in use, the share of rollouts that should carry it. `new`: of edits without
+        evidence.
+        """
         used = [*self.promoted(), *self.pending()]
-        return {entry.id: inclusion(entry, self._new_share) for entry in used}
+        return {entry.id: inclusion(entry, new) for entry in used}
 
     def draw(self, key: str, count: int, shares: Mapping[str, float]) -> list[Arm]:
         """At most `count` distinct arms in which each edit of `shares` is on in about its share.

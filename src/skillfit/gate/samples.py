@@ -139,8 +139,6 @@ class GateSettings:
     config: Config = field(default_factory=Config)
     weights: Mapping[str, float] = field(default_factory=dict)  # item id -> weight; default 1
     subsets: int = 16  # screening: distinct subsets of the pending edits per step
-    selection_rollouts: int = 20  # screening: of a step, under the pending edits
-    new_share: float = 0.5  # screening: share of rollouts that carry an edit without evidence
 
 
 @dataclass(slots=True)

@@ -20,11 +20,16 @@ from dataclasses import dataclass, replace
 
 from skillfit.errors import InputError
 from skillfit.gate.base import (
+    FIRST_ROUND,
+    INITIAL,
     BaseGate,
     Candidate,
     Composition,
     Observation,
+    Origin,
+    Round,
     Ruling,
+    SelectionNeed,
     Verdict,
     after_baseline,
 )
@@ -56,14 +61,16 @@ from skillfit.run.records import (
     EFFECT,
     SOLVED,
     EditEffect,
+    EpochSkip,
     Evidence,
     ScoreEstimate,
 )
-from skillfit.skill import Skill, units
+from skillfit.skill import Applied, Edit, Skill, units
 from skillfit.skill.units import removed_lines
 from skillfit.tasks.item import Item
 
 MUST_PASS_REPEATS = 3  # rollouts of a must-pass item that looks broken, under each skill
+DOCUMENT_PASSES = 4  # of a rewritten document's paired test: up to two for each of the two skills
 HOPELESS = 0.4  # a rewritten document less likely than this to be better gets no second pass
 
 
@@ -72,7 +79,7 @@ class ScreeningJudgement:
     """A judgement that has begun, with the incumbent before it."""
 
     gate: ScreeningGate
-    name: str
+    origin: Origin  # of what the judgement promotes
     old: Arm
     count: RolloutCount
     arms: Sequence[tuple[Arm, Item]] = ()  # of the selection rollouts that have started
@@ -81,13 +88,14 @@ class ScreeningJudgement:
     async def decide(
         self, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict | None:
-        return await self.gate.decide_judgement(self, candidate, training)
+        verdict = await self.gate.decide_judgement(self, candidate, training)
+        self.gate.comes_from(self.origin, self.old.skill)
+        return verdict
 
 
 class ScreeningGate(BaseGate):
     """Implements `Gate` with a pool of edits and a regression over all rollouts."""
 
-    pools_edits = True
     checks_must_pass = True
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
@@ -106,6 +114,7 @@ class ScreeningGate(BaseGate):
         self._documents: list[str] = []  # columns of whole-document changes
         self._finalists: dict[str, Arm] = {}  # by the hash of the skill
         self._final: Arm | None = None  # the best of the final skills, once they are composed
+        self._initial_score: float | None = None
         self._order = list(self.items)  # in which selection items take their turn
         self._turn = 0
 
@@ -133,6 +142,34 @@ class ScreeningGate(BaseGate):
     def best_score(self) -> float:
         return self._score_of(self._final or self.pool.incumbent).mean
 
+    @property
+    def score(self) -> float:
+        return self._score().mean
+
+    @property
+    def initial_score(self) -> float | None:
+        """As the first step measured it."""
+        return self._initial_score
+
+    def need(self, selection: int) -> SelectionNeed:
+        """A step measures the edits of earlier ones; a rewritten document gets its own test."""
+        rewrites = self.config.optimizer.skill_update_mode != "patch"
+        document = len(self.items) * DOCUMENT_PASSES if rewrites else 0
+        return SelectionNeed(
+            first_step=document,
+            step=selection + document,
+            typical_step=selection + document // 2,  # a clear first pass ends the test
+            lesson=0 if self.config.optimizer.slow_update_gate_with_selection else len(self.items),
+            prune=selection,
+        )
+
+    def ignored(self) -> frozenset[str]:
+        """Notes that do not help are dropped, so they need no model that consolidates them."""
+        ignored = {"optimizer.skill_aware_consolidate_threshold"}
+        if not self.config.evaluation.use_gate:
+            ignored.add("optimizer.prune_initial")
+        return frozenset(ignored)
+
     def noise(self) -> float | None:
         """Expected variance of one rollout: p * (1 - p) for hard scores, else the fitted noise."""
         if self._family == "linear":
@@ -148,22 +185,28 @@ class ScreeningGate(BaseGate):
 
     async def baseline(self, skill: Skill) -> None:
         """Begin a pool on the initial skill. The first step measures it."""
-        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens, self.settings.new_share)
+        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens)
         self._initial = skill
+        self._origins[skill.hash] = INITIAL
         self._fit()
         if self.config.optimizer.prune_initial:
             removals = tuple(unit.removal for unit in units(skill))
             candidate = Candidate(skill, removals, label="prune", removes_initial_text=True)
             self.pool.join(candidate)
 
-    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+    def assign(
+        self, name: str, items: Sequence[Item], repeats: int = 1, at: Round = FIRST_ROUND
+    ) -> list[Arm]:
         self._types |= {item.id: item.type for item in items}
         self._training |= {item.id for item in items}
-        return self._arms(f"{self.config.train.seed}/{name}/training", list(items) * repeats)
+        key = f"{self.config.train.seed}/{name}/training"
+        return self._arms(key, list(items) * repeats, at.share)
 
-    def _arms(self, key: str, items: Sequence[Item]) -> list[Arm]:
-        """An arm for each rollout, from a few distinct subsets of the pool."""
-        arms = self.pool.draw(key, self.settings.subsets, self.pool.shares())
+    def _arms(self, key: str, items: Sequence[Item], share: float) -> list[Arm]:
+        """An arm for each rollout, from a few distinct subsets of the pool. `share`: of an edit
+        without evidence.
+        """
+        arms = self.pool.draw(key, self.settings.subsets, self.pool.shares(share))
         for arm in arms:
             self._base_of[arm.skill.hash] = self._base
         return self.pool.assign(f"{key}/order", arms, items)
@@ -267,13 +310,14 @@ class ScreeningGate(BaseGate):
 
     # Judging
 
-    def begin(self, name: str) -> ScreeningJudgement:
+    def begin(self, name: str, at: Round = FIRST_ROUND) -> ScreeningJudgement:
         """Start selection rollouts of the pending edits; none when no edit is pending."""
-        judgement = ScreeningJudgement(self, name, self.pool.incumbent, RolloutCount(self.sampler))
+        origin, count = Origin(name, at.step), RolloutCount(self.sampler)
+        judgement = ScreeningJudgement(self, origin, self.pool.incumbent, count)
         if not self.pool.pending():
             return judgement
-        items = self._next_items(self.settings.selection_rollouts)
-        drawn = self._arms(f"{self.config.train.seed}/{name}/selection", items)
+        items = self._next_items(at.selection)
+        drawn = self._arms(f"{self.config.train.seed}/{name}/selection", items, at.share)
         arms = list(zip(drawn, items, strict=True))
         return replace(judgement, arms=arms, running=self.sampler.start(arms))
 
@@ -305,6 +349,8 @@ class ScreeningGate(BaseGate):
         if judgement.running is not None:
             self._record(judgement.arms, await judgement.running)
         self._fit()
+        if self._initial_score is None:
+            self._initial_score = self._score_of(judgement.old).mean
         if candidate is None and not judged:
             return None
         if candidate is not None and self._is_document(candidate):
@@ -320,6 +366,29 @@ class ScreeningGate(BaseGate):
             return uncovered
         changes = await self._carry_out(self._hold_for_review(self.pool.decide()))
         return Ruling("accept", changes) if changes else Ruling("reject", "no edit was promoted")
+
+    def candidate(
+        self, applied: Applied, sources: Sequence[tuple[str, ...]], step: int
+    ) -> Candidate:
+        """All edits: the pool finds out which of them apply together."""
+        edits = tuple(result.edit for result in applied.results)
+        return Candidate(applied.skill, edits, tuple(sources), step)
+
+    async def add(self, skill: Skill, edits: Sequence[Edit], origin: Origin) -> None:
+        """Let the edits join the pool."""
+        self.pool.join(Candidate(skill, tuple(edits), step=origin.step))
+
+    async def judge_lesson(self, lesson: Candidate, origin: Origin) -> None:
+        self.pool.join(lesson)
+
+    def with_lesson_region(self) -> None:
+        return None
+
+    def skips_epoch(self, changed: bool, unused: bool) -> EpochSkip | None:
+        """Compare different skills only, and only where that can still act."""
+        if not changed:
+            return "skip_same_skill"
+        return "skip_last_epoch" if unused else None
 
     def _is_document(self, candidate: Candidate) -> bool:
         return not candidate.edits and candidate.skill.hash != self.incumbent.hash
@@ -341,6 +410,11 @@ class ScreeningGate(BaseGate):
 
     def steer(self, action: EditAction, key: str, text: str = "") -> None:
         """Carry out a user's request about one edit."""
+        before = self.incumbent
+        self._steer(action, key, text)
+        self.comes_from(Origin("person", 0), before)
+
+    def _steer(self, action: EditAction, key: str, text: str) -> None:
         entry = self.pool.edits.get(key)
         if entry is None:
             raise InputError(f"There is no edit {key!r} in the pool.", hint="See `skillfit show`.")
@@ -481,7 +555,7 @@ class ScreeningGate(BaseGate):
         """A paired test of a rewritten document against the incumbent: one pass each, and a second
         one when the first is not hopeless. Accepted when it is better over both.
         """
-        name, count = judgement.name, judgement.count
+        name, count = judgement.origin.name, judgement.count
         column = f"document {name}"
         self._documents.append(column)
         old, new = self.pool.incumbent, Arm(candidate.skill)
@@ -501,9 +575,6 @@ class ScreeningGate(BaseGate):
             self.pool.rebase(candidate.skill, replaces=f"replaced by the document of {name}")
         self._fit()
         self._locate()
-        if candidate.own_edits:
-            own = Candidate(self.incumbent, candidate.own_edits, step=candidate.step)
-            self.pool.join(own)
         return Verdict(
             decision=ruling.decision,
             action="accept_new_best" if ruling.decision == "accept" else ruling.decision,
@@ -537,11 +608,11 @@ class ScreeningGate(BaseGate):
             return Ruling("accept", "the new document is better over two passes")
         return Ruling("reject", "the new document is not better than the incumbent")
 
-    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+    async def adopt(self, skill: Skill, origin: Origin, like: Skill | None = None) -> Tally:
         """Continue with a skill that no verdict chose. It shares the measurements of `like`, if
         there are any; otherwise it gets a pass over the selection items.
         """
-        self._base = self._columns(self.pool.incumbent)
+        before, self._base = self.incumbent, self._columns(self.pool.incumbent)
         known = self._samples.get(like.hash) if like is not None else None
         if known is not None:
             self._samples.setdefault(skill.hash, known)
@@ -551,12 +622,16 @@ class ScreeningGate(BaseGate):
             self._base = (*self._base, column)
         self.pool.rebase(skill)
         self._base_of[skill.hash] = self._base
+        self.comes_from(origin, before)
         if known is None:
             await self._fresh_samples(self.pool.incumbent, self.items)
             self._fit()
         return self.tally(skill)
 
     # The end
+
+    async def last_tally(self) -> None:
+        return None
 
     async def compose(self) -> list[Skill]:
         """The skill of all edits that are more likely to help than not, then the incumbent."""

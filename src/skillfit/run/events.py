@@ -39,6 +39,7 @@ from skillfit.run.records import (
     MetaSkillRecord,
     PairRecord,
     PatchRecord,
+    PhasePlan,
     ProposalRecord,
     ProposalSource,
     Recorded,
@@ -111,6 +112,7 @@ class RunStarted(Event):
     planned_steps: int = 0  # fewer than the epochs hold when a budget cuts the last one
     fit_only: bool = False  # too few selection items: results are suggestions, not verified
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
+    phases: tuple[PhasePlan, ...] = ()  # grow, prune and prove, with the reasons
     evidence: EvidenceMemory | None = None  # of earlier runs, from optimizer.memory
 
     @classmethod
@@ -126,6 +128,7 @@ class RunStarted(Event):
         planned_steps: int = 0,
         fit_only: bool = False,
         rollout_plan: RolloutPlan | None = None,
+        phases: tuple[PhasePlan, ...] = (),
         evidence: EvidenceMemory | None = None,
     ) -> RunStarted:
         """The start of a run with this version. A run that only measures has no steps."""
@@ -141,6 +144,7 @@ class RunStarted(Event):
             planned_steps=planned_steps,
             fit_only=fit_only,
             rollout_plan=rollout_plan,
+            phases=phases,
             evidence=evidence,
         )
 

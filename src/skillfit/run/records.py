@@ -92,7 +92,7 @@ GateAction = Literal["accept_new_best", "accept", "reject", "force_accept", "inc
 SkipAction = Literal["skip_no_patches", "skip_no_change", "skip_no_rewrite", "skip_leak"]
 StepAction = GateAction | SkipAction
 # Nothing to compare at the end of an epoch: it is the first one, or left the skill as it was.
-EpochSkip = Literal["skip_first_epoch", "skip_same_skill"]
+EpochSkip = Literal["skip_first_epoch", "skip_same_skill", "skip_last_epoch"]
 SlowUpdateAction = (
     Decision
     | EpochSkip
@@ -100,7 +100,7 @@ SlowUpdateAction = (
         "force_accept", "inject_placeholder", "no_content", "unchanged", "refused", "join_pool"
     ]
 )
-MetaSkillAction = EpochSkip | Literal["write_meta_skill", "no_content", "skip_last_epoch"]
+MetaSkillAction = EpochSkip | Literal["write_meta_skill", "no_content"]
 ShipVerdict = Literal["improved", "inconclusive", "no improvement"]
 RunFinishReason = Literal[
     "improved", "no_improvement", "inconclusive", "unverified", "budget", "infrastructure"
@@ -148,6 +148,19 @@ class RolloutPlan:
     selection: int  # selection rollouts of a step, from the second on
     pairs: int  # rollouts of each skill in the ship test, at the most
     total: int  # rollouts, at the most
+
+
+Phase = Literal["grow", "prune", "prove"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """A phase of a run: what it is planned to take, and why."""
+
+    phase: Recorded[Phase]
+    rounds: int  # steps, or rounds of rollouts without proposals
+    rollouts: int  # at the most
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ from skillfit.training.state import (
     SelectionRollouts,
     count_usage,
 )
-from skillfit.training.user_parts import gate_settings
 
 Listener = Callable[[Stored], None]
 
@@ -74,10 +73,7 @@ async def assemble(
         counted = CountedModel(recorded, control.check) if recorded is not None else None
         optimizer = _optimizer(config, counted, directory) if counted is not None else None
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
-        settings = gate_settings(config, inputs.task, inputs.rollout_plan)
-        selection = SelectionRollouts(engines.training)
-        gate = inputs.parts.build_gate(selection, inputs.task.selection, settings)
-        plan = inputs.plan()
+        gate = inputs.gate.take(SelectionRollouts(engines.training))
 
         @contextmanager
         def decision(name: str) -> Iterator[Losses]:
@@ -93,10 +89,10 @@ async def assemble(
             path=directory.path,
             task=inputs.task,
             initial=inputs.skill,
-            plan=plan,
+            schedule=inputs.schedule(gate),
             engine=engines.training,
             gate=gate,
-            gate_settings=settings,
+            gate_settings=inputs.gate.settings,
             optimizer=optimizer,
             calls_settled=counted.settled if counted is not None else no_calls,
             proposer=inputs.parts.build_proposer(
@@ -123,7 +119,6 @@ async def assemble(
             inputs.ship_task,
             engines.ship,
             engines.all(),
-            rollout_plan=inputs.rollout_plan,
         )
         yield Assembled(components, finish_parts, directory, models.clients)
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skillfit.config.schema import EvaluationSection, OptimizerSection
-from skillfit.gate import Candidate, Gate, TextFilter
+from skillfit.config.schema import OptimizerSection
+from skillfit.gate import Candidate, Gate, Origin, TextFilter
 from skillfit.optimize.stages import Pair, keep_pairs, pair_up, top_up, write_advice, write_lesson
 from skillfit.rollout import Outcome, RolloutEngine, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
 from skillfit.run.records import (
     EpochSkip,
-    MetaSkillAction,
     MetaSkillRecord,
     SlowUpdateAction,
     SlowUpdateRecord,
@@ -27,7 +26,7 @@ from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.training.plan import Epoch, Place
 from skillfit.training.state import Components, Emit, StepLog, TrainingState
-from skillfit.training.step_end import adopt, carry_winner, emit_verdict
+from skillfit.training.step_end import emit_score, emit_verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +53,18 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
     """Write a lesson from the epoch."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
         return SlowUpdated(state)
-    settings, last = run.config.optimizer, epoch is run.plan.epochs[-1]
+    settings, last = run.config.optimizer, epoch is run.schedule.epochs[-1]
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
-    if epoch.number == 1 and not run.gate.pools_edits and not last:
-        state = await _placeholder(run.gate, run.config.evaluation, epoch, state, log)
+    region = run.gate.with_lesson_region() if epoch.number == 1 and not last else None
+    if region is not None:
+        await _leave_room(run.gate, region, epoch, log)
         return SlowUpdated(state)
     if skipped := _skipped(run.gate, epoch, state):
-        record = SlowUpdateRecord(action=skipped, standings=state.standings)
-        _emit(run.emit, epoch, state, state.skill, record)
+        record = SlowUpdateRecord(action=skipped, standings=run.gate.standings)
+        _emit(run.emit, epoch, run.gate, run.gate.incumbent, record)
         return SlowUpdated(state)
     with run.decision(slow_update_name(epoch.number)), log.stage("slow_update"):
-        comparison = await _compare(run.engine, settings, epoch, state)
+        comparison = await _compare(run.engine, settings, epoch, state, run.gate.incumbent)
         lesson = await write_lesson(
             run.optimizer,
             comparison.previous,
@@ -74,11 +74,11 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
             step=log.step,
         )
         candidate = _with_lesson(run.text_filter, comparison.current, lesson.text, log.step)
-        brought = await _bring_in(run, epoch, state, candidate, lesson.text, log)
-        state, tally = brought.state, brought.tally
+        brought = await _bring_in(run, epoch, candidate, lesson.text, log)
+        tally = brought.tally
     record = SlowUpdateRecord(
         action=brought.action,
-        standings=state.standings,
+        standings=run.gate.standings,
         reasoning=lesson.reasoning,
         slow_update_content=lesson.text,
         prev_hash=comparison.previous.hash,
@@ -88,7 +88,7 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
         selection_hard=tally.hard if tally else None,
         selection_soft=tally.soft if tally else None,
     )
-    _emit(log.emit, epoch, state, candidate, record, comparison)
+    _emit(log.emit, epoch, run.gate, candidate, record, comparison)
     return SlowUpdated(state, comparison)
 
 
@@ -98,10 +98,8 @@ async def write_meta_skill(
     """The optimizer's advice to itself, used from the next epoch on."""
     if not run.config.optimizer.use_meta_skill or run.optimizer is None:
         return state
-    skipped: MetaSkillAction | None = _skipped(run.gate, epoch, state)
-    if run.gate.pools_edits and not skipped and epoch is run.plan.epochs[-1]:
-        skipped = "skip_last_epoch"
-    if skipped:
+    last = epoch is run.schedule.epochs[-1]
+    if skipped := _skipped(run.gate, epoch, state, unused=last):
         record = MetaSkillRecord(action=skipped)
         run.emit(MetaSkillFinished(epoch=epoch.number, result=record))
         return state
@@ -109,7 +107,9 @@ async def write_meta_skill(
     own = None
     with run.decision(f"meta_skill_{epoch.number}"), log.stage("meta_skill"):
         if comparison is None:
-            comparison = own = await _compare(run.engine, run.config.optimizer, epoch, state)
+            comparison = own = await _compare(
+                run.engine, run.config.optimizer, epoch, state, run.gate.incumbent
+            )
         advice = await write_advice(
             run.optimizer,
             comparison.previous,
@@ -136,36 +136,43 @@ async def write_meta_skill(
     return replace(state, meta_skill=advice.text or state.meta_skill)
 
 
-def _skipped(gate: Gate, epoch: Epoch, state: TrainingState) -> EpochSkip | None:
-    """Why the end of an epoch has nothing to compare; None when it has. With a gate that pools
-    edits, the same skill twice teaches nothing. Others compare in any case, as SkillOpt does.
-    """
+def _skipped(
+    gate: Gate, epoch: Epoch, state: TrainingState, *, unused: bool = False
+) -> EpochSkip | None:
+    """Return why the end of an epoch has nothing to compare; None when it has."""
     if epoch.number == 1:
         return "skip_first_epoch"
-    if gate.pools_edits and state.skill.hash == state.epoch_start.hash:
-        return "skip_same_skill"
-    return None
+    return gate.skips_epoch(gate.incumbent.hash != state.epoch_start.hash, unused)
 
 
-async def _placeholder(
-    gate: Gate, evaluation: EvaluationSection, epoch: Epoch, state: TrainingState, log: StepLog
-) -> TrainingState:
-    """An empty region in epoch 1, so that step edits cannot take its place."""
-    skill = with_slow_update(state.skill)
-    if skill.hash != state.skill.hash:
+async def _leave_room(gate: Gate, skill: Skill, epoch: Epoch, log: StepLog) -> None:
+    """Adopt the skill with an empty region in epoch 1, so that step edits cannot take its place."""
+    if skill.hash != gate.incumbent.hash:
         with log.stage("slow_update"):
-            origin = slow_update_name(epoch.number)
-            state = await adopt(gate, evaluation, state, skill, origin, log, like=state.skill)
-    record = SlowUpdateRecord(action="inject_placeholder", standings=state.standings)
-    _emit(log.emit, epoch, state, skill, record)
-    return state
+            await _adopt(gate, skill, epoch, log, like=gate.incumbent)
+    record = SlowUpdateRecord(action="inject_placeholder", standings=gate.standings)
+    _emit(log.emit, epoch, gate, skill, record)
+
+
+async def _adopt(
+    gate: Gate, skill: Skill, epoch: Epoch, log: StepLog, like: Skill | None = None
+) -> Tally:
+    """Adopt a skill that no verdict chose. It is measured unless `like`, an equivalent one, was."""
+    origin = Origin(slow_update_name(epoch.number), log.step)
+    tally = await gate.adopt(skill, origin, like)
+    emit_score(log.emit, origin.name, skill, tally)
+    return tally
 
 
 async def _compare(
-    engine: RolloutEngine, settings: OptimizerSection, epoch: Epoch, state: TrainingState
+    engine: RolloutEngine,
+    settings: OptimizerSection,
+    epoch: Epoch,
+    state: TrainingState,
+    current: Skill,
 ) -> EpochComparison:
     """Roll out some training items under the first and the last skill of the epoch."""
-    previous, current = state.epoch_start, state.skill
+    previous = state.epoch_start
     before: list[Outcome] = []
     after: list[Outcome] = []
 
@@ -205,44 +212,37 @@ def _with_lesson(text_filter: TextFilter, skill: Skill, text: str, step: int) ->
 
 @dataclass(frozen=True, slots=True)
 class LessonResult:
-    """The state after a lesson, and what was done with it."""
+    """What was done with a lesson."""
 
-    state: TrainingState
     action: SlowUpdateAction
     tally: Tally | None = None  # of the skill with the lesson, where it was measured
 
 
 async def _bring_in(
-    run: Components, epoch: Epoch, state: TrainingState, candidate: Skill, text: str, log: StepLog
+    run: Components, epoch: Epoch, candidate: Skill, text: str, log: StepLog
 ) -> LessonResult:
-    """Bring the lesson into training: as a pending edit of the pool, as a candidate that a gate
-    without a pool judges, or without a verdict.
-    """
-    gate, name = run.gate, slow_update_name(epoch.number)
+    """Bring the lesson into training: as the gate decides, or without a verdict."""
+    gate, origin = run.gate, Origin(slow_update_name(epoch.number), log.step)
     if not text:
-        return LessonResult(state, "no_content")
-    if candidate.hash == state.skill.hash:
-        same = with_slow_update(state.skill, text).hash == state.skill.hash
-        return LessonResult(state, "unchanged" if same else "refused")
+        return LessonResult("no_content")
+    if candidate.hash == gate.incumbent.hash:
+        same = with_slow_update(gate.incumbent, text).hash == gate.incumbent.hash
+        return LessonResult("unchanged" if same else "refused")
     if not run.config.optimizer.slow_update_gate_with_selection:
-        state = await adopt(gate, run.config.evaluation, state, candidate, name, log)
-        return LessonResult(state, "force_accept", gate.tally(candidate))
-    if gate.pools_edits:
-        waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))
-        return LessonResult(replace(state, waiting_edits=waiting), "join_pool")
-    proposed = Candidate(candidate, step=log.step, label="slow update", gated=True)
-    verdict = await gate.begin(name).decide(proposed)
+        return LessonResult("force_accept", await _adopt(gate, candidate, epoch, log))
+    edit = Edit(SLOW_UPDATE_OP, content=text, label="slow update")
+    proposed = Candidate(candidate, (edit,), step=log.step, label="slow update", gated=True)
+    verdict = await gate.judge_lesson(proposed, origin)
     if verdict is None:
-        return LessonResult(state, "unchanged")
-    emit_verdict(log, name, proposed, verdict)
-    state = carry_winner(gate, state, verdict, name, log.step)
-    return LessonResult(state, verdict.decision, verdict.candidate_tally)
+        return LessonResult("join_pool")
+    emit_verdict(log, origin.name, proposed, verdict)
+    return LessonResult(verdict.decision, verdict.candidate_tally)
 
 
 def _emit(
     emit: Emit,
     epoch: Epoch,
-    state: TrainingState,
+    gate: Gate,
     candidate: Skill,
     record: SlowUpdateRecord,
     comparison: EpochComparison | None = None,
@@ -255,7 +255,7 @@ def _emit(
             pairs=[pair.record() for pair in comparison.kept] if comparison else [],
             all_pairs=[pair.record() for pair in comparison.pairs] if comparison else [],
             candidate=candidate.text,
-            skill=state.skill.text,
-            best_skill=state.best.text,
+            skill=gate.incumbent.text,
+            best_skill=gate.best.text,
         )
     )

@@ -19,7 +19,7 @@ from skillfit import __version__
 from skillfit.config.schema import BudgetSection, EvaluationSection
 from skillfit.errors import Exit
 from skillfit.gate import Facts, Gate, GateSettings, diagnose_run, ship_test
-from skillfit.gate.base import NotMeasured
+from skillfit.gate.base import INITIAL, NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.samples import Samples, detectable_effect
 from skillfit.gate.ship import entrants
@@ -50,10 +50,10 @@ from skillfit.run.records import (
 from skillfit.skill import Skill, units, without_placeholder
 from skillfit.tasks.item import Item, Score, stable_hash
 from skillfit.tasks.task import Task
-from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
+from skillfit.training.forecast import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.loop import follow_requests
 from skillfit.training.measure import Measured
-from skillfit.training.plan import FEWEST_PAIRS, SplitSizes, planned_pairs
+from skillfit.training.schedule import FEWEST_PAIRS
 from skillfit.training.state import (
     Components,
     FinishComponents,
@@ -62,7 +62,6 @@ from skillfit.training.state import (
     TrainingState,
 )
 from skillfit.training.step_end import emit_estimate, emit_score
-from skillfit.training.user_parts import Abilities
 
 SHIP_RESERVE = 0.35  # of every cap, at the most, while there is a choice
 _SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)  # of the planned pairs, where a cap has less room
@@ -108,7 +107,7 @@ class Ending:
         return self.found.hash not in (self.handed_back.hash, initial.hash)
 
 
-def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: int) -> int | None:
+def reserve_ship_test(run: Components, steps: int) -> int | None:
     """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
 
     Takes the largest number of pairs that needs at most SHIP_RESERVE of every cap and fits beside
@@ -118,13 +117,13 @@ def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: in
     caps, stats = run.config.budget, run.engine.stats
     if not run.config.evaluation.ship_test:
         return None
-    most = most_pairs(run, finish_parts)
+    most = run.schedule.pairs
     if not stats.scored:
         return most
     sizes = sorted({max(FEWEST_PAIRS, round(most * share)) for share in _SHARES}, reverse=True)
     needs = {pairs: _ship_need(run, pairs) for pairs in sizes}
     within = [pairs for pairs, need in needs.items() if _fits(need, caps, SHIP_RESERVE)]
-    used = _used_by(run, finish_parts, steps)
+    used = _used_by(run, steps)
     possible = [pairs for pairs in within if _fits(used + needs[pairs], caps, 1)]
     pairs = (possible or within[-1:] or sizes[-1:])[0]
     need = needs[pairs]
@@ -133,23 +132,15 @@ def reserve_ship_test(run: Components, finish_parts: FinishComponents, steps: in
     return pairs
 
 
-def most_pairs(run: Components, finish_parts: FinishComponents) -> int:
-    """Pairs of rollouts of the ship test, at the most."""
-    if finish_parts.rollout_plan is not None:
-        return finish_parts.rollout_plan.pairs
-    return planned_pairs(run.config, SplitSizes.of(run.task), run.plan)
-
-
-def _used_by(run: Components, finish_parts: FinishComponents, steps: int) -> Amounts:
+def _used_by(run: Components, steps: int) -> Amounts:
     """Before the first step: what will be used after it. Later: the calls so far. Computed from
     the usage of rollouts and not from the budget, so that a resumed run decides the same.
     """
-    if finish_parts.rollout_plan is not None:
+    if run.schedule.bought is not None:
         return Amounts()  # the plan has room for its steps and the ship test
     stats = run.engine.stats
     cost = RolloutCost.mean(stats.scored, stats.usage)
-    abilities = Abilities.of(run.gate, run.proposer)
-    step = step_cost(run.config, run.task, run.initial, run.plan, cost, abilities)
+    step = step_cost(run.config, run.task, run.initial, run.schedule, cost)
     if not steps:
         return Amounts.of(stats.usage + step.rollouts + step.optimizer + step.reserved)
     return Amounts(calls=stats.usage.calls + steps * step.optimizer.calls)
@@ -209,11 +200,8 @@ async def finish(
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
     waiting = [edit.id for edit in gate.effects() if edit.awaits_approval]
     with run.decision(place) as losses:
-        state = await follow_requests(
-            run.requests, place, state, gate, run.budget, run.emit, undecided=waiting
-        )
-        finalists = await _compose(gate, run.engine, task.selection, state, log)
-        state = finalists.state
+        await follow_requests(run.requests, place, gate, run.budget, run.emit, undecided=waiting)
+        finalists = await _compose(gate, run.engine, task.selection, log)
         fresh = ShipRollouts(
             SelectionRollouts(finish_parts.ship_engine or run.engine),
             run.gate_settings,
@@ -221,18 +209,18 @@ async def finish(
         )
         ship = None
         if evaluation.ship_test:
-            most = most_pairs(run, finish_parts) if pairs is None else pairs
+            most = run.schedule.pairs if pairs is None else pairs
             ship = await _run_ship_test(gate, task, run.initial, finalists.skills, fresh, most, log)
-        ending = _ending(gate, run.initial, finalists, ship, fresh, task.selection)
+        ending = _ending(gate, run.initial, state, finalists, ship, fresh, task.selection)
         if evaluation.eval_test and task.test:
             skills = {"baseline": run.initial, "best": ending.handed_back, "final": ending.found}
             if ship is None:
-                skills["final"] = state.skill
+                skills["final"] = gate.incumbent
                 measured = await _run_tests(run.engine, task.test, skills, log)
             else:
                 measured = fresh.measured(skills, task.test)
             ending = replace(ending, tests=_emit_tests(measured, log))
-        before, after = _scores_before_and_after(evaluation, state, ending)
+        before, after = _scores_before_and_after(evaluation, gate, ending)
         hands_back_found = ending.handed_back.hash == ending.found.hash
         _audit(task, after if hands_back_found else before, log)
         reason = _finish_reason(ending.ship, before, after, fit_only=run.task.fit_only)
@@ -267,7 +255,7 @@ def unfinished(
     gate: Gate, initial: Skill, state: TrainingState, evaluation: EvaluationSection
 ) -> Ending:
     """What a run has that ends before the ship test."""
-    found = gate.best if state.measured else initial
+    found = gate.best if gate.initial_score is not None else initial
     trusted = found if not evaluation.ship_test else initial
     scores = _known_scores(gate, state, initial, found)
     return Ending(handed_back=trusted, found=found, scores=scores)
@@ -301,25 +289,23 @@ def conclude(
 class Finalists:
     """The skills that the ship test compares with the initial one."""
 
-    state: TrainingState
     skills: list[Skill]  # most promising first
     last: Tally | None  # of the last incumbent, for gates without a pool
 
 
 async def _compose(
-    gate: Gate, engine: RolloutEngine, items: Sequence[Item], state: TrainingState, log: StepLog
+    gate: Gate, engine: RolloutEngine, items: Sequence[Item], log: StepLog
 ) -> Finalists:
     """The skills worth a ship test."""
-    last = None
-    if not gate.pools_edits:  # the last skill is measured like any other, and may be the best one
-        last = await _measure_last(gate, engine, items, state.skill, log)
-        state = state.tracking_best(gate, state.best_step or len(state.records))
+    last = await gate.last_tally()
+    if last is not None:
+        await _report_last(gate, engine, items, last, log)
     with log.stage("compose"):
         skills = await gate.compose()
     score = gate.composition(skills[0]).score if skills else None
-    if score is not None and skills[0].hash != state.skill.hash:
+    if score is not None and skills[0].hash != gate.incumbent.hash:
         emit_estimate(log.emit, COMPOSED, skills[0], score)
-    return Finalists(state, skills, last)
+    return Finalists(skills, last)
 
 
 async def _run_ship_test(
@@ -454,6 +440,7 @@ def _ship_score(score: Score) -> Score | None:
 def _ending(
     gate: Gate,
     initial: Skill,
+    state: TrainingState,
     finalists: Finalists,
     ship: ShipTested | None,
     fresh: ShipRollouts,
@@ -462,13 +449,13 @@ def _ending(
     """What the run found, and what it hands back: the initial skill, unless the ship test says
     "improved" or is turned off.
     """
-    if ship is None and not gate.pools_edits:
-        found = finalists.state.best
-    elif ship is not None and ship.pairs:
+    if ship is None:
+        found = gate.best
+    elif ship.pairs:
         found = next(one for one in finalists.skills if one.hash == ship.skill_hash)
     else:
         found = finalists.skills[0] if finalists.skills else initial
-    known = _known_scores(gate, finalists.state, initial, found)
+    known = _known_scores(gate, state, initial, found)
     return Ending(
         handed_back=found if ship is None or ship.verdict == "improved" else initial,
         found=found,
@@ -478,16 +465,15 @@ def _ending(
     )
 
 
-async def _measure_last(
-    gate: Gate, engine: RolloutEngine, items: Sequence[Item], skill: Skill, log: StepLog
-) -> Tally:
+async def _report_last(
+    gate: Gate, engine: RolloutEngine, items: Sequence[Item], tally: Tally, log: StepLog
+) -> None:
+    """Report the recorded rollouts of the last incumbent once more, for this stage's files."""
+    skill = gate.incumbent
     with log.stage("final", len(items)):
-        tally = await gate.adopt(skill, None)
-        # Recorded rollouts, reported once more for this stage's files.
         recorded = requests_for(_measured_as(gate, skill, tally), items)
         await engine.run(recorded, stage="final", series="selection")
     emit_score(log.emit, "final", skill, tally)
-    return tally
 
 
 def _measured_as(gate: Gate, skill: Skill, tally: Tally) -> Skill:
@@ -516,14 +502,14 @@ def _known_scores(
 
 
 def _scores_before_and_after(
-    evaluation: EvaluationSection, state: TrainingState, ending: Ending
+    evaluation: EvaluationSection, gate: Gate, ending: Ending
 ) -> tuple[float, float]:
     """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
-        baseline = state.baseline_score or 0.0
-        return baseline, state.score if state.measured else baseline
-    before, after = ending.scores.initial, ending.scores.found
-    return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
+        before = gate.initial_score
+        return (0.0, 0.0) if before is None else (before, gate.standings.current_score)
+    initial, found = ending.scores.initial, ending.scores.found
+    return evaluation.value(initial.hard, initial.soft), evaluation.value(found.hard, found.soft)
 
 
 def _audit(task: Task, score: float, log: StepLog) -> None:
@@ -575,14 +561,14 @@ def _facts(
 ) -> Facts:
     """What the diagnosis may rest on."""
     stats = run.engine.stats
-    baseline = state.baseline_score or 0.0
-    before, after = _scores_before_and_after(run.config.evaluation, state, ending)
-    measured = run.gate.noise() if state.measured else None
+    baseline, is_measured = run.gate.initial_score or 0.0, run.gate.initial_score is not None
+    before, after = _scores_before_and_after(run.config.evaluation, run.gate, ending)
+    measured = run.gate.noise() if is_measured else None
     noise = measured or baseline * (1 - baseline) / 2
     pairs = ending.ship.pairs if ending.ship and ending.ship.pairs else len(run.task.selection)
     improved: ShipVerdict | None = "improved" if finish_reason == "improved" else None
     stopped = {check.name: check.message for check in state.checks if check.verdict == "stop"}
-    effects = run.gate.effects() if state.measured else ()
+    effects = run.gate.effects() if is_measured else ()
     return Facts(
         run=str(run.path.resolve()),
         ship=ending.ship.verdict if ending.ship else improved,
@@ -608,7 +594,7 @@ def _facts(
         difference=ending.ship.difference if ending.ship else after - before,
         proposer=author_of(run.proposer),
         optimizer_failures=state.optimizer_failures,
-        measured=state.measured,
+        measured=is_measured,
         changed=ending.found.hash != run.initial.hash,
         verified=ending.ship is not None,
         blind_grader=stopped.get("blind", ""),
@@ -638,20 +624,20 @@ def summarise(
 ) -> RunSummary:
     """summary.json of a run that ends now."""
     actions, ship, stats = count_actions(state.records), ending.ship, run.engine.stats
-    best_step, best_origin = _source_of(ending.handed_back, run.initial, state)
+    best_step, best_origin = _source_of(ending.handed_back, run.initial, run.gate)
     summary = RunSummary(
         version=f"skillfit-{__version__}",
         finish_reason=finish_reason,
         diagnosis=diagnosis,
         config=RecordedConfig.of(run.config),
-        total_steps=run.plan.total_steps,
+        total_steps=run.schedule.total_steps,
         steps_done=len(state.records),
         total_accepts=actions.accepts,
         total_rejects=actions.rejects,
         total_skips=actions.skips,
         edits_blocked=run.text_filter.refused,
         best_step=best_step,
-        current_origin=state.origin,
+        current_origin=_current_origin(run.gate),
         best_origin=best_origin,
         epoch_stats=_epoch_stats(state.records),
         ship=ship,
@@ -671,15 +657,22 @@ def summarise(
     return _with_usage(summary, finish_parts.journal.bill())
 
 
-def _source_of(skill: Skill, initial: Skill, state: TrainingState) -> tuple[int | None, str]:
+def _current_origin(gate: Gate) -> str:
+    """Where the last incumbent comes from; also for a run that ended before it had a baseline."""
+    return gate.standings.current_origin if gate.initial_score is not None else INITIAL.name
+
+
+def _source_of(skill: Skill, initial: Skill, gate: Gate) -> tuple[int | None, str]:
     """The step and the origin of the skill that is handed back. One that was composed from edits of
     several steps has no step of its own.
     """
     if skill.hash == without_placeholder(initial).hash:
         return 0, "initial"
-    if skill.hash == without_placeholder(state.best).hash:
-        return state.best_step, state.best_origin
-    return None, "composed"
+    for known in (gate.best, gate.incumbent):
+        origin = gate.origin(known)
+        if origin is not None and skill.hash == without_placeholder(known).hash:
+            return origin.step, origin.name
+    return None, COMPOSED
 
 
 def _with_selection_scores(

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from skillfit.config import Config
 from skillfit.config.requires import ROLLOUTS, TRAINING, RunFacts, refuse_idle
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part, find_source
+from skillfit.gate import Gate
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.optimize.memory import evidence_hash, read_evidence
 from skillfit.plain_text import shorten
@@ -33,13 +33,14 @@ from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
 from skillfit.tasks.rows import evals_file
 from skillfit.tasks.task import task_from_python
 from skillfit.tasks.template import template_parts
-from skillfit.training.plan import (
-    Plan,
+from skillfit.training.schedule import (
+    Schedule,
     SplitSizes,
-    plan_rollouts,
+    buy,
+    make_schedule,
     refuse_endless_plan,
 )
-from skillfit.training.user_parts import Abilities, GivenParts, RunParts, gate_settings
+from skillfit.training.user_parts import GivenParts, RunParts, UnusedGate, gate_settings
 
 _SHOWN = 400  # characters of an item's text in the log
 
@@ -78,6 +79,7 @@ class Inputs:
     skill: Skill
     task: Task
     available: SplitSizes
+    gate: UnusedGate
     # The judge; the agent's, where the task asks it itself (Inspect)
     deferred: Mapping[Role, DeferredModel] = field(default_factory=dict)
     ship_task: Task | None = None  # the same items under the second grader
@@ -90,12 +92,6 @@ class Inputs:
     def parts(self) -> RunParts:
         """Gate, proposer, batch sampler and executor."""
         return RunParts(self.config, self.given)
-
-    @property
-    def abilities(self) -> Abilities:
-        """What gate and proposer say about themselves."""
-        settings = gate_settings(self.config, self.task, self.rollout_plan)
-        return self.parts.abilities(self.task.selection, settings)
 
     @property
     def corpus_hash(self) -> str:
@@ -138,18 +134,16 @@ class Inputs:
         """Raise an error when the plan is too large to be built. A recorded run keeps its plan."""
         refuse_endless_plan(self.config, len(self.task.train), self.rollout_plan)
 
-    def plan(self) -> Plan:
-        """Which items each step rolls out. It is built in memory: see `refuse_useless_plan`."""
-        settings = self.config.train
-        sampler = self.parts.build_sampler()
-        if self.rollout_plan is None:
-            return sampler.plan(self.task.train, settings)
-        size = self.rollout_plan.batch_size
-        per_epoch = ceil(len(self.task.train) / (size * settings.accumulation))
-        epochs = ceil(self.rollout_plan.steps / per_epoch)
-        changed = settings.model_copy(update={"num_epochs": epochs, "batch_size": size})
-        planned = sampler.plan(self.task.train, changed)
-        return planned.first_steps(self.rollout_plan.steps)
+    def schedule(self, gate: Gate | None = None) -> Schedule:
+        """What the run does and when. It is built in memory: see `refuse_useless_plan`."""
+        return make_schedule(
+            self.config,
+            self.task,
+            gate or self.gate.gate,
+            self.parts.build_sampler(),
+            self.rollout_plan,
+            self.parts.asks_optimizer,
+        )
 
 
 def _task_identity(task: Task) -> Identity:
@@ -211,13 +205,15 @@ def read_inputs(
         loaded = loaded.for_measuring()
     parts = RunParts(config, given or GivenParts())
     rollout_plan, available = None, SplitSizes.of(loaded)
+    gate = UnusedGate(parts.build_gate, loaded.selection, gate_settings(config, loaded))
     if training and config.budget.rollouts is not None:
-        pools = parts.pools_edits(loaded.selection, gate_settings(config, loaded))
-        rollout_plan = plan_rollouts(config, available, config.budget.rollouts, pools)
+        rollout_plan = buy(config, available, gate.gate, config.budget.rollouts)
     if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
     given_task = task is not None
-    _refuse_what_does_not_fit(config, loaded, agent, parts, given=given_task, training=training)
+    _refuse_what_does_not_fit(
+        config, loaded, agent, parts, gate, given=given_task, training=training
+    )
     ship_task = _ship_task(config, loaded, judge)
     evidence = EvidenceMemory()
     if training and config.optimizer.memory:
@@ -232,6 +228,7 @@ def read_inputs(
         skill,
         loaded,
         available,
+        gate,
         deferred,
         ship_task,
         agent,
@@ -330,14 +327,14 @@ def _refuse_what_does_not_fit(
     task: Task,
     agent: Agent | None,
     parts: RunParts,
+    gate: UnusedGate,
     *,
     given: bool,
     training: bool,
 ) -> None:
     """Refuse parts that cannot be built, missing models, and settings that would not act."""
-    gating = gate_settings(config, task)
     if training:
-        parts.check(task.selection, gating)
+        parts.check(gate)
     _refuse_missing_models(config, task, agent, training and parts.needs_optimizer)
     if task.evaluator is not None and agent is not None:
         raise InputError(
@@ -357,8 +354,7 @@ def _refuse_what_does_not_fit(
     _refuse_unknown_must_pass(config, task)
     facts = replace(
         facts,
-        pools_edits=parts.pools_edits(task.selection, gating),
-        checks_must_pass=parts.checks_must_pass(task.selection, gating),
+        ignored=gate.gate.ignored(),
         writes_notes=parts.writes_notes,
         needs_patch_mode=parts.needs_patch_mode,
     )

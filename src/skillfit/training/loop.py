@@ -42,7 +42,6 @@ from skillfit.optimize.stages import (
     SelectedProposals,
     SkillChange,
     apply_proposals,
-    collect_notes,
     edit_budget,
     merge_patches,
     rewrite_skill,
@@ -59,11 +58,12 @@ from skillfit.run.events import (
     PersonDecided,
     Warned,
 )
-from skillfit.run.records import RefusedText, SkillCandidate, SkipAction, Suggestion, step_name
-from skillfit.skill import NOTE_OP, Edit, Skill, apply_edits
+from skillfit.run.records import RefusedText, SkillCandidate, Suggestion, step_name
+from skillfit.skill import Applied, Skill, apply_edits
 from skillfit.tasks.item import Item
 from skillfit.training.epoch_end import make_slow_update, write_meta_skill
-from skillfit.training.plan import PRUNE_ROUNDS, PlannedStep, training_series
+from skillfit.training.plan import PlannedStep
+from skillfit.training.schedule import training_series
 from skillfit.training.state import (
     Components,
     Emit,
@@ -76,7 +76,6 @@ from skillfit.training.state import (
 from skillfit.training.step_end import (
     StepResult,
     add_notes,
-    carry_winner,
     close_step,
     emit_verdict,
     measure_baseline,
@@ -94,73 +93,59 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
             run.gate, run.initial, len(run.task.selection), state, StepLog(run.emit)
         )
     yield state
-    for epoch in run.plan.epochs:
-        state = state.next_epoch()
+    for epoch in run.schedule.epochs:
+        state = state.next_epoch(run.gate.incumbent)
         for planned in epoch.steps:
             state = await take_step(run, planned, state)
             yield state
         updated = await make_slow_update(run, epoch, state)
         state = await write_meta_skill(run, epoch, updated.state, updated.comparison)
         yield state
-    yield await prune(run, state)
+    await prune(run)
+    yield state
 
 
 async def take_step(run: Components, planned: PlannedStep, state: TrainingState) -> TrainingState:
     """One step. Selection rollouts of edits that wait in a pool run while the optimizer reads."""
     gate, log = run.gate, StepLog(run.emit, planned.place)
     with run.decision(planned.name):
-        state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
-        context = context_of(run, state, planned)
+        await follow_requests(run.requests, planned.name, gate, run.budget, run.emit)
+        context, skill = context_of(run, state, planned), gate.incumbent
         repeats = run.config.gradient.rollouts_per_item
         rollouts = roll_out(run.engine, gate, planned, repeats, log)  # 1
-        judging = begin_judging(gate, planned.name, log)  # 6, its first rollouts
+        judging = begin_judging(gate, planned, log)  # 6, its first rollouts
         try:
-            learned = await learn(run, planned, state.skill, rollouts, context, log)  # 2, 3, 4
-            updated = await build_candidate(run, planned, state, learned, context, log)  # 5
+            learned = await learn(run, skill, rollouts, context, log)  # 2, 3, 4
+            updated = await update(
+                run.optimizer, run.text_filter, gate, skill, learned.selected, context, log
+            )  # 5
             training = await observations(rollouts)
             verdict = await judge(judging, updated.candidate, training, log)  # 6
         finally:
             await judging.settle()
-        result = StepResult(planned, await rollouts.outcomes(), learned, updated, verdict)
-        carried = carry_winner(gate, state, verdict, planned.name, planned.step)
-        if not gate.pools_edits:
-            noted = await add_notes(
-                gate,
-                run.optimizer,
-                run.text_filter,
-                run.config.evaluation,
-                carried,
-                learned.proposals.patches,
-                log,
-            )
-            carried, result = noted.state, replace(result, notes=noted.notes)
-    carried = carried.with_cases(await finished_cases(rollouts))
-    return close_step(run.config, state, carried, result, log)
+        notes = await add_notes(
+            gate, run.optimizer, run.text_filter, learned.proposals.patches, log
+        )
+    outcomes, cases = await rollouts.outcomes(), await finished_cases(rollouts)
+    result = StepResult(planned, outcomes, learned, updated, verdict, cases, notes)
+    return close_step(run.config, gate, state, result, log)
 
 
-async def prune(run: Components, state: TrainingState) -> TrainingState:
+async def prune(run: Components) -> None:
     """Measure the edits that are still pending, so that useless ones leave before the final skill
     is composed.
     """
     log, gate = StepLog(run.emit), run.gate
     with run.decision("prune"), log.stage("prune"):
-        for number in range(1, PRUNE_ROUNDS + 1):
-            name, candidate = f"prune_{number}", None
-            judgement = gate.begin(name)
-            if state.waiting_edits:  # of the last slow update
-                step = len(state.records) + 1
-                candidate = Candidate(gate.incumbent, state.waiting_edits, step=step)
-                state = replace(state, waiting_edits=())
-            verdict = await judgement.decide(candidate, ())
+        for number, planned in enumerate(run.schedule.prune, start=1):
+            name = f"prune_{number}"
+            verdict = await gate.begin(name, planned).decide(None)
             if verdict is not None:
-                emit_verdict(log, name, candidate, verdict)
-            state = carry_winner(gate, state, verdict, name, len(state.records))
-    return state
+                emit_verdict(log, name, None, verdict)
 
 
 async def learn(
     run: Components,
-    planned: PlannedStep,
     skill: Skill,
     rollouts: StepRollouts,
     context: Context,
@@ -178,31 +163,6 @@ async def learn(
     return Learned(proposals, merged.patch, selected, merged.refused)
 
 
-async def build_candidate(
-    run: Components,
-    planned: PlannedStep,
-    state: TrainingState,
-    learned: Learned,
-    context: Context,
-    log: StepLog,
-) -> StepUpdate:
-    """Stage 5: the candidate, made of the selected proposals and of skillfit's own edits: notes
-    (where the gate pools edits) and what was written between the steps.
-    """
-    pools = run.gate.pools_edits
-    notes = note_edits(run.text_filter, learned.proposals.patches, planned.step) if pools else []
-    return await update(
-        run.optimizer,
-        run.text_filter,
-        state.skill,
-        learned.selected,
-        [*notes, *state.waiting_edits],
-        context,
-        log,
-        pools_edits=pools,
-    )
-
-
 def roll_out(
     engine: RolloutEngine, gate: Gate, planned: PlannedStep, repeats: int, log: StepLog
 ) -> StepRollouts:
@@ -211,7 +171,8 @@ def roll_out(
     stage = log.stage("rollout", total)
     requests, running = [], []
     for number, batch in enumerate(planned.batches):
-        arms = gate.assign(f"{planned.name}/{number}", batch.items, repeats)
+        name = f"{planned.name}/{number}"
+        arms = gate.assign(name, batch.items, repeats, planned.round)
         asked = _requests(arms, batch.items, repeats)
         series = training_series(planned.name, number)
         started = engine.start(asked, stage="rollout", step=planned.step, series=series)
@@ -262,7 +223,7 @@ def context_of(run: Components, state: TrainingState, planned: PlannedStep) -> C
         budget = edit_budget(
             settings.lr_scheduler,
             planned.step,
-            run.plan.total_steps,
+            run.schedule.total_steps,
             maximum=settings.learning_rate,
             minimum=min(settings.min_learning_rate, settings.learning_rate),
         )
@@ -441,35 +402,23 @@ async def select(
 async def update(
     optimizer: Optimizer | None,
     text_filter: TextFilter,
+    gate: Gate,
     skill: Skill,
     selected: SelectedProposals | None,
-    own_edits: Sequence[Edit],
     context: Context,
     log: StepLog,
-    *,
-    pools_edits: bool,
 ) -> StepUpdate:
-    """The candidate: the incumbent with the selected proposals and skillfit's own edits applied.
-
-    `pools_edits`: the gate's property of that name.
-    """
-    proposals = selected.proposals if selected else ()
-    if not proposals and not own_edits:
-        if selected is None:
-            return StepUpdate(None, "skip_no_patches")
+    """Return the candidate: the incumbent with the selected proposals."""
+    if selected is None:
+        return StepUpdate(None, "skip_no_patches")
+    if not selected.proposals:
         change = SkillChange(skill, changed=False)
         log.emit(_candidate_event(log.step, Candidate(skill), change))
         return StepUpdate(None, "skip_no_change", change)
     with log.stage("update"):
         updated = await _filtered_update(
-            optimizer, text_filter, skill, proposals, own_edits, context, log, pools_edits
+            optimizer, text_filter, gate, skill, selected.proposals, context, log
         )
-        if updated.skipped == "skip_leak" and proposals and own_edits:
-            # What leaked is the step's proposal: skillfit's own edits go on without it.
-            alone = await _filtered_update(
-                optimizer, text_filter, skill, (), own_edits, context, log, pools_edits
-            )
-            updated = replace(alone, refused=(*updated.refused, *alone.refused))
     if updated.change is not None and updated.skipped in (None, "skip_no_change"):
         shown = updated.candidate or Candidate(skill)
         log.emit(_candidate_event(log.step, shown, updated.change))
@@ -479,24 +428,24 @@ async def update(
 async def _filtered_update(
     optimizer: Optimizer | None,
     text_filter: TextFilter,
+    gate: Gate,
     skill: Skill,
     proposals: Sequence[Proposal],
-    own_edits: Sequence[Edit],
     context: Context,
     log: StepLog,
-    pools_edits: bool,
 ) -> StepUpdate:
-    """The candidate made of proposals and own edits, unless the leak check refuses it."""
-    if optimizer is None or optimizer.settings.skill_update_mode == "patch" or not proposals:
-        limit = text_filter.max_tokens
-        change = apply_proposals(skill, proposals, own_edits, max_tokens=limit)
-        updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
+    """Return the candidate made of proposals, unless the leak check refuses it."""
+    if optimizer is None or optimizer.settings.skill_update_mode == "patch":
+        change = apply_proposals(skill, proposals, max_tokens=text_filter.max_tokens)
+        sources = [tuple(one.items) for one in proposals if one.edit is not None]
+        patched = gate.candidate(Applied(change.skill or skill, change.report), sources, log.step)
+        updated = StepUpdate(patched, None if patched is not None else "skip_no_change")
         pending = [effect.edit for effect in context.pending]
         present = apply_edits(skill, pending).skill
-        wanted = apply_edits(present, [*edits_of(proposals), *own_edits]).skill
+        wanted = apply_edits(present, edits_of(proposals)).skill
     else:
         change = await rewrite_skill(optimizer, skill, proposals, context)
-        updated = _rewritten(skill, change, own_edits, log.step)
+        updated = _rewritten(change, log.step)
         present, wanted = skill, change.skill or skill
     # Edits that pass alone may leak side by side.
     refusal = text_filter.refusal_of_skill(wanted, present, log.step)
@@ -505,51 +454,10 @@ async def _filtered_update(
     return replace(updated, change=change)
 
 
-def note_edits(text_filter: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
-    """Reminders of rules that the agent knew and did not follow, as edits of the appendix.
-
-    For gates that pool edits. Others do not judge them: `add_notes` adds them without a verdict.
-    """
-    notes = collect_notes(patches)
-    return [Edit(NOTE_OP, content=note) for note in notes if text_filter.passes(note, step)]
-
-
-def _patched(
-    skill: Skill,
-    proposals: Sequence[Proposal],
-    own_edits: Sequence[Edit],
-    change: SkillChange,
-    step: int,
-    pools_edits: bool,
-) -> StepUpdate:
-    """A gate without a pool gets the edits that apply together. A gate with one gets all of them:
-    it finds out by itself what applies together with what.
-    """
-    if not pools_edits and not change.changed:
-        return StepUpdate(None, "skip_no_change")
-    wanted = [*edits_of(proposals), *own_edits]
-    written_from = [proposal.items for proposal in proposals if proposal.edit is not None]
-    written_from += [()] * len(own_edits)
-    edits: list[Edit] = []
-    sources: list[tuple[str, ...]] = []
-    for edit, items, result in zip(wanted, written_from, change.report, strict=True):
-        if result.applied or pools_edits:
-            edits.append(edit)
-            sources.append(tuple(items))
-    return StepUpdate(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
-
-
-def _rewritten(
-    skill: Skill, change: SkillChange, own_edits: Sequence[Edit], step: int
-) -> StepUpdate:
-    """The rewritten skill, with skillfit's own edits beside it; or those alone."""
-    own = tuple(own_edits)
+def _rewritten(change: SkillChange, step: int) -> StepUpdate:
     if change.skill is not None and change.changed:
-        return StepUpdate(Candidate(change.skill, step=step, label="rewrite", own_edits=own))
-    if own:
-        return StepUpdate(Candidate(skill, own, step=step))
-    skipped: SkipAction = "skip_no_rewrite" if change.skill is None else "skip_no_change"
-    return StepUpdate(None, skipped)
+        return StepUpdate(Candidate(change.skill, step=step, label="rewrite"))
+    return StepUpdate(None, "skip_no_rewrite" if change.skill is None else "skip_no_change")
 
 
 def _candidate_event(step: int, candidate: Candidate, change: SkillChange) -> CandidateBuilt:
@@ -577,11 +485,11 @@ class Judging:
             await settle([self.judgement.running])
 
 
-def begin_judging(gate: Gate, name: str, log: StepLog) -> Judging:
+def begin_judging(gate: Gate, planned: PlannedStep, log: StepLog) -> Judging:
     """Start the selection rollouts of a step that need not wait for its candidate."""
     stage = log.stage("gate")
     with log.within("gate"):
-        return Judging(name, gate.begin(name), stage)
+        return Judging(planned.name, gate.begin(planned.name, planned.round), stage)
 
 
 async def judge(
@@ -598,12 +506,11 @@ async def judge(
 async def follow_requests(
     requests: RecordedRequests,
     place: str,
-    state: TrainingState,
     gate: Gate,
     budget: Budget,
     emit: Emit,
     undecided: Sequence[str] = (),
-) -> TrainingState:
+) -> None:
     """Carry out the requests that arrived since the last call. A request may change the incumbent.
 
     Raises ReviewPending when an edit in `undecided` is the target of none of them.
@@ -627,13 +534,10 @@ async def follow_requests(
                 cap=budget.cap(request.target) if request.action == "budget" else None,
             )
         )
-    return state.after_requests(gate.incumbent) if found else state
 
 
 def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:
     if request.action in EDIT_ACTIONS:
-        if not gate.pools_edits:
-            raise InputError("This run's gate has no pool of edits to steer.")
         gate.steer(request.action, request.target, request.text)
     elif request.action == "budget":
         _set_cap(request, budget)

@@ -61,7 +61,7 @@ from skillfit.tasks.task import Task
 from skillfit.training.ablation_plan import AblationPlan, PlannedRollout
 from skillfit.training.assemble import Listener, open_engine
 from skillfit.training.inputs import Inputs, item_records, refuse_run_inside_skill
-from skillfit.training.plan import (
+from skillfit.training.schedule import (
     MOST_AT_ONCE,
     refuse_endless,
     shown_count,

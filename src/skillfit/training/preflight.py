@@ -36,7 +36,6 @@ from skillfit.run.records import (
     CheckName,
     CheckResult,
     Level,
-    RolloutPlan,
 )
 from skillfit.sandbox.programs import Isolation, choose_isolation
 from skillfit.skill import Skill, document_problems
@@ -44,10 +43,9 @@ from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, count_unreviewed
 from skillfit.tasks.task import GradingTimedOut, Task, grading_limit, prove_gold
 from skillfit.training.assemble import Assembled
-from skillfit.training.estimate import RolloutCost, estimate, small_caps
-from skillfit.training.plan import CheckRollouts, check_rollouts, training_series
+from skillfit.training.forecast import RolloutCost, forecast, small_caps
+from skillfit.training.schedule import CheckRollouts, training_series
 from skillfit.training.state import Components, StepLog
-from skillfit.training.user_parts import Abilities
 
 _ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
 _PROBE_TOKENS = 1_024  # for one word and the thinking before it
@@ -71,7 +69,7 @@ class PreflightReport:
 async def run_preflight(ready: Assembled) -> PreflightReport:
     """Roll out some training items. Raises what `probe` raises."""
     run = ready.components
-    tried = check_rollouts(run.config, len(run.task.train))
+    tried = run.schedule.check
     with StepLog(run.emit).stage("preflight", tried.total):
         found = [
             *_marker_checks(run.initial),
@@ -80,7 +78,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_isolation_checks(run.config, run.task),
             *await _gold_checks(run.task, ready.finish_parts.ship_task, run.config),
             *await _rollout_checks(run, tried),
-            *_budget_checks(run, ready.finish_parts.rollout_plan),
+            *_budget_checks(run),
         ]
     report = PreflightReport(overall(found), tuple(found))
     run.emit(PreflightFinished(verdict=report.verdict, checks=found))
@@ -223,7 +221,7 @@ async def _rollout_checks(run: Components, tried: CheckRollouts) -> list[CheckRe
     also one of the first step.
     """
     engine, task, skill, settings = run.engine, run.task, run.initial, run.gate_settings
-    first_step = run.plan.epochs[0].steps[0]
+    first_step = run.schedule.steps[0]
     items = first_step.batches[0].items[: tried.items]
     without, missing = _shortened_skill(skill)
     asked = [(skill, range(tried.repeats)), (without, range(int(tried.shortened)))]
@@ -309,34 +307,26 @@ async def _empty_answers(task: Task, items: Sequence[Item], config: Config) -> l
     return outcomes
 
 
-def _budget_checks(run: Components, bought: RolloutPlan | None) -> list[CheckResult]:
+def _budget_checks(run: Components) -> list[CheckResult]:
     """What the plan takes, by what the check's own rollouts cost, and whether the budget has room
     for it.
     """
     stats = run.engine.stats  # of the rollouts that the check made
     cost = RolloutCost.mean(stats.scored, stats.usage)
     budget = budget_check(run, cost)
-    return [_cost_of_plan(run, bought, cost), *([budget] if budget.verdict != "go" else [])]
+    return [_cost_of_plan(run, cost), *([budget] if budget.verdict != "go" else [])]
 
 
 def budget_check(run: Components, cost: RolloutCost | None) -> CheckResult:
     """Whether every cap has room for one step and the ship test."""
-    abilities = Abilities.of(run.gate, run.proposer)
-    small = small_caps(run.config, run.task, run.initial, run.plan, cost, abilities)
+    small = small_caps(run.config, run.task, run.initial, run.schedule, cost)
     level: Level = "stop" if any(cap.certain for cap in small) else "warn" if small else "go"
     return CheckResult("budget", level, " ".join(map(str, small)))
 
 
-def _cost_of_plan(
-    run: Components, bought: RolloutPlan | None, cost: RolloutCost | None
-) -> CheckResult:
-    """What the whole plan will take."""
-    pairs = bought.pairs if bought else None
-    abilities = Abilities.of(run.gate, run.proposer)
-    planned = estimate(
-        run.config, run.task, run.initial, run.plan, cost, pairs, abilities=abilities
-    )
-    whole = planned.total
+def _cost_of_plan(run: Components, cost: RolloutCost | None) -> CheckResult:
+    """Say what the whole plan will take."""
+    whole = forecast(run.config, run.task, run.initial, run.schedule, cost).total
     if whole.usd is None:
         most = f"{whole.calls.high:,.0f} at the most"
         message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."

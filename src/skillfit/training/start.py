@@ -137,7 +137,7 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
         try:
             async for current in train(run, state):
                 state = current
-                pairs = reserve_ship_test(run, finish_parts, len(state.records))
+                pairs = reserve_ship_test(run, len(state.records))
         except BudgetReached as reached:
             if not state.records or pairs is None:
                 raise  # nothing was tried yet, so there is nothing to compare
@@ -197,10 +197,11 @@ def _start_event(run: Components, run_id: str, inputs: Inputs) -> RunStarted:
         run.config,
         run.initial,
         splits,
-        total_epochs=len(run.plan.epochs),
-        steps_per_epoch=run.plan.steps_per_epoch,
-        planned_steps=run.plan.total_steps,
+        total_epochs=len(run.schedule.epochs),
+        steps_per_epoch=run.schedule.steps_per_epoch,
+        planned_steps=run.schedule.total_steps,
         fit_only=task.fit_only,
         rollout_plan=inputs.rollout_plan,
+        phases=run.schedule.phases,
         evidence=inputs.evidence if run.config.optimizer.memory else None,
     )

@@ -39,20 +39,19 @@ from skillfit.run.events import Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal, Losses
 from skillfit.run.records import (
     CheckResult,
-    CurrentAndBest,
     EvidenceMemory,
     RefusedText,
-    RolloutPlan,
     SkipAction,
     StageName,
     StepMemory,
     StepRecord,
     TokenCounts,
 )
-from skillfit.skill import Edit, Skill
+from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
-from skillfit.training.plan import Place, Plan
+from skillfit.training.plan import Place
+from skillfit.training.schedule import Schedule
 
 if TYPE_CHECKING:
     from skillfit.run.control import RecordedRequests
@@ -73,7 +72,7 @@ class Components:
     path: Path  # the run directory
     task: Task
     initial: Skill
-    plan: Plan
+    schedule: Schedule
     engine: RolloutEngine
     gate: Gate
     gate_settings: GateSettings
@@ -92,38 +91,28 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class FinishComponents:
-    """What the end of a run needs besides. The preflight, and the part of the budget that is kept
-    for the ship test, depend on `ship_task` and `rollout_plan` too.
-    """
+    """What the end of a run needs besides. The preflight depends on `ship_task` too."""
 
     journal: Journal
     ship_task: Task | None  # the same items under the second grader, where there is one
     ship_engine: RolloutEngine | None
     engines: Sequence[RolloutEngine] = ()
-    rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """Where training stands after a step. The next step starts from it and returns a new one."""
+    """What the optimizer and the records of a run know after a step. The next step starts from it
+    and returns a new one. Incumbent, best skill and scores are the gate's.
+    """
 
-    skill: Skill  # the incumbent: what the next step starts from
     epoch_start: Skill  # the incumbent when this epoch began
-    best: Skill  # by the gate's metric
     # Of the initial skill on the selection items; None for a gate that learns its score from steps
     baseline: Tally | None = None
-    baseline_score: float | None = None  # under the gate's metric; None: not measured yet
-    score: float = 0.0  # of the incumbent under the gate's metric
-    origin: str = "initial"  # which step or update the incumbent comes from
-    best_origin: str = "initial"
-    best_step: int = 0
-    best_score: float = 0.0
     meta_skill: str = ""  # the optimizer's advice to itself
     memory: tuple[StepMemory, ...] = ()  # steps of this epoch
     evidence: EvidenceMemory = field(default_factory=EvidenceMemory)  # of the run and earlier ones
     refused: tuple[RefusedText, ...] = ()  # by the leak check, over the run
     cases: tuple[ItemAttempts, ...] = ()  # training rollouts of all steps
-    waiting_edits: tuple[Edit, ...] = ()  # written between steps; join the pool with the next one
     records: tuple[StepRecord, ...] = ()
     proposed: int = 0  # proposals left after merging and the leak check, over the run
     usable_edits: int = 0  # edits that could be applied
@@ -134,59 +123,15 @@ class TrainingState:
     def begin(cls, initial: Skill, evidence: EvidenceMemory | None = None) -> TrainingState:
         """Before the baseline. `evidence`: of earlier runs."""
         known = evidence or EvidenceMemory()
-        return cls(skill=initial, epoch_start=initial, best=initial, evidence=known)
+        return cls(epoch_start=initial, evidence=known)
 
-    def next_epoch(self) -> TrainingState:
+    def next_epoch(self, incumbent: Skill) -> TrainingState:
         """At the start of an epoch: the optimizer's memory of steps is empty again."""
-        return replace(self, epoch_start=self.skill, memory=())
-
-    def after_requests(self, skill: Skill) -> TrainingState:
-        """After a user's requests, which may have changed the incumbent. The next verdict sets its
-        score.
-        """
-        if skill.hash == self.skill.hash:
-            return self
-        return replace(self, skill=skill, origin="person")
-
-    def continuing_with(self, skill: Skill, origin: str, score: float) -> TrainingState:
-        """With another incumbent. `origin`: the step or update that it comes from."""
-        return replace(self, skill=skill, origin=origin, score=score)
-
-    def with_cases(self, cases: Sequence[ItemAttempts]) -> TrainingState:
-        """With the training rollouts of one more step."""
-        return replace(self, cases=(*self.cases, *cases))
-
-    def tracking_best(self, gate: Gate, step: int) -> TrainingState:
-        """With the gate's best skill; its origin changes when it is the new incumbent."""
-        new = gate.best.hash == self.skill.hash and self.best_origin != self.origin
-        first = gate.best_score if self.baseline_score is None else self.baseline_score
-        return replace(
-            self,
-            baseline_score=first,
-            best=gate.best,
-            best_origin=self.origin if new else self.best_origin,
-            best_step=step if new else self.best_step,
-            best_score=gate.best_score,
-        )
-
-    @property
-    def measured(self) -> bool:
-        """Whether the score of the initial skill is known."""
-        return self.baseline_score is not None
+        return replace(self, epoch_start=incumbent, memory=())
 
     @property
     def memory_text(self) -> str:
         return render_memory(self.memory, self.refused)
-
-    @property
-    def standings(self) -> CurrentAndBest:
-        return CurrentAndBest(
-            current_score=self.score,
-            current_origin=self.origin,
-            best_score=self.best_score,
-            best_step=self.best_step,
-            best_origin=self.best_origin,
-        )
 
 
 @dataclass(frozen=True, slots=True)

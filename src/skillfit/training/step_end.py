@@ -1,5 +1,5 @@
-"""The baseline before the first step, and the end of a step: the winner becomes the incumbent,
-results enter the optimizer's memory, and the record of the step is written.
+"""The baseline before the first step, and the end of a step: notes enter the skill, results enter
+the optimizer's memory, and the record of the step is written.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from skillfit.config.schema import Config, EvaluationSection
-from skillfit.gate import Candidate, EditEffect, Gate, TextFilter, Verdict
-from skillfit.optimize.context import failure_patterns
+from skillfit.config.schema import Config
+from skillfit.gate import Candidate, EditEffect, Gate, Origin, TextFilter, Verdict
+from skillfit.optimize.context import ItemAttempts, failure_patterns
 from skillfit.optimize.memory import with_step
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.stages import collect_notes, consolidate_notes
@@ -27,7 +27,14 @@ from skillfit.run.records import (
     TypeScore,
     step_name,
 )
-from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
+from skillfit.skill import (
+    NOTE_OP,
+    Edit,
+    Skill,
+    appendix_notes,
+    with_consolidated_notes,
+    with_notes,
+)
 from skillfit.training.plan import PlannedStep
 from skillfit.training.state import Emit, Learned, StepLog, StepUpdate, TrainingState
 
@@ -43,8 +50,7 @@ async def measure_baseline(
     if tally is None:
         return state
     emit_score(log.emit, "baseline", initial, tally)
-    score = gate.best_score
-    return replace(state, baseline=tally, score=score, baseline_score=score, best_score=score)
+    return replace(state, baseline=tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class StepResult:
     learned: Learned
     updated: StepUpdate
     verdict: Verdict | None  # None: there was nothing to decide
+    cases: Sequence[ItemAttempts] = ()  # the training rollouts as the optimizer reads them
     notes: Notes = field(default_factory=Notes)
 
     @property
@@ -88,59 +95,39 @@ class StepResult:
         return len(change.applied) if change.report else 1
 
 
-def carry_winner(
-    gate: Gate, state: TrainingState, verdict: Verdict | None, origin: str, step: int
-) -> TrainingState:
-    """The state with the winner of the verdict as the incumbent. Where the initial skill was not
-    measured at the start, the first verdict tells its score.
-    """
-    if verdict is not None and state.baseline_score is None:
-        state = replace(state, baseline_score=verdict.incumbent_score)
-    if verdict is not None and verdict.winner.hash != state.skill.hash:
-        state = state.continuing_with(verdict.winner, origin, verdict.score.mean)
-    elif verdict is not None:
-        state = replace(state, score=verdict.score.mean)  # a gate with a pool estimates it anew
-    return state.tracking_best(gate, step)
-
-
 def close_step(
-    config: Config,
-    before: TrainingState,
-    carried: TrainingState,
-    result: StepResult,
-    log: StepLog,
+    config: Config, gate: Gate, before: TrainingState, result: StepResult, log: StepLog
 ) -> TrainingState:
-    """The state after a step, with its memory and its record, and the event that shows them.
-
-    `before`: the state that the step began with; `carried`: with the skill to continue with.
+    """Return the state after a step, with its memory and its record, and emit what shows them.
+    `before`: the state that the step began with.
     """
     log.usage.add_outcomes("rollout", result.outcomes)
     learned, entry = result.learned, _memory_entry(before, result)
     state = replace(
-        carried,
-        waiting_edits=(),
-        memory=(*carried.memory, entry),
+        before,
+        memory=(*before.memory, entry),
+        cases=(*before.cases, *result.cases),
         evidence=with_step(
-            carried.evidence,
+            before.evidence,
             entry.step,
             entry.failure_patterns,
             result.verdict.effects if result.verdict else (),
         ),
-        refused=(*carried.refused, *learned.refused, *result.updated.refused),
-        proposed=carried.proposed + (len(learned.patch.proposals) if learned.patch else 0),
-        usable_edits=carried.usable_edits + result.usable_edits,
-        optimizer_failures=carried.optimizer_failures + learned.proposals.failures,
+        refused=(*before.refused, *learned.refused, *result.updated.refused),
+        proposed=before.proposed + (len(learned.patch.proposals) if learned.patch else 0),
+        usable_edits=before.usable_edits + result.usable_edits,
+        optimizer_failures=before.optimizer_failures + learned.proposals.failures,
     )
-    record = _record(config, state, result, log)
+    record = _record(config, gate, result, log)
     state = replace(state, records=(*state.records, record))
     log.emit(
         StepFinished(
             epoch=result.planned.epoch,
             step=result.planned.step,
             action=result.action,
-            skill=state.skill.text,
-            skill_hash=state.skill.hash,
-            best_skill=state.best.text,
+            skill=gate.incumbent.text,
+            skill_hash=gate.incumbent.hash,
+            best_skill=gate.best.text,
             record=record,
             digest=entry,
             appendix_notes=list(result.notes.added),
@@ -149,31 +136,21 @@ def close_step(
     return state
 
 
-@dataclass(frozen=True, slots=True)
-class WithNotes:
-    """The state after the notes of a step, and what was added."""
-
-    state: TrainingState
-    notes: Notes = field(default_factory=Notes)
-
-
 async def add_notes(
     gate: Gate,
     optimizer: Optimizer | None,
     text_filter: TextFilter,
-    evaluation: EvaluationSection,
-    state: TrainingState,
     patches: Sequence[Patch],
     log: StepLog,
-) -> WithNotes:
-    """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
+) -> Notes:
+    """Add reminders of rules that the agent knew and did not follow, whatever the verdict was."""
     if optimizer is None or not optimizer.settings.use_skill_aware_reflection:
-        return WithNotes(state)
+        return Notes()
     notes = [note for note in collect_notes(patches) if text_filter.passes(note, log.step)]
     if not notes:
-        return WithNotes(state)
-    held = set(appendix_notes(state.skill))
-    skill = with_notes(state.skill, notes)
+        return Notes()
+    incumbent = gate.incumbent
+    held, skill = set(appendix_notes(incumbent)), with_notes(incumbent, notes)
     with log.within("gate"):
         condensed = await consolidate_notes(optimizer, appendix_notes(skill), step=log.step)
         consolidated = condensed is not None and all(
@@ -181,31 +158,16 @@ async def add_notes(
         )
         if condensed is not None and consolidated:
             skill = with_consolidated_notes(skill, condensed)
-        unchanged = skill.hash == state.skill.hash
-        if unchanged or not text_filter.fits(skill, state.skill, "appendix", log.step):
-            return WithNotes(state)
-        state = await adopt(gate, evaluation, state, skill, f"appendix_{step_name(log.step)}", log)
+        unchanged = skill.hash == incumbent.hash
+        if unchanged or not text_filter.fits(skill, incumbent, "appendix", log.step):
+            return Notes()
+        origin = Origin(f"appendix_{step_name(log.step)}", log.step)
+        tally = await gate.add(skill, [Edit(NOTE_OP, content=note) for note in notes], origin)
+        if tally is not None:
+            emit_score(log.emit, origin.name, skill, tally)
     kept = appendix_notes(skill)
     added = tuple(note for note in kept if note not in held)
-    return WithNotes(state, Notes(len(notes), added, len(kept), consolidated))
-
-
-async def adopt(
-    gate: Gate,
-    evaluation: EvaluationSection,
-    state: TrainingState,
-    skill: Skill,
-    origin: str,
-    log: StepLog,
-    like: Skill | None = None,
-) -> TrainingState:
-    """Adopt a skill that no verdict chose. It is measured unless an equivalent skill (`like`) was
-    measured.
-    """
-    tally = await gate.adopt(skill, like)
-    emit_score(log.emit, origin, skill, tally)
-    score = evaluation.value(tally.hard, tally.soft)
-    return state.continuing_with(skill, origin, score).tracking_best(gate, log.step)
+    return Notes(len(notes), added, len(kept), consolidated)
 
 
 def emit_score(
@@ -307,7 +269,7 @@ def _decided(before: TrainingState, verdict: Verdict | None) -> tuple[EditEffect
     )
 
 
-def _record(config: Config, state: TrainingState, result: StepResult, log: StepLog) -> StepRecord:
+def _record(config: Config, gate: Gate, result: StepResult, log: StepLog) -> StepRecord:
     """The step as step_record.json and history.json show it."""
     planned, learned = result.planned, result.learned
     timing = {f"{name}_s": round(seconds, 3) for name, seconds in sorted(log.seconds.items())}
@@ -322,8 +284,8 @@ def _record(config: Config, state: TrainingState, result: StepResult, log: StepL
         action=result.action,
         lr_control_mode=config.optimizer.lr_control_mode if has_budget else "none",
         gate_metric=config.evaluation.gate_metric,
-        standings=state.standings,
-        skill_len=len(state.skill.text),
+        standings=gate.standings,
+        skill_len=len(gate.incumbent.text),
         timing=timing,
         tokens=log.usage.counts(),
         wall_time_s=round(time.monotonic() - log.begun, 3),  # stages overlap

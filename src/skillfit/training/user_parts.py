@@ -14,10 +14,10 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
 from traceback import FrameSummary, StackSummary
@@ -50,11 +50,10 @@ from skillfit.optimize.proposer import (
 )
 from skillfit.rollout import Executor, Outcome
 from skillfit.run.directory import PartKind
-from skillfit.run.records import RolloutPlan
 from skillfit.skill import Edit
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
-from skillfit.training.plan import BatchSampler, Plan, SplitSizes, selection_rollouts
+from skillfit.training.plan import BatchSampler, Plan
 from skillfit.training.state import current_step
 
 GATES = {
@@ -76,9 +75,6 @@ EXECUTORS = {
     "local": "skillfit.rollout.engine:LocalExecutor",
     "ray": "skillfit.plugins.ray.executor:RayExecutor",
 }
-# Share of rollouts that carry an edit without evidence. A capable optimizer learns more from
-# failures of the skill with all its lines; of what others write, half may be wrong.
-NEW_SHARE = {"corpus": 0.85, "agent": 0.85}
 FIX = "Fix its code; --debug shows the traceback."
 _FIX_RESULT = "Fix its code (docs/extending.md)."
 _PACKAGE = Path(skillfit.__file__).parent
@@ -90,19 +86,44 @@ ExecutorLike = Callable[..., Executor] | Executor
 ResultCheck = Callable[..., str]  # of a result and the arguments that led to it; empty: none
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What gate and proposer say about themselves that decides what a plan takes."""
+class UnusedGate:
+    """The gate of a run before the run starts. Checks and schedule ask it what it can do; the first
+    run takes it. A later run of the same inputs gets a new one.
+    """
 
-    pools_edits: bool  # of the gate
-    asks_optimizer: bool  # whether the proposer may call the optimizer's model
+    def __init__(
+        self,
+        build: Callable[[Measure, Sequence[Item], GateSettings], Gate],
+        items: Sequence[Item],
+        settings: GateSettings,
+    ) -> None:
+        self._build, self._items, self.settings = build, items, settings
+        self._measure = _LaterMeasure()
 
-    @classmethod
-    def of(cls, gate: Gate, proposer: Proposer) -> Abilities:
-        return cls(gate.pools_edits, optimizer_use(proposer) != "never")
+    @cached_property
+    def gate(self) -> Gate:
+        return self._build(self._measure, self._items, self.settings)
+
+    def take(self, measure: Measure) -> Gate:
+        """Return a gate that measures with `measure`."""
+        if self._measure.measure is not None:
+            return self._build(measure, self._items, self.settings)
+        self._measure.measure = measure
+        return self.gate
 
 
-DEFAULT_ABILITIES = Abilities(pools_edits=True, asks_optimizer=True)  # screening and reflect
+class _LaterMeasure:
+    """The rollouts of a run that starts later."""
+
+    def __init__(self) -> None:
+        self.measure: Measure | None = None
+
+    def __call__(
+        self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
+    ) -> Coroutine[Any, Any, list[Outcome]]:
+        if self.measure is None:
+            raise RuntimeError("A gate may run rollouts only in a run.")
+        return self.measure(arms, repeat=repeat, series=series)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +166,6 @@ class RunParts:
         checks: dict[str, ResultCheck] = {"assign": _wrong_count, "decide": wrong_winner}
         return cast(Gate, guarded("gate", gate, Gate, source, checks))
 
-    def pools_edits(self, items: Sequence[Item], settings: GateSettings) -> bool:
-        """Whether the gate pools edits."""
-        return self._gate_says("pools_edits", items, settings)
-
-    def checks_must_pass(self, items: Sequence[Item], settings: GateSettings) -> bool:
-        """Whether the gate applies `evaluation.must_pass`; False unless it says so."""
-        return self._gate_says("checks_must_pass", items, settings)
-
-    def _gate_says(self, what: str, items: Sequence[Item], settings: GateSettings) -> bool:
-        """Ask the gate's class; where a function makes the gate, ask the gate itself."""
-        said = getattr(self._find_gate()[0], what, None)
-        if not isinstance(said, bool):
-            said = getattr(self.build_gate(_no_rollouts, items, settings), what, False)
-        return bool(said)
-
     def build_proposer(self, parts: ProposerParts) -> Proposer:
         found, source = self._find_proposer()
         proposer = build_part("proposer", found, Proposer, parts, source=source)
@@ -199,18 +205,18 @@ class RunParts:
         executor = build_part("executor", found, Executor, *arguments, source=source)
         return cast(Executor, guarded("executor", executor, Executor, source))
 
-    def abilities(self, items: Sequence[Item], settings: GateSettings) -> Abilities:
-        """Return what the gate and the proposer say about themselves."""
-        found, _ = self._find_proposer()
-        return Abilities(self.pools_edits(items, settings), optimizer_use(found) != "never")
+    @property
+    def asks_optimizer(self) -> bool:
+        """Whether the proposer may call the optimizer's model."""
+        return optimizer_use(self._find_proposer()[0]) != "never"
 
-    def check(self, items: Sequence[Item], settings: GateSettings) -> None:
+    def check(self, gate: UnusedGate) -> None:
         """Raise an error for a part that cannot be found or made, before anything is spent.
 
         Proposer and executor are not made here: the one may use the optimizer's model, and the
         other may connect to a cluster.
         """
-        self.build_gate(_no_rollouts, items, settings)
+        _ = gate.gate
         self.build_sampler()
         for kind, protocol, (found, source) in (
             ("proposer", Proposer, self._find_proposer()),
@@ -261,22 +267,14 @@ class RunParts:
         return found, Path(name).name if is_reference(name) else name
 
 
-def gate_settings(config: Config, task: Task, plan: RolloutPlan | None = None) -> GateSettings:
-    """Return the config, and what a gate is told of the task and the plan."""
-    rollouts = plan.selection if plan else selection_rollouts(config, SplitSizes.of(task))
-    share = NEW_SHARE.get(config.proposer, 0.5)
-    return GateSettings(
-        config, weights_of(task.items), selection_rollouts=rollouts, new_share=share
-    )
+def gate_settings(config: Config, task: Task) -> GateSettings:
+    """The config, and what a gate is told of the task."""
+    return GateSettings(config, weights_of(task.items))
 
 
-async def _no_rollouts(
-    arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
-) -> list[Outcome]:
-    raise RuntimeError("A gate may run rollouts only after it was made.")
-
-
-def _wrong_count(arms: Sequence[Arm], name: str, items: Sequence[Item], repeats: int) -> str:
+def _wrong_count(
+    arms: Sequence[Arm], name: str, items: Sequence[Item], repeats: int, *_: Any
+) -> str:
     rollouts = len(items) * repeats
     return "" if len(arms) == rollouts else f"{len(arms)} arms for {rollouts} rollouts"
 

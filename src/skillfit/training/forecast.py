@@ -12,6 +12,7 @@ from math import ceil
 
 from skillfit.config.schema import BudgetSection, Config
 from skillfit.errors import InputError
+from skillfit.gate import Gate
 from skillfit.gate.ship import chance_to_show
 from skillfit.models import Prices, Role, Usage, context_window_of
 from skillfit.models.registry import local_slots
@@ -21,21 +22,7 @@ from skillfit.run.events import RolloutFinished
 from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
-from skillfit.training.plan import (
-    FEWEST_PAIRS,
-    PRUNE_ROUNDS,
-    Plan,
-    SplitSizes,
-    check_rollouts,
-    diagnosis_rollouts,
-    gate_rollouts,
-    look_back_rollouts,
-    looked_back,
-    plan_rollouts,
-    planned_pairs,
-    selection_rollouts,
-)
-from skillfit.training.user_parts import DEFAULT_ABILITIES, Abilities
+from skillfit.training.schedule import NOTHING, Range, Schedule, SplitSizes, buy, looked_back
 
 _SAMPLE = 50  # items whose length is looked at
 _BYTES = 4  # of a token; a reservation counts the bytes of a prompt as tokens
@@ -44,32 +31,6 @@ _STEP = ("rollout", "diagnosis", "gate")  # stages of a step that roll out
 _PROBES = 3  # calls that find out whether the models can be reached
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The least, the typical and the most of an amount."""
-
-    low: float
-    typical: float
-    high: float
-
-    @classmethod
-    def exactly(cls, amount: float) -> Range:
-        return cls(amount, amount, amount)
-
-    def __add__(self, other: Range) -> Range:
-        return Range(self.low + other.low, self.typical + other.typical, self.high + other.high)
-
-    def at_most(self, cap: float | None) -> Range:
-        if cap is None:
-            return self
-        return Range(min(self.low, cap), min(self.typical, cap), min(self.high, cap))
-
-    def __mul__(self, other: Range | float) -> Range:
-        by = other if isinstance(other, Range) else Range.exactly(other)
-        return Range(self.low * by.low, self.typical * by.typical, self.high * by.high)
-
-
-_NOTHING = Range(0, 0, 0)
 _REPLY = Range(40, 150, 600)  # tokens of an agent's answer
 _PROPOSAL = Range(300, 900, 2_500)  # tokens of an optimizer's reply
 _SECONDS = Range(1.0, 5.0, 24.0)  # of one model call, waiting for others included
@@ -148,9 +109,9 @@ class ReachedCap:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEstimate:
-    """`total`, `minutes` and `rollouts` are those of the plan. A cap in rollouts is part of the
-    plan; other caps may end the run before (`reached`, `within`).
+class Forecast:
+    """What a schedule takes: `total`, `minutes` and `rollouts`. A cap in rollouts is part of the
+    schedule; other caps may end the run before (`reached`, `within`).
     """
 
     rows: tuple[EstimateRow, ...]
@@ -175,7 +136,7 @@ class RunEstimate:
                 found.append(ReachedCap(name, cap, amount))
         return found
 
-    def within(self, caps: BudgetSection) -> RunEstimate:
+    def within(self, caps: BudgetSection) -> Forecast:
         """The same with the total held under the caps."""
         total = replace(
             self.total,
@@ -186,29 +147,20 @@ class RunEstimate:
         return replace(self, total=total, minutes=self.minutes.at_most(caps.minutes))
 
 
-def estimate(
-    config: Config,
-    task: Task,
-    skill: Skill,
-    plan: Plan,
-    cost: RolloutCost | None = None,
-    pairs: int | None = None,
-    abilities: Abilities = DEFAULT_ABILITIES,
-) -> RunEstimate:
-    """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `pairs`: how many
-    the ship test may have, where `budget.rollouts` limits it. `abilities`: of the gate and the
-    proposer.
-    """
-    rollouts = _rollouts(config, task, plan, pairs, abilities)
-    together = sum(rollouts.values(), _NOTHING).at_most(config.budget.rollouts)
+def forecast(
+    config: Config, task: Task, skill: Skill, schedule: Schedule, cost: RolloutCost | None = None
+) -> Forecast:
+    """Return what a schedule takes. `cost`: what a rollout cost in `skillfit check`."""
+    rollouts = {stage: count for stage, count in schedule.rollouts.items() if count.high}
+    together = sum(rollouts.values(), NOTHING).at_most(config.budget.rollouts)
     item_tokens = _item_tokens(task)
     per_rollout = _one_rollout(config, skill, item_tokens, cost)
     rows = [per_rollout.times(count, stage) for stage, count in rollouts.items()]
-    others = _optimizer_rows(config, task, skill, plan, abilities)
+    others = _optimizer_rows(config, task, skill, schedule)
     summed = list(others)
     if config.model.judge is not None:
         # With a second grader both grade the rollouts of the ship test.
-        twice = rollouts["ship"] if config.evaluation.ship_grader else _NOTHING
+        twice = schedule.rollouts["ship"] if config.evaluation.ship_grader else NOTHING
         every = sum(rollouts.values(), twice)
         others.append(_judge_row(config, every, item_tokens))
         summed.append(_judge_row(config, together + twice, item_tokens))
@@ -216,7 +168,7 @@ def estimate(
     for row in summed:
         at_once = _OPTIMIZER_AT_ONCE if row.role == "optimizer" else config.model.concurrency
         seconds += row.calls * _SECONDS * (1 / min(at_once, config.model.concurrency))
-    return RunEstimate(
+    return Forecast(
         tuple(row for row in (*rows, *others) if row.calls.high),
         _total([per_rollout.times(together, "total"), *summed]),
         seconds * (1 / 60),
@@ -267,19 +219,14 @@ class SmallCap:
 
 
 def small_caps(
-    config: Config,
-    task: Task,
-    skill: Skill,
-    plan: Plan,
-    cost: RolloutCost | None = None,
-    abilities: Abilities = DEFAULT_ABILITIES,
+    config: Config, task: Task, skill: Skill, schedule: Schedule, cost: RolloutCost | None = None
 ) -> list[SmallCap]:
-    """The caps that end the run before it can show anything."""
-    short = plan.first_steps(1)
-    whole = estimate(config, task, skill, short, cost, FEWEST_PAIRS, abilities).total
+    """Return the caps that end the run before it can show anything."""
+    short = schedule.shortest
+    whole = forecast(config, task, skill, short, cost).total
     stages = ("preflight", "baseline", *_STEP, "prune", "ship")
-    rollouts = _total(_rollout_rows(stages, config, task, skill, short, cost, abilities))
-    optimizer = _total(_optimizer_rows(config, task, skill, short, abilities))
+    rollouts = _total(_rollout_rows(stages, config, task, skill, short, cost))
+    optimizer = _total(_optimizer_rows(config, task, skill, short))
     least = _total([rollouts, optimizer])
     call = _reserved_call(config, task, skill)
     found = []
@@ -310,19 +257,14 @@ class StepCost:
 
 
 def step_cost(
-    config: Config,
-    task: Task,
-    skill: Skill,
-    plan: Plan,
-    cost: RolloutCost | None,
-    abilities: Abilities = DEFAULT_ABILITIES,
+    config: Config, task: Task, skill: Skill, schedule: Schedule, cost: RolloutCost | None
 ) -> StepCost:
-    """What the first step of a plan may take."""
-    first = plan.first_steps(1)
-    rollouts = _usage(_rollout_rows(_STEP, config, task, skill, first, cost, abilities))
+    """Return what the first step may take."""
+    first = schedule.shortest
+    rollouts = _usage(_rollout_rows(_STEP, config, task, skill, first, cost))
     return StepCost(
         rollouts=rollouts + Usage(calls=_PROBES),
-        optimizer=_usage(_optimizer_rows(config, task, skill, first, abilities)),
+        optimizer=_usage(_optimizer_rows(config, task, skill, first)),
         reserved=_reserved_call(config, task, skill),
     )
 
@@ -342,13 +284,11 @@ def _rollout_rows(
     config: Config,
     task: Task,
     skill: Skill,
-    plan: Plan,
+    schedule: Schedule,
     cost: RolloutCost | None,
-    abilities: Abilities,
 ) -> list[EstimateRow]:
-    """The rollouts of some stages. Ship test: what is held back for a short one."""
-    planned = _rollouts(config, task, plan, FEWEST_PAIRS, abilities)
-    counts = {stage: count.high for stage, count in planned.items()}
+    """The rollouts of some stages. Ship test: what is held back for it."""
+    counts = {stage: count.high for stage, count in schedule.rollouts.items()}
     counts["ship"] *= SHIP_SAFETY
     rollouts = Range.exactly(sum(counts[stage] for stage in stages))
     item_tokens = _item_tokens(task)
@@ -371,10 +311,10 @@ def _reserved_call(config: Config, task: Task, skill: Skill) -> Usage:
 
 
 def _total(rows: Sequence[EstimateRow]) -> EstimateRow:
-    calls = sum((row.calls for row in rows), _NOTHING)
-    tokens = sum((row.tokens for row in rows), _NOTHING)
+    calls = sum((row.calls for row in rows), NOTHING)
+    tokens = sum((row.tokens for row in rows), NOTHING)
     priced = [row.usd for row in rows if row.usd is not None]
-    usd = sum(priced, _NOTHING) if len(priced) == len(rows) else None
+    usd = sum(priced, NOTHING) if len(priced) == len(rows) else None
     return EstimateRow("total", "", calls, tokens, usd)
 
 
@@ -424,7 +364,7 @@ def _one_rollout(
     usd = None
     if price is not None:
         # A coding agent sends its prompt again in every turn, and reads it from the cache.
-        again = Range(turns.low - 1, turns.typical - 1, turns.high - 1) if cli else _NOTHING
+        again = Range(turns.low - 1, turns.typical - 1, turns.high - 1) if cli else NOTHING
         fresh = Range.exactly(1) if cli else turns
         read = prompt * fresh * price.input + prompt * again * price.cached
         usd = (read + turns * _REPLY * price.output) * 1e-6
@@ -453,7 +393,7 @@ def _optimizer_prompt(config: Config, skill: Skill, item_tokens: float) -> Range
 
 
 def _optimizer_rows(
-    config: Config, task: Task, skill: Skill, plan: Plan, abilities: Abilities
+    config: Config, task: Task, skill: Skill, schedule: Schedule
 ) -> list[EstimateRow]:
     """The optimizer's calls. Where it is configured, it works for every proposer, also for one that
     does not call it: it merges, selects and compares epochs.
@@ -461,7 +401,7 @@ def _optimizer_rows(
     if config.model.optimizer is None:
         return []
     prompt = _optimizer_prompt(config, skill, _item_tokens(task))
-    calls = _optimizer_calls(config, plan, abilities)
+    calls = _optimizer_calls(config, schedule)
     return [
         _row(config, "optimizer", stage, count, prompt, _PROPOSAL) for stage, count in calls.items()
     ]
@@ -482,66 +422,40 @@ def _row(
     return EstimateRow(stage, role, calls, calls * (prompt + reply), usd)
 
 
-def _rollouts(
-    config: Config, task: Task, plan: Plan, pairs: int | None, abilities: Abilities
-) -> dict[str, Range]:
-    """Rollouts per stage."""
-    evaluation, gradient = config.evaluation, config.gradient
-    sizes, pools = SplitSizes.of(task), abilities.pools_edits
-    steps, epochs, test = plan.total_steps, len(plan.epochs), sizes.test
-    items = sum(len(batch.items) for batch in plan.batches)
-    per_step = items // max(1, steps) if config.budget.rollouts else None
-    measured = per_step or selection_rollouts(config, sizes)
-    # The first step has nothing to measure yet.
-    gate = gate_rollouts(config, sizes.selection, measured, pools) * (steps - pools)
-    half = pools and config.optimizer.skill_update_mode != "patch"  # a clear first pass ends a test
-    slow = look_back_rollouts(config, sizes, epochs, pools)
-    most = planned_pairs(config, sizes, plan) if pairs is None else pairs
-    ship = (1 + evaluation.finalists) * most
-    deep, prune = steps * diagnosis_rollouts(config), PRUNE_ROUNDS * measured if pools else 0
-    reads_test = evaluation.eval_test and not evaluation.ship_test
-    extra = check_rollouts(config, sizes.train).extra
-    return {
-        "preflight": Range.exactly(extra) if evaluation.preflight else _NOTHING,
-        "baseline": Range.exactly(0 if pools else sizes.selection),
-        "rollout": Range.exactly(items * gradient.rollouts_per_item),
-        "diagnosis": Range(0, deep, deep),
-        "gate": Range(0, gate / 2 if half else gate, gate),
-        "slow_update": Range(0, slow, slow),
-        "prune": Range(0, prune, prune),
-        "ship": Range(0, 0.6 * ship, ship) if evaluation.ship_test else _NOTHING,
-        "test": Range(test, 2 * test, 3 * test) if reads_test else _NOTHING,
-    }
-
-
-def _optimizer_calls(config: Config, plan: Plan, abilities: Abilities) -> dict[str, Range]:
+def _optimizer_calls(config: Config, schedule: Schedule) -> dict[str, Range]:
     """Optimizer calls per stage; replies that have to be asked for again are not counted. How many
     patches a user's proposer writes is not known: as many as the analysts.
     """
-    gradient, optimizer, steps = config.gradient, config.optimizer, plan.total_steps
-    sizes = [len(batch.items) for batch in plan.batches]
+    gradient, optimizer, steps = config.gradient, config.optimizer, schedule.total_steps
+    sizes = [len(batch.items) for batch in schedule.batches]
     groups = 0
     for size in sizes:
         groups += ceil(size / gradient.minibatch_size)
         groups += not gradient.failure_only and size > 1
     diagnoses = steps if gradient.deep_reflection else 0
     deeper = diagnoses * ceil(gradient.deep_reflection_items / gradient.minibatch_size)
-    asked = groups if abilities.asks_optimizer else 0
+    asked = groups if schedule.asks_optimizer else 0
     reflect = asked + diagnoses + deeper
     merges = ceil((groups + deeper) / (gradient.merge_batch_size - 1)) + 2 * steps
-    selects = steps * (2 if optimizer.lr_control_mode == "autonomous" else 1)
+    if not gradient.merge and optimizer.skill_update_mode == "patch":
+        merges = 0
+    modes = {"autonomous": 2, "fixed": int(optimizer.learning_rate is not None)}
+    selects = steps * modes.get(optimizer.lr_control_mode, 0)
     rewrites = steps if optimizer.skill_update_mode == "rewrite_from_suggestions" else 0
     notes = steps if optimizer.skill_aware_consolidate_threshold else 0
-    later = looked_back(len(plan.epochs))
+    later = looked_back(len(schedule.epochs))
     least = 0 if gradient.failure_only or not asked else len(sizes)
+    if config.proposer == "corpus":  # one call per step, and a second one for what it left out
+        least, asked = 0, 2 * steps
+        reflect = asked + diagnoses + deeper
     return {
         "reflect": Range(least, 0.8 * reflect, reflect),
         "merge": Range(0, 0.6 * merges, merges),
         "select": Range(0, 0.5 * selects, selects),
         "update": Range(0, rewrites, rewrites),
         "appendix": Range(0, 0, notes),
-        "slow_update": Range(0, later, later) if optimizer.use_slow_update else _NOTHING,
-        "meta_skill": Range(0, later, later) if optimizer.use_meta_skill else _NOTHING,
+        "slow_update": Range(0, later, later) if optimizer.use_slow_update else NOTHING,
+        "meta_skill": Range(0, later, later) if optimizer.use_meta_skill else NOTHING,
     }
 
 
@@ -564,12 +478,12 @@ ASSUMED_BASELINE = 0.3  # score of the initial skill where `skillfit check` did 
 def budget_options(
     config: Config,
     sizes: SplitSizes,
-    pools_edits: bool = True,
+    gate: Gate,
     baseline: float | None = None,
     numbers: Sequence[int] = tuple(_GAINED),
 ) -> list[BudgetOption]:
     """The plans that `budget.rollouts` would give for some numbers, and what they can be expected
-    to show. `pools_edits`: of the gate. `baseline`: the score of the initial skill.
+    to show. `baseline`: the score of the initial skill.
     """
     before = ASSUMED_BASELINE if baseline is None else baseline
     options = []
@@ -577,7 +491,7 @@ def budget_options(
         budget = config.budget.model_copy(update={"rollouts": number})
         try:
             bought = config.model_copy(update={"budget": budget})
-            plan = plan_rollouts(bought, sizes, number, pools_edits)
+            plan = buy(bought, sizes, gate, number)
         except InputError:
             options.append(BudgetOption(number, None))
             continue

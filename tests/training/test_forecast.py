@@ -5,33 +5,25 @@ import pytest
 from skillfit.config.schema import BudgetSection
 from skillfit.models.protocol import Role, Usage
 from skillfit.models.registry import ModelSpec
-from skillfit.training.estimate import (
+from skillfit.training.forecast import (
     SHIP_SAFETY,
+    Forecast,
     RolloutCost,
-    RunEstimate,
-    estimate,
+    forecast,
     small_caps,
 )
-from skillfit.training.plan import FEWEST_PAIRS, SplitSizes, planned_pairs
+from skillfit.training.schedule import FEWEST_PAIRS
 from tests.support.chat_server import Call
 from tests.training.practice_project import TrainingProject, items
 from tests.training.project_fixture import MakeProject
 
 
-def of(project: TrainingProject, *settings: str) -> RunEstimate:
+def of(project: TrainingProject, *settings: str) -> Forecast:
     inputs = project.inputs(*settings)
-    bought = inputs.rollout_plan
-    return estimate(
-        inputs.config,
-        inputs.task,
-        inputs.skill,
-        inputs.plan(),
-        pairs=bought.pairs if bought else None,
-        abilities=inputs.abilities,
-    )
+    return forecast(inputs.config, inputs.task, inputs.skill, inputs.schedule())
 
 
-def calls_of(found: RunEstimate, role: Role) -> tuple[float, float]:
+def calls_of(found: Forecast, role: Role) -> tuple[float, float]:
     rows = [row.calls for row in found.rows if row.role == role]
     return sum(row.low for row in rows), sum(row.high for row in rows)
 
@@ -118,7 +110,7 @@ async def test_every_finalist_of_the_ship_test_is_part_of_the_estimate(
 
     project = make_project(rows=items(4, 8, 0))
     inputs = project.inputs()
-    pairs = planned_pairs(inputs.config, SplitSizes.of(inputs.task), inputs.plan())
+    pairs = inputs.schedule().pairs
     assert shipped() == 2 * pairs > 0  # the initial skill and the best one
     assert shipped("evaluation.finalists=3") == 4 * pairs
 
@@ -157,8 +149,8 @@ async def test_the_minutes_of_a_local_model_are_those_of_its_few_slots(
 
     def minutes(*settings: str) -> float:
         inputs = project.inputs(*without_optimizer, *settings)
-        plan = inputs.plan()
-        return estimate(inputs.config, inputs.task, inputs.skill, plan, cost).minutes.typical
+        schedule = inputs.schedule()
+        return forecast(inputs.config, inputs.task, inputs.skill, schedule, cost).minutes.typical
 
     one = "model.agent={id: local/m.gguf, options: {slots: 1}}"
     assert minutes(one) > 4 * minutes("model.concurrency=32")
@@ -173,13 +165,13 @@ async def test_a_coding_agent_is_one_call_per_rollout_with_its_own_prompt(
     spec = ModelSpec(id="cli/claude/claude-sonnet-4-5")
     model = inputs.config.model.model_copy(update={"agent": spec, "optimizer": None})
     config = inputs.config.model_copy(update={"model": model})
-    plan = inputs.plan()
-    assumed = estimate(config, inputs.task, inputs.skill, plan)
+    plan = inputs.schedule()
+    assumed = forecast(config, inputs.task, inputs.skill, plan)
     assert assumed.total.calls == assumed.rollouts
     assert assumed.total.tokens.typical > 10_000 * assumed.rollouts.typical
     assert assumed.total.usd is not None
     used = Usage(calls=30, input=30 * 24_000, usd=30 * 0.05)
-    measured = estimate(config, inputs.task, inputs.skill, plan, RolloutCost.mean(30, used)).total
+    measured = forecast(config, inputs.task, inputs.skill, plan, RolloutCost.mean(30, used)).total
     assert measured.usd is not None
     assert measured.usd.typical == pytest.approx(0.05 * assumed.rollouts.typical)
     assert assumed.total.usd.low < measured.usd.typical < assumed.total.usd.high
@@ -194,10 +186,8 @@ def test_the_least_that_a_run_takes_has_room_for_a_short_ship_test(
 
     def fewest_calls(ship_test: bool) -> float:
         settings = [f"evaluation.ship_test={str(ship_test).lower()}", "budget.calls=1"]
-        config = project.inputs("evaluation.preflight=false", *settings).config
-        (small,) = small_caps(
-            config, inputs.task, inputs.skill, inputs.plan(), None, inputs.abilities
-        )
+        planned = project.inputs("evaluation.preflight=false", *settings)
+        (small,) = small_caps(planned.config, inputs.task, inputs.skill, planned.schedule())
         return small.least
 
     kept = 2 * FEWEST_PAIRS * SHIP_SAFETY  # of the initial skill and of the finalist
@@ -208,7 +198,8 @@ def test_only_a_gate_with_a_pool_needs_rollouts_after_the_last_step(
     make_project: MakeProject,
 ) -> None:
     def stages(gate: str) -> set[str]:
-        return {row.stage for row in of(project, f"evaluation.gate={gate}").rows}
+        settings = (f"evaluation.gate={gate}", "train.batch_size=4")
+        return {row.stage for row in of(project, *settings).rows}
 
     project = make_project(rows=items(8, 8, 4))
     assert stages("screening") - stages("strict") == {"prune"}
