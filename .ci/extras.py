@@ -152,7 +152,7 @@ EXAMPLES = {
         {"parquet.py": PARQUET},
     ),
     "alfworld": measured("alfworld:sample", "{max_steps: 2}"),
-    "textworld": measured("textworld:coin_collector", "{size: 4}"),
+    "textworld": measured("textworld:coin_collector", "{games: 4}"),
     "reasoning-gym": measured("reasoning_gym:word_sorting", "{size: 20, seed: 1}"),
     "spreadsheetbench": measured("spreadsheetbench:sample"),
     "swebench": measured("swebench:sample"),

@@ -207,6 +207,18 @@ async def test_the_programs_shell_sees_neither_other_processes_nor_the_users_fil
     assert "sesame" not in shown and "gold-answers" not in shown and "private" not in shown
 
 
+async def test_a_command_may_name_folders_of_the_system(program: Program, user_home: Path) -> None:
+    command = "ls -d /usr/bin /etc /tmp && cd /usr && printf 'comp%s' lete"
+    shown, _ = await shell(program, user_home, command)
+    assert "complete" in shown, shown
+
+
+async def test_every_request_of_the_program_is_counted(program: Program, user_home: Path) -> None:
+    with AgentApi(lambda seen: Say("42")) as api:
+        await attempt_once(program, api, user_home)
+    assert len(api.seen) == 1, [seen.path for seen in api.seen]
+
+
 async def test_the_program_sends_its_own_key_and_gets_no_other(
     program: Program, user_home: Path
 ) -> None:

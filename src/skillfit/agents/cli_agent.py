@@ -408,6 +408,7 @@ class ConfiguredProgram:
             "prompt_file": str(workspace.root / "prompt.md"),
             "usage_file": str(workspace.root / "usage.json"),
             "home": str(workspace.home),
+            "open_files": "" if isolation.hides_files else "yes",
         }
 
     def environment(
