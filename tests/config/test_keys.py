@@ -1,6 +1,8 @@
 """The list of settings, each documented."""
 
-from skillfit.config import describe_keys, load_config
+import pytest
+
+from skillfit.config import Config, describe_keys, load_config
 from skillfit.config.schema import (
     AgentSection,
     EnvSection,
@@ -53,3 +55,14 @@ def test_the_gate_metric_computes_the_value_of_a_score() -> None:
         for metric in ("hard", "soft", "mixed")
     ]
     assert values == [1.0, 0.2, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("agent", "given", "seconds"),
+    [("openai/gpt-5", None, 120), ("cli/claude", None, 600), ("cli/claude", 30, 30)],
+)
+def test_a_rollout_of_a_program_has_more_time(
+    agent: str, given: float | None, seconds: float
+) -> None:
+    settings = {"model": {"agent": agent}, "env": {"exec_timeout": given}}
+    assert Config.model_validate(settings).rollout_seconds == seconds

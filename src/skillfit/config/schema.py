@@ -29,6 +29,7 @@ from skillfit.settings import Number, Settings, nested_model
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 PROGRAM_AGENTS = ("tools", "cli")  # those of them that run programs
+ROLLOUT_SECONDS, PROGRAM_SECONDS = 120.0, 600.0  # what a rollout may take without env.exec_timeout
 M = TypeVar("M", bound=BaseModel)
 Metric = Literal["hard", "soft", "mixed"]
 Scheduler = Literal["constant", "linear", "cosine", "autonomous"]
@@ -304,8 +305,10 @@ class AgentSection(Section):
     """What one rollout costs, in dollars, for an agent that does not report it: your own figure,
     which `budget.usd` then counts. 0: it is free.
     """
-    exec_timeout: float = Field(default=120, gt=0)
-    """Seconds that one rollout may take. Its calls and processes are stopped after that."""
+    exec_timeout: float | None = Field(default=None, gt=0)
+    """Seconds that one rollout may take. Its calls and processes are stopped after that. Default:
+    120, with a command-line program as the agent 600.
+    """
 
     @field_validator("agent")
     @classmethod
@@ -417,6 +420,12 @@ class Config(Section):
         if small or analysts:
             return "reflect"
         return "agent" if spec is not None and spec.is_cli else "corpus"
+
+    @property
+    def rollout_seconds(self) -> float:
+        """`env.exec_timeout`, or what suits the kind of agent."""
+        usual = PROGRAM_SECONDS if self.agent_kind == "cli" else ROLLOUT_SECONDS
+        return usual if self.env.exec_timeout is None else self.env.exec_timeout
 
     @property
     def agent_kind(self) -> str:

@@ -290,7 +290,7 @@ class RolloutEngine:
             _rollout_seed(self._config.train.seed, plan),
             f"{plan.series}/{request.item.id}/{request.repeat}",
             plan.instruction,
-            self._config.env.exec_timeout,
+            self._config.rollout_seconds,
         )
         begun = time.monotonic()
         if self._meter is None:

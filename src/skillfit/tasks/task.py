@@ -42,7 +42,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from skillfit.config.schema import EnvSection, SplitSection
+from skillfit.config.schema import ROLLOUT_SECONDS, EnvSection, SplitSection
 from skillfit.errors import Exit, InputError, SkillfitError, TaskFailure, did_you_mean
 from skillfit.extensions import (
     PartDescription,
@@ -609,7 +609,7 @@ def _command_task(env: EnvSection, grader: GraderLike | None) -> Task:
     base = Path(env.folder)
     line, _, items = env.tasks.removeprefix("command:").partition("<")
     rows = read_rows(base / (items.strip() or "items.jsonl"))
-    evaluator = CommandEvaluator.parse(line, base, env.exec_timeout)
+    evaluator = CommandEvaluator.parse(line, base, env.exec_timeout or ROLLOUT_SECONDS)
     return Task(items_of(rows, env.fields), evaluator=evaluator, splits=env)
 
 

@@ -188,7 +188,7 @@ def _isolation_check(isolation: Isolation, programs: str) -> CheckResult:
 
 async def _gold_checks(task: Task, ship_task: Task | None, config: Config) -> list[CheckResult]:
     """Gold answers under the training grader, and under the ship grader where there is one."""
-    timeout = config.env.exec_timeout
+    timeout = config.rollout_seconds
     found = [await _gold_check_of(task, "gold", "The grader", timeout)]
     if ship_task is not None:
         found.append(await _gold_check_of(ship_task, "ship gold", "The ship grader", timeout))
@@ -297,7 +297,7 @@ async def _empty_answers(task: Task, items: Sequence[Item], config: Config) -> l
     outcomes = []
     for item in items:
         try:
-            async with grading_limit(item, config.env.exec_timeout):
+            async with grading_limit(item, config.rollout_seconds):
                 score = await grader.grade(item, Attempt(""))
         except TaskFailure:
             continue  # a grader that fails on an empty answer does not reward it either

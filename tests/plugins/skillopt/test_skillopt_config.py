@@ -376,7 +376,7 @@ def test_a_command_line_agent_is_one_call() -> None:
 def test_an_exec_timeout_of_0_sets_no_limit_of_its_own() -> None:
     config, _ = read({"model": {"target": "t"}, "env": {"name": "searchqa", "exec_timeout": 0}})
     assert config.model.agent is not None
-    assert (config.model.agent.timeout, config.env.exec_timeout) == (300, 120)
+    assert (config.model.agent.timeout, config.rollout_seconds) == (300, 120)
 
 
 def test_settings_that_codex_and_claude_still_have_become_options() -> None:
