@@ -417,3 +417,32 @@ def test_estimate_takes_the_option_that_its_table_names(shell: Shell, config: Pa
     assert "--rollouts 60 replaces" in shell("estimate", config, "--rollouts", 60).err
     both = shell("estimate", config, "--rollouts", 60, "budget.rollouts=70")
     assert both.code == Exit.USAGE and "are the same setting" in both.err
+
+
+def test_a_quick_run_plans_a_small_number_of_rollouts_and_says_so(
+    shell: Shell, config: Path
+) -> None:
+    result = shell("train", config, "--quick", "--run", "r")
+    assert "--quick: 120 rollouts in all, two or three optimizer answers." in result.err
+    assert Run.open("r").config.budget.rollouts == 120
+
+
+def test_a_quick_run_keeps_a_small_budget_and_refuses_a_large_one(
+    shell: Shell, config: Path
+) -> None:
+    assert "--quick: " not in shell("train", config, "--quick", "budget.rollouts=60").err
+    refused = shell("train", config, "--quick", "--rollouts", 300)
+    assert refused.code == Exit.USAGE and "50 to 150 rollouts" in refused.err
+
+
+def test_estimate_has_phases_with_reasons_and_what_each_budget_can_show(
+    shell: Shell, config: Path
+) -> None:
+    planned = shell("estimate", config, "--rollouts", 300, "--json").json
+    assert [one["phase"] for one in planned["phases"]][-1] == "prove"
+    assert all(one["reason"] for one in planned["phases"])
+    chances = [one["chance"] for one in planned["options"] if one["plan"]]
+    assert [one["rollouts"] for one in planned["options"]] == [50, 100, 150, 300, 600, 1200]
+    assert chances == sorted(chances) and chances[-1] > 0.9
+    text = shell("estimate", config, "--rollouts", 300).out
+    assert "grow" in text and "expected gain" in text and "assumed to be 0.30" in text

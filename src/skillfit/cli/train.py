@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from skillfit.models.json_text import JsonObject
     from skillfit.report.run_details import FailedItem
     from skillfit.run.control import Control
-    from skillfit.run.records import CheckResult, Level, RolloutPlan
+    from skillfit.run.records import CheckResult, Level, PhasePlan
     from skillfit.training.forecast import (
         BudgetOption,
         EstimateRow,
@@ -76,6 +76,12 @@ Force = Annotated[bool, typer.Option("--force", help="Train even if the prefligh
 Rollouts = Annotated[
     int | None, typer.Option(min=1, help="Plan the run to use this many rollouts.")
 ]
+Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="Plan a small run: 120 rollouts, two or three optimizer answers."),
+]
+QUICK = range(50, 151)
+QUICK_ROLLOUTS = 120
 Wait = Annotated[
     bool,
     typer.Option("--wait", help="With a handoff model: stay, and continue when answers are there."),
@@ -99,6 +105,7 @@ def train_command(
     as_json: Json = False,
     plain: Plain = False,
     rollouts: Rollouts = None,
+    quick: Quick = False,
     force_new: Annotated[
         bool,
         typer.Option(
@@ -115,7 +122,7 @@ def train_command(
     """
     from skillfit.api import default_run_path
 
-    inputs = _planned_inputs(config, overrides or (), rollouts)
+    inputs = _planned_inputs(config, overrides or (), rollouts, quick)
     result = train_in_terminal(
         inputs,
         run or default_run_path(inputs),
@@ -129,14 +136,36 @@ def train_command(
     show_result(result, as_json)
 
 
-def _planned_inputs(config: Path, overrides: Sequence[str], rollouts: int | None) -> Inputs:
+def _planned_inputs(
+    config: Path, overrides: Sequence[str], rollouts: int | None, quick: bool = False
+) -> Inputs:
     """Read a config for a run that uses `rollouts`, where a number is given."""
+    if quick:
+        rollouts = _quick_rollouts(config, overrides, rollouts)
     if rollouts is None:
         return config_inputs(config, overrides)
     _refuse_contradictions(overrides)
     inputs = config_inputs(config, [*overrides, f"budget.rollouts={rollouts}"])
     _report_replaced(config, inputs, rollouts)
     return inputs
+
+
+def _quick_rollouts(config: Path, overrides: Sequence[str], rollouts: int | None) -> int | None:
+    """Return the rollouts of a quick run, and say so; None where the config decides them."""
+    given = config_inputs(config, overrides).config.budget.rollouts if rollouts is None else None
+    if rollouts is not None and rollouts not in QUICK:
+        raise InputError(
+            f"--quick is a plan for {QUICK[0]} to {QUICK[-1]} rollouts, and --rollouts asks for "
+            f"{rollouts:,}.",
+            hint="Give one of them.",
+        )
+    if given is not None and given in QUICK:
+        return None
+    number = rollouts or QUICK_ROLLOUTS
+    console(stderr=True).print(
+        f"--quick: {number} rollouts in all, two or three optimizer answers.", highlight=False
+    )
+    return number
 
 
 def _refuse_contradictions(overrides: Sequence[str]) -> None:
@@ -516,7 +545,8 @@ class PlannedCost:
     total: Forecast  # within the budget
     reached: Sequence[ReachedCap]
     too_small: Sequence[SmallCap]
-    options: Sequence[BudgetOption]  # without budget.rollouts: what other numbers would buy
+    options: Sequence[BudgetOption]  # what numbers of rollouts buy
+    baseline: float | None  # score of the initial skill in `check`; None: not measured
 
 
 def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
@@ -532,9 +562,8 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
         total=planned.within(budget),
         reached=planned.reached(budget),
         too_small=small_caps(config, task, skill, schedule, cost),
-        options=budget_options(config, inputs.available, inputs.gate.gate, baseline)
-        if budget.rollouts is None
-        else [],
+        options=budget_options(config, inputs.available, inputs.gate.gate, baseline),
+        baseline=baseline,
     )
 
 
@@ -561,11 +590,6 @@ class ReachedCapJson(TypedDict):
     ends_early: bool
 
 
-class OptionJson(TypedDict):
-    rollouts: int
-    plan: RolloutPlan | None  # None: too few for one step
-
-
 class EstimateJson(TypedDict):
     steps: int
     rollouts: RangeJson
@@ -575,7 +599,8 @@ class EstimateJson(TypedDict):
     measured_rollouts: int
     reached_caps: Sequence[ReachedCapJson]
     too_small: Sequence[SmallCap]
-    options: Sequence[OptionJson]
+    phases: Sequence[PhasePlan]
+    options: Sequence[BudgetOption]
 
 
 def _estimate_json(planned: PlannedCost) -> EstimateJson:
@@ -591,12 +616,15 @@ def _estimate_json(planned: PlannedCost) -> EstimateJson:
             for one in planned.reached
         ],
         too_small=planned.too_small,
-        options=[OptionJson(rollouts=one.rollouts, plan=one.plan) for one in planned.options],
+        phases=planned.schedule.phases,
+        options=planned.options,
     )
 
 
 def _estimate_text(planned: PlannedCost, inputs: Inputs) -> RenderableType:
     from rich.console import Group
+
+    from skillfit.training.forecast import ASSUMED_BASELINE
 
     rollouts = _range_text(planned.total.rollouts)
     time = _range_text(planned.total.minutes, lambda minutes: duration(60 * minutes))
@@ -607,8 +635,13 @@ def _estimate_text(planned: PlannedCost, inputs: Inputs) -> RenderableType:
         _cost_basis(planned.total),
     ]
     shown: list[RenderableType] = [_cost_table(planned.total), "\n".join(notes)]
-    if planned.options:
-        shown.append(_options_table(planned.options))
+    shown += [_phases_table(planned.schedule), _options_table(planned.options)]
+    known = planned.baseline is not None
+    score = f"{ASSUMED_BASELINE if planned.baseline is None else planned.baseline:.2f}"
+    basis = f"as `check` measured, {score}" if known else f"assumed to be {score}; `check` measures"
+    shown.append(
+        f"Expected gain: mean of the benchmarks, from the score of the initial skill ({basis})."
+    )
     return Group(*shown)
 
 
@@ -659,11 +692,20 @@ def _cost_basis(estimate: Forecast) -> str:
     return "The cost of a rollout is assumed; `skillfit check` measures it."
 
 
+def _phases_table(schedule: Schedule) -> RenderableType:
+    """Show what each phase of the run takes, and why."""
+    rows = []
+    for one in schedule.phases:
+        unit = "comparison" if one.phase == "prove" else "round"
+        rows.append((one.phase, quantity(one.rounds, unit), f"{one.rollouts:,}", one.reason))
+    return rich_table(("phase", "", "rollouts", "why"), rows)
+
+
 def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
     rows = []
     for one in options:
         if one.plan is None:
-            rows.append((f"{one.rollouts:,}", "too few for one step", "", ""))
+            rows.append((f"{one.rollouts:,}", f"nothing: at least {one.least} are needed", "", ""))
             continue
         steps = f"{quantity(one.plan.steps, 'step')} of {one.plan.batch_size}"
         chance = f"{one.chance:.0%}" if one.chance < 0.95 else "over 95%"

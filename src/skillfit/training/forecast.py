@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
+
 from skillfit.config.schema import BudgetSection, Config
-from skillfit.errors import InputError
 from skillfit.gate import Gate
 from skillfit.gate.ship import chance_to_show
 from skillfit.models import Prices, Role, Usage, context_window_of
@@ -22,7 +23,15 @@ from skillfit.run.events import RolloutFinished
 from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
-from skillfit.training.schedule import NOTHING, Range, Schedule, SplitSizes, buy, looked_back
+from skillfit.training.schedule import (
+    NOTHING,
+    Range,
+    Schedule,
+    SplitSizes,
+    buy,
+    fewest_rollouts,
+    looked_back,
+)
 
 _SAMPLE = 50  # items whose length is looked at
 _BYTES = 4  # of a token; a reservation counts the bytes of a prompt as tokens
@@ -467,11 +476,19 @@ class BudgetOption:
     plan: RolloutPlan | None  # None: too few for one step
     gain: float = 0.0  # expected
     chance: float = 0.0  # that the ship test shows that gain
+    least: int = 0  # rollouts that would be enough; 0: these are
 
 
 # Share of the points that were missing which a run gained, by rollouts: the mean of the tasks and
 # optimizers of bench/real.
 _GAINED = {50: 0.10, 100: 0.30, 150: 0.42, 300: 0.52, 600: 0.58, 1_200: 0.63}
+
+
+def _gained(rollouts: int) -> float:
+    """The share for any number of rollouts, on a line between the known ones."""
+    return float(np.interp(np.log(rollouts), np.log(list(_GAINED)), list(_GAINED.values())))
+
+
 ASSUMED_BASELINE = 0.3  # score of the initial skill where `skillfit check` did not measure it
 
 
@@ -482,20 +499,19 @@ def budget_options(
     baseline: float | None = None,
     numbers: Sequence[int] = tuple(_GAINED),
 ) -> list[BudgetOption]:
-    """The plans that `budget.rollouts` would give for some numbers, and what they can be expected
-    to show. `baseline`: the score of the initial skill.
+    """Return the plans that `budget.rollouts` would give for some numbers, and what they can be
+    expected to show. `baseline`: the score of the initial skill.
     """
     before = ASSUMED_BASELINE if baseline is None else baseline
     options = []
     for number in numbers:
         budget = config.budget.model_copy(update={"rollouts": number})
-        try:
-            bought = config.model_copy(update={"budget": budget})
-            plan = buy(bought, sizes, gate, number)
-        except InputError:
-            options.append(BudgetOption(number, None))
+        bought = config.model_copy(update={"budget": budget})
+        if number < (least := fewest_rollouts(bought, sizes, gate)):
+            options.append(BudgetOption(number, None, least=least))
             continue
-        gain = _GAINED.get(number, 0.5) * (1 - before)
+        plan = buy(bought, sizes, gate, number)
+        gain = _gained(number) * (1 - before)
         chance = chance_to_show(plan.pairs, before, before + gain)
         options.append(BudgetOption(number, plan, gain, chance))
     return options

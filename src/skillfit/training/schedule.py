@@ -389,15 +389,21 @@ def buy(config: Config, sizes: SplitSizes, gate: Gate, rollouts: int) -> Rollout
         plan = _longest_plan(config, sizes, gate, rollouts, size, pairs)
         if plan is not None:
             return plan
-    least = min(pairs, FEWEST_PAIRS)
-    for fewer in range(pairs - 1, least - 1, -1):
+    for fewer in range(pairs - 1, min(pairs, FEWEST_PAIRS) - 1, -1):
         plan = _bought(config, sizes, gate, smallest, 1, fewer)
         if plan.total <= rollouts:
             return plan
     raise InputError(
         f"budget.rollouts: {rollouts} is too small for one step and the ship test.",
-        hint=f"This task needs at least {_bought(config, sizes, gate, smallest, 1, least).total}.",
+        hint=f"This task needs at least {fewest_rollouts(config, sizes, gate)}.",
     )
+
+
+def fewest_rollouts(config: Config, sizes: SplitSizes, gate: Gate) -> int:
+    """Return the smallest number of rollouts that can show an improvement."""
+    pairs = FEWEST_PAIRS if config.evaluation.ship_test else 0
+    size = min(_batch_size(config, sizes), FEWEST)
+    return _bought(config, sizes, gate, size, 1, pairs).total
 
 
 def _longest_plan(
