@@ -45,6 +45,14 @@ def test_a_setting_without_effect_is_refused(
         make_project(rows=ROWS).inputs(*settings)
 
 
+def test_more_training_items_than_there_are_cannot_be_used(make_project: MakeProject) -> None:
+    project = make_project(rows=ROWS)
+    with pytest.raises(InputError, match=r"train\.train_size is 9, and .* has 8 training items\."):
+        project.inputs("train.train_size=9")
+    assert len(project.inputs("train.train_size=8").task.train) == 8
+    assert len(project.inputs("train.train_size=9", "env.limit=4").task.train) == 4
+
+
 def test_the_second_grader_gets_the_items_that_the_first_one_gets(
     make_project: MakeProject,
 ) -> None:

@@ -20,7 +20,7 @@ from skillfit.extensions import describe_part, find_source
 from skillfit.gate import Gate
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.optimize.memory import evidence_hash, read_evidence
-from skillfit.plain_text import shorten
+from skillfit.plain_text import quantity, shorten
 from skillfit.run.directory import Identity, settings_identity
 from skillfit.run.records import EvidenceMemory, ItemRecord, RolloutPlan
 from skillfit.run.store import JOURNAL
@@ -298,7 +298,14 @@ def _from_config(
             hint="Name a file, for example tasks.jsonl.",
         )
     _refuse_tasks_inside_skill(env.skill, env.tasks)
-    return load_task(env, caps=_caps(config), grader=grader, judge=judge, model=agent_model)
+    task = load_task(env, caps=_caps(config), grader=grader, judge=judge, model=agent_model)
+    wanted, found = config.train.train_size, len(task.train)
+    if wanted > found and not env.limit:
+        raise InputError(
+            f"train.train_size is {wanted}, and {env.tasks} has {quantity(found, 'training item')}.",
+            hint="Set train.train_size to 0 to train on all of them.",
+        )
+    return task
 
 
 def _caps(config: Config) -> dict[Split, int]:
