@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.parity import ours, reference
 from bench.parity.compare import DEFECTS, Comparison, compare
 from bench.parity.outcome import Outcome
-from bench.parity.scenario import MODES, PROBES, plain, probes
+from bench.parity.scenario import MODES, PROBES, VARIANTS, plain, probes, variants
 from bench.parity.server import ParityServer
 
 HERE = Path(__file__).parent
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--record", action="store_true", help="with --live: keep what SkillOpt did")
     options = parser.parse_args(arguments)
-    scenarios = [*plain(options.seeds), *probes()]
+    scenarios = [*plain(options.seeds), *variants(), *probes()]
     with tempfile.TemporaryDirectory(prefix="parity-") as folder, ParityServer() as server:
         if options.live:
             theirs = reference.run(scenarios, server.url, Path(folder) / "reference")
@@ -96,7 +96,7 @@ def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
         rows = [
             found
             for found in comparisons
-            if found.scenario.mode == mode and not found.scenario.probe
+            if found.scenario.mode == mode and not found.scenario.extra
         ]
         actions = Counter(action for found in rows for action in found.actions)
         accepted = sum(count for action, count in actions.items() if "accept" in action)
@@ -111,6 +111,7 @@ def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
         cells += [sum(found.agrees for found in rows), sum(bool(found.defect) for found in rows)]
         cells.append(sum(not found.expected for found in rows))
         lines.append(_row(cells))
+    lines += _variants(comparisons)
     lines += ["", "Probes, each made to meet one defect of SkillOpt:", ""]
     lines += ["| probe | update mode | expected | found | where the runs part |", "|" + "---|" * 5]
     for found in comparisons:
@@ -138,12 +139,32 @@ def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
     )
 
 
+def _variants(comparisons: Sequence[Comparison]) -> list[str]:
+    lines = ["", "Variants, compared without white space between lines:", ""]
+    lines += [
+        "| variant | update mode | seeds | agree | explained | unexplained |",
+        "|" + "---|" * 6,
+    ]
+    for variant in VARIANTS:
+        for mode in MODES:
+            rows = [
+                found
+                for found in comparisons
+                if (found.scenario.extra, found.scenario.mode) == (variant, mode)
+            ]
+            agree = sum(found.agrees for found in rows)
+            unexplained = sum(not found.expected for found in rows)
+            explained = len(rows) - agree - unexplained
+            lines.append(_row([variant, mode, len(rows), agree, explained, unexplained]))
+    return lines
+
+
 def _exceptions(parted: Iterable[Comparison]) -> list[str]:
     lines = [
         f"- {found.scenario.name}: {found.parted} ({found.defect or 'UNEXPLAINED'})"
         for found in parted
     ]
-    return ["", "Plain seeds that part:", "", *lines] if lines else []
+    return ["", "Plain seeds and variants that part:", "", *lines] if lines else []
 
 
 def _row(cells: Iterable[object]) -> str:

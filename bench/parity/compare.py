@@ -30,6 +30,7 @@ DEFECTS = {
     26: "an append with `target: null` is lost",
     27: "an insertion whose anchor is missing is appended and counts as applied",
     29: "`lr_control_mode: none` still follows the schedule",
+    32: "a learning rate of 0 lets one edit in",
 }
 _SKIPPED = "skip_no_change"
 
@@ -111,6 +112,8 @@ def _reason(
             if skipped and lagging and mine.edit_budget == _scheduled(scenario, mine.step)
             else None
         )
+    if what == "candidate" and theirs.edit_budget == 0:
+        return 32
     if what == "candidate":
         signs = {
             "memory_touched": 24 if scenario.mode == "patch" else 25,

@@ -100,6 +100,10 @@ def reply(prompt: Prompt) -> str:
     if prompt.stage == "rollout":
         notes = world.NOTE.findall(prompt.user)
         return world.answer(seed, notes[-1][0], prompt.system)
+    if prompt.stage == "lr_autonomous":
+        silent = prompt.scenario.probe == "no_rate" and world.REGION_START not in prompt.skill
+        rate = 0 if silent else world.learning_rate(seed, prompt.skill)
+        return json.dumps({"reasoning": "scripted", "learning_rate": rate})
     if prompt.stage in ("slow_update", "meta_skill"):
         kinds, slow = prompt.compared(), prompt.stage == "slow_update"
         text = (
@@ -143,10 +147,17 @@ def _analyst(prompt: Prompt) -> dict[str, Any]:
         if prompt.stage == "failure"
         else {"success_patterns": ["read with care"]}
     )
+    aware, failed = prompt.scenario.extra == "skill_aware", prompt.stage == "failure"
+    notes = (
+        {"appendix_notes": world.notes(prompt.scenario.seed, prompt.kinds) if failed else []}
+        if aware
+        else {}
+    )
     return {
         "batch_size": len(_TRAJECTORY.findall(prompt.user)),
         **found,
         "patch": _patch(prompt, actions),
+        **notes,
     }
 
 
@@ -162,19 +173,22 @@ def _patch(prompt: Prompt, actions: Sequence[Action]) -> dict[str, Any]:
 
 
 def _edit(scenario: Scenario, action: Action) -> dict[str, Any]:
+    mark = scenario.mark
     if action.op == "cut_memory":
         return {"op": "delete", "target": f"\n\n{world.REGION_START}", "content": ""}
     if action.op == "drop":
-        return {"op": "delete", "target": f"\n\n{world.rule_text(action.rule)}", "content": ""}
+        gap = "" if mark else "\n\n"
+        text = world.rule_text(action.rule, mark)
+        return {"op": "delete", "target": f"{gap}{text}", "content": ""}
     if action.op == "swap":
         return {
             "op": "replace",
-            "target": world.rule_text(action.old),
-            "content": world.rule_text(action.rule),
+            "target": world.rule_text(action.old, mark),
+            "content": world.rule_text(action.rule, mark),
         }
     if action.op == "nothing":
         return {"op": "replace", "target": f"[{action.rule}]", "content": "what nobody wrote"}
-    content = world.rule_text(action.rule)
+    content = world.rule_text(action.rule, mark)
     if world.at_the_top(scenario.seed, action.rule):
         target = "# A heading that is not there" if scenario.probe == "lost_anchor" else world.TITLE
         return {"op": "insert_after", "target": target, "content": content}
@@ -201,7 +215,13 @@ def _suggestion(action: Action) -> dict[str, Any]:
 def _candidate(prompt: Prompt, actions: Sequence[Action]) -> dict[str, Any]:
     names = " ".join(f"{{{action.rule}}}" for action in actions)
     forgetful = prompt.scenario.probe == "forgetful"
-    text = world.rewritten(prompt.scenario.seed, prompt.skill, actions, forgetful=forgetful)
+    text = world.rewritten(
+        prompt.scenario.seed,
+        prompt.skill,
+        actions,
+        mark=prompt.scenario.mark,
+        forgetful=forgetful,
+    )
     return {
         "title": f"try {names}",
         "change_summary": [action.op for action in actions],
@@ -274,7 +294,11 @@ def _rewrite(prompt: Prompt) -> dict[str, Any]:
     ]
     forgetful = prompt.scenario.probe == "forgetful"
     text = world.rewritten(
-        prompt.scenario.seed, prompt.skill, list(dict.fromkeys(actions)), forgetful=forgetful
+        prompt.scenario.seed,
+        prompt.skill,
+        list(dict.fromkeys(actions)),
+        mark=prompt.scenario.mark,
+        forgetful=forgetful,
     )
     return {
         "reasoning": "scripted",

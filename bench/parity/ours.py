@@ -55,7 +55,7 @@ async def run(scenario: Scenario, url: str, folder: Path) -> Outcome:
         )
     (folder / "skill.md").write_text(world.SKILL)
     result = await start(read_inputs(config(scenario, url, folder)), folder / "run")
-    return read(result.run)
+    return read(scenario, result.run)
 
 
 def run_all(scenarios: Sequence[Scenario], url: str, folder: Path) -> dict[str, Outcome]:
@@ -70,6 +70,6 @@ def run_all(scenarios: Sequence[Scenario], url: str, folder: Path) -> dict[str, 
     return dict(zip((scenario.name for scenario in scenarios), asyncio.run(each()), strict=True))
 
 
-def read(run: Path) -> Outcome:
+def read(scenario: Scenario, run: Path) -> Outcome:
     state = read_json(run / "runtime_state.json")
-    return read_outcome(run, (run / state["current_skill_path"]).read_text())
+    return read_outcome(scenario, run, (run / state["current_skill_path"]).read_text())

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.parity import world
+from bench.parity.scenario import VARIANTS, Scenario
+
 
 def sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -18,7 +21,7 @@ class StepRow:
     step: int
     action: str
     edit_budget: int | None
-    candidate: str | None  # the candidate skill's hash
+    candidate: str | None  # the candidate skill's hash; for variants, of the text without spacing
     score: float | None  # under the gate's metric
     facts: tuple[str, ...] = ()  # where a defect of SkillOpt may show (see compare.py)
 
@@ -49,7 +52,7 @@ class Outcome:
         return cls(steps=steps, final=plain["final"], best=best, **lists)
 
 
-def read_outcome(run: Path, final: str) -> Outcome:
+def read_outcome(scenario: Scenario, run: Path, final: str) -> Outcome:
     """What a finished run decided, from the files that both systems write. `final`: the text of the
     skill it ended with, which they keep in different places.
     """
@@ -61,21 +64,28 @@ def read_outcome(run: Path, final: str) -> Outcome:
                 step=record["step"],
                 action=record["action"],
                 edit_budget=record.get("edit_budget"),
-                candidate=sha(candidate.read_text()) if candidate.exists() else None,
+                candidate=sha(_compared(candidate.read_text(), scenario))
+                if candidate.exists()
+                else None,
                 score=record.get("candidate_gate_score"),
             )
         )
     summary = read_json(run / "summary.json")
     return Outcome(
         steps=tuple(rows),
-        final=final,
-        best=(run / "best_skill.md").read_text(),
+        final=_compared(final, scenario),
+        best=_compared((run / "best_skill.md").read_text(), scenario),
         memory=_texts(run / "slow_update", "slow_result.json", "slow_update_content"),
         advice=_texts(run / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
         test=tuple(
             summary[name] for name in ("baseline_test_hard", "test_hard", "final_test_hard")
         ),
     )
+
+
+def _compared(text: str, scenario: Scenario) -> str:
+    """The text of a skill as far as the two systems must agree on it."""
+    return world.without_spacing(text) if scenario.extra in VARIANTS else text
 
 
 def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ _ROLES = {
     "ranking": "Choose the proposals to apply.",
     "rewrite_skill": "Write the skill anew with the suggestions carried out.",
     "slow_update": "Write guidance for the protected memory from two epochs of the same tasks.",
+    "lr_autonomous": "Say how many of the proposals may enter.",
     "meta_skill": "Write advice for whoever edits the skill next.",
 }
 _VARIANTS = {
@@ -107,7 +108,7 @@ def read(scenario: Scenario, folder: Path) -> Outcome:
     skills: dict[str, str] = read_json(folder / "rollouts.json")
     history = read_json(out / "history.json")
     final = (out / "skills" / f"skill_v{len(history):04d}.md").read_text()
-    outcome = read_outcome(out, final)
+    outcome = read_outcome(scenario, out, final)
     believed = best = _true_score(scenario, world.SKILL)
     steps = []
     for row, record in zip(outcome.steps, history, strict=True):

@@ -1,8 +1,8 @@
 """What a run is: a seed, an update mode, and the settings that go with them, written for both
 systems from one place.
 
-Seeds from 1 on are plain. Each probe beyond them triggers one defect of SkillOpt. Standard library
-only.
+Seeds from 1 on are plain. Each variant adds something that plain seeds leave out. Each probe
+triggers one defect of SkillOpt. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MODES = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
+
+
+VARIANTS = {
+    "bullets": "rules are list items, which the two systems join with other blank lines",
+    "autonomous": "the optimizer says how many edits may enter, sometimes in words",
+    "skill_aware": "analysts also write notes for the appendix",
+}
+VARIANT_SEEDS = (1, 2, 3, 5, 6, 7)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,11 @@ PROBES: dict[str, Probe] = {
     "forgetful": Probe(25, "rewrites leave the protected memory out", {_REWRITE: 1, _FULL: 1}),
     "null_target": Probe(26, "appends are sent with `target: null`", {_PATCH: 1}),
     "lost_anchor": Probe(27, "insertions name an anchor the skill does not have", {_PATCH: 1}),
+    "no_rate": Probe(
+        32,
+        "an autonomous learning rate of 0 in the first step",
+        {_PATCH: 2, _REWRITE: 2},
+    ),
     "no_control": Probe(29, "`lr_control_mode: none`", {_PATCH: 1, _REWRITE: 1}),
 }
 
@@ -57,12 +70,12 @@ PROBES: dict[str, Probe] = {
 class Scenario:
     seed: int
     mode: str
-    probe: str = ""
+    extra: str = ""  # a variant or a probe
 
     @property
     def name(self) -> str:
         """As model names carry it to the server, and as recorded results are found by."""
-        return f"{self.mode}.{self.seed}" + (f".{self.probe}" if self.probe else "")
+        return f"{self.mode}.{self.seed}" + (f".{self.extra}" if self.extra else "")
 
     @classmethod
     def parse(cls, name: str) -> Scenario:
@@ -71,6 +84,15 @@ class Scenario:
         if found is None:
             raise ValueError(f"{name!r} names no scenario")
         return cls(int(found[2]), found[1], found[3] or "")
+
+    @property
+    def probe(self) -> str:
+        return self.extra if self.extra in PROBES else ""
+
+    @property
+    def mark(self) -> str:
+        """How a line with a rule begins."""
+        return "- " if self.extra == "bullets" else ""
 
     @property
     def slip(self) -> str:
@@ -101,13 +123,18 @@ class Scenario:
                 "learning_rate": (4, 6, 3)[seed % 3],
                 "min_learning_rate": 2,
                 "lr_scheduler": {3: "linear", 5: "constant"}.get(seed % 6, "cosine"),
-                "lr_control_mode": "none" if self.probe == "no_control" else "fixed",
+                "lr_control_mode": {
+                    "no_control": "none",
+                    "autonomous": "autonomous",
+                    "no_rate": "autonomous",
+                }.get(self.extra, "fixed"),
                 "skill_update_mode": self.mode,
                 "use_slow_update": True,
                 "slow_update_samples": 20 if seed % 2 else 10,
                 "slow_update_gate_with_selection": seed % 4 == 3 and not probing,
                 "longitudinal_pair_policy": {4: "changed", 7: "unchanged"}.get(seed % 9, "mixed"),
                 "use_meta_skill": True,
+                "use_skill_aware_reflection": self.extra == "skill_aware",
             },
             "evaluation": {
                 "use_gate": seed % 11 != 10 or probing,
@@ -121,6 +148,12 @@ class Scenario:
 
 def plain(seeds: int) -> list[Scenario]:
     return [Scenario(seed, mode) for mode in MODES for seed in range(1, seeds + 1)]
+
+
+def variants() -> list[Scenario]:
+    return [
+        Scenario(seed, mode, name) for name in VARIANTS for mode in MODES for seed in VARIANT_SEEDS
+    ]
 
 
 def probes() -> list[Scenario]:

@@ -19,6 +19,8 @@ KINDS = range(6)
 TITLE = "# Reading desk"
 SKILL = f"{TITLE}\n\nAnswer from the note alone.\n"
 REGION_START, REGION_END = "<!-- SLOW_UPDATE_START -->", "<!-- SLOW_UPDATE_END -->"
+APPENDIX_START, APPENDIX_END = "<!-- APPENDIX_START -->", "<!-- APPENDIX_END -->"
+_REGIONS = {REGION_START: REGION_END, APPENDIX_START: APPENDIX_END}
 SIZES = {"train": 36, "val": 24, "test": 12}
 
 RULE = re.compile(r"\[(r\d-\w+)\]")
@@ -113,14 +115,29 @@ def score(seed: int, text: str, metric: str = "hard", split: str = "val", limit:
 # The optimizer's decisions
 
 
-def rule_text(rule: str) -> str:
-    return f"[{rule}] A note of kind {rule[1]} is read the {rule[3:]} way."
+def rule_text(rule: str, mark: str = "") -> str:
+    return f"{mark}[{rule}] A note of kind {rule[1]} is read the {rule[3:]} way."
 
 
 def parts(skill: str) -> tuple[str, str]:
-    """The skill's own text, and its protected memory from the first marker on."""
-    at = skill.find(REGION_START)
-    return (skill, "") if at < 0 else (skill[:at], skill[at:])
+    """The skill's own text, and its protected regions from the first marker on."""
+    at = min((at for start in _REGIONS if (at := skill.find(start)) >= 0), default=len(skill))
+    return skill[:at], skill[at:]
+
+
+def without_spacing(skill: str) -> str:
+    """The skill without blank lines and empty regions, with its regions in one order and the notes
+    of its appendix sorted: what the two systems write alike.
+    """
+    body, regions = parts(skill)
+    found = []
+    for start, end in _REGIONS.items():
+        _, _, after = regions.partition(start)
+        lines = [line for line in after.partition(end)[0].splitlines() if line.strip()]
+        if start == APPENDIX_START:
+            lines = sorted(line for line in lines if line.startswith("- "))
+        found += [start, *lines] if lines else []
+    return "\n".join([*(line for line in body.splitlines() if line.strip()), *found])
 
 
 def from_failures(
@@ -172,21 +189,50 @@ def at_the_top(seed: int, rule: str) -> bool:
     return draw(seed, rule, "place") < 0.3
 
 
-def rewritten(seed: int, skill: str, actions: Iterable[Action], *, forgetful: bool = False) -> str:
-    """The skill after these actions, in order. The protected memory stays as it is unless the
-    writer is `forgetful`.
+def notes(seed: int, kinds: Iterable[int]) -> list[str]:
+    """Reminders for the appendix, about some of the kinds that failed."""
+    return [
+        f"Read notes of kind {kind} to their end."
+        for kind in sorted(set(kinds))
+        if draw(seed, kind, "note") < 0.8
+    ]
+
+
+def learning_rate(seed: int, skill: str) -> object:
+    """How many edits may enter, in one of the forms in which models say it. At most 3: SkillOpt
+    cuts the proposals of an analyst to the configured number, and the systems group trajectories
+    differently, so they need not have the same number of proposals.
+    """
+    rules = sorted(RULE.findall(skill))
+    rate = 1 + int(draw(seed, *rules, "rate") * 3)
+    forms: list[object] = [rate, float(rate), f"about {rate}", f"{rate} edits"]
+    return forms[int(draw(seed, *rules, "form") * len(forms))]
+
+
+def rewritten(
+    seed: int,
+    skill: str,
+    actions: Iterable[Action],
+    *,
+    mark: str = "",
+    forgetful: bool = False,
+) -> str:
+    """The skill after these actions, in order. `mark`: how a line with a rule begins. The protected
+    regions stay as they are unless the writer is `forgetful`.
     """
     body, memory = parts(skill)
     lines = [line for line in body.split("\n") if line.strip()]
     for action in actions:
+        text = rule_text(action.rule, mark)
         if action.op == "add":
-            lines.insert(1 if at_the_top(seed, action.rule) else len(lines), rule_text(action.rule))
+            lines.insert(1 if at_the_top(seed, action.rule) else len(lines), text)
         elif action.op == "drop":
-            lines.remove(rule_text(action.rule))
+            lines.remove(text)
         elif action.op == "swap":
-            lines[lines.index(rule_text(action.old))] = rule_text(action.rule)
-    text = "\n\n".join(lines)
-    return (f"{text}\n\n{memory.strip()}" if memory.strip() and not forgetful else text) + "\n"
+            lines[lines.index(rule_text(action.old, mark))] = text
+    written = "\n\n".join(lines)
+    keeps = memory.strip() and not forgetful
+    return (f"{written}\n\n{memory.strip()}" if keeps else written) + "\n"
 
 
 def between(skill: str, new: str) -> list[Action]:

@@ -16,7 +16,7 @@ from bench.parity import ours, world
 from bench.parity.__main__ import main, recorded
 from bench.parity.compare import compare
 from bench.parity.outcome import Outcome, StepRow
-from bench.parity.scenario import MODES, PROBES, Scenario, plain, probes
+from bench.parity.scenario import MODES, PROBES, VARIANTS, Scenario, plain, probes, variants
 from bench.parity.server import ParityServer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +60,18 @@ async def test_the_paper_recipe_decides_as_skillopt_did(
     assert compare(scenario, reference(scenario), outcome).parted == ""
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("mode", MODES)
+async def test_variants_decide_as_skillopt_did(
+    server: ParityServer, tmp_path: Path, mode: str, variant: str
+) -> None:
+    scenario = Scenario(1, mode, variant)
+
+    outcome = await ours.run(scenario, server.url, tmp_path)
+
+    assert compare(scenario, reference(scenario), outcome).parted == ""
+
+
 @pytest.mark.parametrize("scenario", [*SHORT_PROBES, FORGETFUL], ids=lambda scenario: scenario.name)
 async def test_the_first_difference_from_skillopt_is_at_its_known_defect(
     server: ParityServer, tmp_path: Path, scenario: Scenario
@@ -71,8 +83,8 @@ async def test_the_first_difference_from_skillopt_is_at_its_known_defect(
     assert found.defect == PROBES[scenario.probe].defect, found.parted
 
 
-def test_twenty_seeds_and_every_probe_are_recorded_for_each_mode() -> None:
-    for scenario in [*plain(20), *probes()]:
+def test_twenty_seeds_every_variant_and_every_probe_are_recorded_for_each_mode() -> None:
+    for scenario in [*plain(20), *variants(), *probes()]:
         assert reference(scenario).steps
 
 
