@@ -154,6 +154,7 @@ def test_more_seeds_than_recorded_need_skillopt_installed(
 def test_a_partial_run_leaves_the_committed_results_as_they_are(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(parity, "variants", list)
     monkeypatch.setattr(parity, "probes", list)
     monkeypatch.setattr(parity, "RESULTS", tmp_path / "results.md")
     parity.RESULTS.write_text("committed")

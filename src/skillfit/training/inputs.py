@@ -301,8 +301,9 @@ def _from_config(
     task = load_task(env, caps=_caps(config), grader=grader, judge=judge, model=agent_model)
     wanted, found = config.train.train_size, len(task.train)
     if wanted > found and not env.limit:
+        there = quantity(found, "training item")
         raise InputError(
-            f"train.train_size is {wanted}, and {env.tasks} has {quantity(found, 'training item')}.",
+            f"train.train_size is {wanted}, and {env.tasks} has {there}.",
             hint="Set train.train_size to 0 to train on all of them.",
         )
     return task
