@@ -52,6 +52,32 @@ async def test_a_reply_has_its_usage_and_price():
     assert reply.usage.usd == pytest.approx((10 * 2.5 + 2 * 10) / 1e6)
 
 
+def reporting(read: int, written: int):
+    def script(call: Call) -> JSONResponse:
+        usage = {"prompt_tokens": read, "completion_tokens": written}
+        return JSONResponse({**completion({"content": "four"}, "gpt-4o"), "usage": usage})
+
+    return script
+
+
+@pytest.mark.parametrize(("read", "written"), [(90_000_000, 2), (10, 90_000_000)])
+async def test_counts_that_cannot_be_are_replaced_by_the_most_that_can(read, written):
+    notices: list[str] = []
+    with ChatServer(reporting(read, written)) as server:
+        model = to(server.url, notices=notices)
+        replies = [await model.complete(say("2+2?")) for _ in range(2)]
+    for reply in replies:
+        assert reply.usage.input < 1000 and reply.usage.output <= 4096
+        assert reply.usage.usd is not None and reply.usage.usd < 0.1
+    assert len(notices) == 1 and "90,000,000" in notices[0]
+
+
+async def test_a_server_may_add_text_of_its_own_to_a_request():
+    with ChatServer(reporting(20_000, 2)) as server:
+        reply = await to(server.url).complete(say("2+2?"))
+    assert reply.usage.input == 20_000
+
+
 async def test_every_request_has_its_stage_and_run_in_headers():
     with ChatServer(lambda call: "ok") as server:
         await to(server.url).complete(say("x", stage="reflect.failure"))

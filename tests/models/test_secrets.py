@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
@@ -74,6 +75,27 @@ def test_a_key_is_hidden_in_every_escaped_form(key):
         hidden = hide_keys_in_use(form)
         assert "[secret]" in hidden and not any(part in hidden for part in inside), form
     assert json.loads(hide_keys_in_use(once)) == {"reply": "the key is [secret]."}
+
+
+@pytest.mark.parametrize("user", ["", "x:", "me:", "user:"])
+def test_a_key_is_hidden_in_base64_with_and_without_a_user(user):
+    key = "sk?>~a-secret/of+mine"
+    remember_secret(key)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        encoded = encode(f"{user}{key}".encode()).decode()
+        hidden = hide_keys_in_use(f"Basic {encoded}")
+        assert "[secret]" in hidden
+        kept = hidden.removeprefix("Basic ").replace("[secret]", "").rstrip("=")
+        assert len(kept) <= len(user) * 8 / 6 + 3
+
+
+@pytest.mark.parametrize("escape", ["\\u{:04x}", "\\u{:04X}", "\\x{:02x}"])
+def test_a_key_is_hidden_where_every_character_is_escaped(escape):
+    key = "another-secret-of-mine"
+    remember_secret(key)
+    escaped = "".join(escape.format(ord(char)) for char in key)
+    for form in (escaped, json.dumps(escaped)):
+        assert hide_keys_in_use(f"key {form}.").replace('"', "") == "key [secret]."
 
 
 async def test_a_key_in_the_query_of_an_address_is_sent_and_never_shown():

@@ -67,6 +67,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 # While other calls get replies, there is no outage: retry after about this share of the latency.
 _WAIT_PER_LATENCY = 0.25
 _SHORTEST_WAIT = 0.001
+_ADDED_BY_SERVERS = 100_000  # input tokens that a server may add, such as results of a search
 _LONG_PAUSE = 10.0  # seconds of Retry-After that the user is told about
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
@@ -141,6 +142,7 @@ class Client:
         self._meter = meter
         self._notice = notice
         self._jitter = jitter or random.Random()
+        self._unbelievable_reported = False
 
     @property
     def id(self) -> str:
@@ -203,7 +205,7 @@ class Client:
         try:
             async with self._meter.sending() if self._meter else nullcontext():
                 reply = await self._send(call.request)
-            used = self.prices.priced(self.id, reply.usage)
+            used = self._believed(reply.usage, call.bound)
             repeatable = call.request.temperature == 0
             return check_reply(reply.with_usage(used), self.id, repeatable=repeatable)
         except ModelError as error:
@@ -230,7 +232,7 @@ class Client:
     def _cost_of(self, error: ModelError, bound: Usage) -> Usage:
         """Return what a failed attempt cost, at most `bound`."""
         if error.usage.calls:
-            return self.prices.priced(self.id, error.usage)
+            return self._believed(error.usage, bound)
         match policy_of(error).billed:
             case "nothing":
                 return Usage()
@@ -238,6 +240,33 @@ class Client:
                 return Usage(calls=1)
             case "at_most":
                 return bound
+
+    def _believed(self, usage: Usage, bound: Usage) -> Usage:
+        """Return the usage that counts for one attempt, with its price. A server may add text to a
+        request, but counts far above that, or above the context window, are an error of the server:
+        then the bound counts.
+        """
+        window = self.context_window
+        most_input = max(bound.input, min(window, 4 * bound.input + _ADDED_BY_SERVERS))
+        most_output = max(bound.output, window)
+        if usage.calls == 1 and (usage.input > most_input or usage.output > most_output):
+            if not self._unbelievable_reported:
+                self._unbelievable_reported = True
+                self._notice(
+                    f"{self.id} reports {usage.input:,} input and {usage.output:,} output tokens "
+                    f"for a request of {bound.input:,} at the most; such counts are replaced by "
+                    "the most that can be."
+                )
+            taken = min(usage.input, bound.input)
+            usage = replace(
+                usage,
+                input=taken,
+                cached=min(usage.cached, taken),
+                written=min(usage.written, taken),
+                output=min(usage.output, bound.output),
+                reasoning=min(usage.reasoning, bound.output),
+            )
+        return self.prices.priced(self.id, usage)
 
     def _prepare_retry(self, call: ModelCall) -> None:
         """Set how long to wait before the next attempt. Raises the failure if there is none."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
@@ -20,6 +21,8 @@ _SECRET_NAME = re.compile(
 _LOOKS_LIKE_A_KEY = re.compile(
     r"\b(?:sk|pk|rk|or|gsk|hf|xai)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/\-]{8,}=*"
 )
+
+_URL_DIGITS = str.maketrans("+/", "-_")
 
 # Longest first, because one secret may be part of another.
 _keys: list[str] = []  # hidden everywhere
@@ -75,9 +78,14 @@ def _add(known: list[str], secret: str) -> None:
 
 def _forms(secret: str) -> Iterator[str]:
     """Yield the secret as it may appear: plain, in JSON (also JSON inside JSON), Python, HTML, a
-    URL.
+    URL, Base64 (also of `USER:SECRET`), or with every character escaped.
     """
     yield secret
+    yield from _base64_forms(secret)
+    for escape in ("\\u{:04x}", "\\u{:04X}", "\\x{:02x}"):
+        escaped = "".join(escape.format(ord(char)) for char in secret)
+        yield escaped
+        yield escaped.replace("\\", "\\\\")  # in JSON
     for ascii_only in (False, True):
         escaped = secret
         for _ in range(3):
@@ -90,6 +98,16 @@ def _forms(secret: str) -> Iterator[str]:
     yield quote(secret, errors="surrogateescape")
     yield quote(secret, safe="", errors="surrogateescape")
     yield quote_plus(secret, errors="surrogateescape")
+
+
+def _base64_forms(secret: str) -> Iterator[str]:
+    """Yield the digits that stand for the secret alone, at each place where it may begin."""
+    data = secret.encode(errors="surrogateescape")
+    for before in range(3):
+        encoded = b64encode(bytes(before) + data).decode()
+        digits = encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
+        yield digits
+        yield digits.translate(_URL_DIGITS)
 
 
 def _has_secret_form(value: str) -> bool:
