@@ -353,7 +353,7 @@ class ForgetfulJudgement:
 
 
 def test_a_gate_whose_winner_is_not_its_incumbent_is_an_error(project: Path) -> None:
-    with pytest.raises(InputError, match="Forgetful failed in step 1: decide gave a winner that"):
+    with pytest.raises(InputError, match=r"step 1: decide\(\) returned a winner that"):
         given("gate", Forgetful, project)
 
 
@@ -454,7 +454,7 @@ def test_a_gate_object_is_refused_because_it_belongs_to_other_rollouts(project: 
         measure, inputs.task.selection, gate_settings(inputs)
     ).settings
     gate = StrictGate(measure, inputs.task.selection, settings)
-    with pytest.raises(InputError, match=r"StrictGate is an object.*Give its class"):
+    with pytest.raises(InputError, match=r"StrictGate is an instance.*Pass a gate class"):
         given("gate", gate, project)
 
 
@@ -751,10 +751,14 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "proposer",
             propose_with("pass"),
-            r"failed in step 1: propose gave None instead of Proposals or a list of Patch "
+            r"failed in step 1: propose\(\) returned None, expected Proposals or a list of Patch "
             r"\(mine\.py, line 4\)\.",
         ),
-        ("proposer", propose_with("return ['text']"), r"propose gave list instead of Proposals or"),
+        (
+            "proposer",
+            propose_with("return ['text']"),
+            r"returned list, expected Proposals or",
+        ),
         (
             "gate",
             "class Mine(StrictGate):\n    def decide(self, new, old):\n        return new.it\n",
@@ -775,20 +779,20 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "gate",
             "class Mine(StrictGate):\n    def assign(self, *arguments):\n        return []\n",
-            r"gate mine\.py:Mine failed.*: assign gave 0 arms for 4 rollouts",
+            r"gate mine\.py:Mine failed.*: assign\(\) returned 0 arms for 4 rollouts",
         ),
         (
             "gate",
             "class Mine(StrictGate):\n    @property\n    def initial_score(self):\n"
             "        return 'high'\n",
-            r"mine\.py:Mine failed.*: initial_score gave str instead of float or None "
+            r"mine\.py:Mine failed.*: initial_score returned str, expected float or None "
             r"\(mine\.py, line 4\)",
         ),
         (
             "executor",
             "from skillfit.rollout import LocalExecutor\n"
             "class Mine(LocalExecutor):\n    async def run(self, *_):\n        return None\n",
-            r"executor mine\.py:Mine failed: run gave None instead of ScoredAttempt",
+            r"executor mine\.py:Mine failed: run\(\) returned None, expected ScoredAttempt",
         ),
         (
             "sampler",
@@ -798,7 +802,7 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "sampler",
             "class Mine:\n    def plan(self, items, settings):\n        return Plan(())\n",
-            r"sampler mine\.py:Mine failed: plan gave an epoch without steps",
+            r"sampler mine\.py:Mine failed: plan\(\) returned an epoch without steps",
         ),
     ],
 )
@@ -843,7 +847,7 @@ def test_a_proposer_whose_suggestions_nothing_applies_is_refused(project: Path) 
                 )
             ]
 
-    expected = "propose gave a Suggestion, and optimizer.skill_update_mode: patch applies only Edit"
+    expected = r"returned a Suggestion, but optimizer.skill_update_mode: patch applies only Edit"
     with pytest.raises(PartFailed, match=expected):
         given("proposer", Mine, project)
 
@@ -853,7 +857,7 @@ def test_a_proposer_that_edits_other_files_than_the_document_is_refused(project:
         async def propose(self, skill: Any, rollouts: Any, context: Any) -> Any:
             return [Patch((Proposal(Edit("append", content="x", file="references/a.md")),))]
 
-    with pytest.raises(PartFailed, match=r"an Edit of references/a\.md, and a run trains the body"):
+    with pytest.raises(PartFailed, match=r"an Edit of references/a\.md, but a run trains the body"):
         given("proposer", Mine, project)
 
 

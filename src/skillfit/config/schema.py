@@ -124,7 +124,7 @@ class OptimizerSection(Section):
     """The edit budget: how many edits may enter in one step. The optimizer ranks them where it
     proposes more. Empty: no limit."""
     min_learning_rate: int = Field(default=2, ge=0)
-    """Where `linear` and `cosine` end."""
+    """The edit budget at which `linear` and `cosine` end."""
     lr_scheduler: Scheduler = "constant"
     """How the edit budget falls over the run; autonomous: no limit."""
     lr_control_mode: ControlMode = "fixed"
@@ -175,13 +175,13 @@ class OptimizerSection(Section):
     appendix.
     """
     skill_aware_appendix_source: Literal["both", "failure_only"] = "both"
-    """Whose notes are kept."""
+    """Which analysts' notes to keep."""
     skill_aware_consolidate_threshold: int = Field(default=0, ge=0)
     """Condense the notes when there are more than this; 0 = never."""
     rewrite_reasoning_effort: str | None = None
-    """Effort of the call that rewrites the skill, where it should differ."""
+    """Reasoning effort of the call that rewrites the skill. Default: that of the model."""
     rewrite_max_completion_tokens: int = Field(default=64000, gt=0)
-    """Ceiling of a reply that carries a whole skill."""
+    """The most tokens of a reply that carries a whole skill."""
 
 
 def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:
@@ -199,19 +199,19 @@ class EvaluationSection(Section):
     """false: accept every candidate of a step, measured as a whole as with strict, and keep the
     best skill."""
     gate_metric: Metric = "hard"
-    """Which score decides."""
+    """Which score decides: hard, soft or mixed."""
     gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
-    """Weight of soft in `mixed`."""
+    """Weight of the soft score in `mixed`."""
     sel_env_num: int = Field(default=0, ge=0)
     """Selection items to use; 0 = all."""
     test_env_num: int = Field(default=0, ge=0)
     """Test items to use; 0 = all."""
     eval_test: bool = True
-    """Read the test split once, at the end."""
+    """Measure the test split once, at the end."""
     coverage_floor: float = Field(default=0.6, ge=0, le=1)
     """Below this share of scored rollouts a verdict is inconclusive."""
     must_pass: tuple[str, ...] = ()
-    """Ids of selection items that no promoted edit may break."""
+    """Ids of selection items that promoted edits must not break."""
     ship_test: bool = True
     """Compare the final skill with the initial one on fresh rollouts at the end."""
     finalists: int = Field(default=1, ge=1)
@@ -244,8 +244,8 @@ class TaskSection(Section):
     task_args: JsonObject = Field(default_factory=dict)
     """Options of a named source, for example the arguments of an Inspect task."""
     model_roles: dict[str, Literal["agent", "judge"]] = Field(default_factory=dict)
-    """Inspect tasks: which of our models plays each of the task's model roles. The role `grader` is
-    the judge, where there is one; all others are the agent's model.
+    """Inspect tasks: which model, agent or judge, plays each of the task's model roles. Default:
+    the judge, if set, for the role `grader`, and the agent's model for all others.
     """
     score_range: tuple[float, float] | None = None
     """Inspect tasks: the lowest and the highest score that the task's scorers give, for example
@@ -260,7 +260,7 @@ class TaskSection(Section):
     Default: the folder of the config file.
     """
     fields: dict[str, str] = Field(default_factory=dict)
-    """Which columns of your tasks are used: {input: question, answers: gold}."""
+    """The columns of your tasks by field: {input: question, answers: gold}."""
 
     _check_grader = field_validator("grader")(_named_grader)
 
@@ -373,13 +373,13 @@ class BudgetSection(Section):
     """Rollouts of the whole run: steps, selection passes and the ship test are planned to use this
     number well."""
     usd: float | None = Field(default=None, gt=0)
-    """Dollars; needs a known price for every model."""
+    """Dollars. The price of every model must be known."""
     tokens: int | None = Field(default=None, gt=0)
-    """Input and output together."""
+    """Tokens, input and output together."""
     calls: int | None = Field(default=None, gt=0)
     """Attempts at model calls; a run of a command-line agent counts as one."""
     minutes: float | None = Field(default=None, gt=0)
-    """Over all resumes of the run."""
+    """Minutes, over all resumes of the run."""
 
 
 # Providers whose models are small or follow rules: they do better with few trajectories at a time.

@@ -149,8 +149,8 @@ class RunParts:
         make, source = self._find_gate()
         if not isinstance(make, type) and not missing_members(make, Gate):
             raise InputError(
-                f"The gate {source} is an object, and a gate is made for the rollouts of one run.",
-                hint="Give its class, or a function (measure, items, settings) -> gate.",
+                f"The gate {source} is an instance, and each run needs a gate of its own.",
+                hint="Pass a gate class, or a function (measure, items, settings) -> gate.",
             )
         gate = build_part("gate", make, Gate, measure, items, settings, source=source)
         if isinstance(gate, BaseGate) and not has_rule(gate):
@@ -288,9 +288,9 @@ def _not_edits(found: Proposals | Sequence[Patch], *_: Any) -> str:
         for proposal in patch.proposals:
             if not isinstance(proposal.payload, Edit):
                 kind = type(proposal.payload).__name__
-                return f"a {kind}, and optimizer.skill_update_mode: patch applies only Edits"
+                return f"a {kind}, but optimizer.skill_update_mode: patch applies only Edits"
             if proposal.payload.file:
-                return f"an Edit of {proposal.payload.file}, and a run trains the body alone"
+                return f"an Edit of {proposal.payload.file}, but a run trains the body alone"
     return ""
 
 
@@ -398,12 +398,13 @@ class _GuardedPart:
             return result  # it is not used
         if not _is_a(result, wanted):
             found = "None" if result is None else type(result).__name__
-            problem = f"{found} instead of {_type_name(wanted)}"
+            problem = f"{found}, expected {_type_name(wanted)}"
         elif name in self._checks:
             problem = self._checks[name](result, *arguments)
         if problem:
             where = _definition(getattr(type(self._part), name, None))
-            raise self._failed(f"{name} gave {problem}{where}.", _FIX_RESULT)
+            called = f"{name}()" if callable(getattr(type(self._part), name, None)) else name
+            raise self._failed(f"{called} returned {problem}{where}.", _FIX_RESULT)
         if _is_protocol(wanted):
             return _GuardedPart(self._origin, result, wanted, self._checks)
         return result

@@ -306,7 +306,7 @@ def test_missing_docker_is_an_error_before_anything_is_spent(
 ) -> None:
     pytest.importorskip("swebench")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(InputError, match=r"there is no docker[^{]*\{docker: false"):
+    with pytest.raises(InputError, match=r"Docker, which was not found[^{]*\{docker: false"):
         load_task(EnvSection(tasks="swebench:sample?docker=true"))
 
 

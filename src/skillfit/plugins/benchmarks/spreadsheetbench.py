@@ -144,7 +144,7 @@ async def executed(
         problem = ""
         if result.killed:
             seconds = f" ({timeout:g} s)" if result.timed_out else ""
-            problem = f"the program was ended at the {result.killed}{seconds}."
+            problem = f"the program was stopped at the {result.killed}{seconds}."
         elif result.code != 0:
             lines = result.stderr.strip().splitlines()[-8:]
             problem = "\n".join(lines) or f"the program ended with exit code {result.code}."

@@ -106,7 +106,7 @@ def require_docker() -> None:
     program = shutil.which("docker")
     if program is None:
         raise InputError(
-            "swebench with docker: true needs the program docker, and there is no docker.",
+            "swebench with docker: true requires Docker, which was not found.",
             hint="Install Docker, or grade without it: env.task_args: {docker: false, repo_root: …}"
             " with a folder of repositories.",
         )
