@@ -7,12 +7,13 @@ from skillfit.models.protocol import Role, Usage
 from skillfit.models.registry import ModelSpec
 from skillfit.training.forecast import (
     SHIP_SAFETY,
+    EstimateRow,
     Forecast,
     RolloutCost,
     forecast,
     small_caps,
 )
-from skillfit.training.schedule import FEWEST_PAIRS
+from skillfit.training.schedule import FEWEST_PAIRS, Range
 from tests.support.chat_server import Call
 from tests.training.practice_project import TrainingProject, items
 from tests.training.project_fixture import MakeProject
@@ -175,6 +176,29 @@ async def test_a_coding_agent_is_one_call_per_rollout_with_its_own_prompt(
     assert measured.usd is not None
     assert measured.usd.typical == pytest.approx(0.05 * assumed.rollouts.typical)
     assert assumed.total.usd.low < measured.usd.typical < assumed.total.usd.high
+
+
+def test_a_session_of_an_agent_is_one_call_of_a_program_and_many_of_a_model(
+    make_project: MakeProject,
+) -> None:
+    project = make_project("optimizer.proposer=agent", rows=items(8, 8, 4))
+
+    def reflect(*settings: str) -> tuple[Forecast, EstimateRow]:
+        inputs = project.inputs(*settings)
+        found = forecast(inputs.config, inputs.task, inputs.skill, inputs.schedule())
+        return found, next(row for row in found.rows if row.stage == "reflect")
+
+    program = ("model.optimizer.id=cli/claude/claude-sonnet-4-5", "model.optimizer.base_url=null")
+    steps = project.inputs().schedule().total_steps
+    by_program, session = reflect(*program)
+    _, turns = reflect("model.optimizer.id=openai/gpt-5-mini")
+    assert session.calls == Range(0, steps, steps)
+    assert turns.calls.typical > 5 * steps
+    assert session.tokens.typical > 100_000 * steps and session.usd is not None
+    _, one_call = reflect("optimizer.proposer=corpus")
+    assert session.tokens.typical > one_call.tokens.typical
+    quick, _ = reflect(*program, "optimizer.agent_minutes=6")
+    assert quick.minutes.high < by_program.minutes.high
 
 
 @pytest.mark.parametrize("gate", ["strict", "screening"])

@@ -17,6 +17,7 @@ from skillfit.gate import Gate
 from skillfit.gate.ship import chance_to_show
 from skillfit.models import Prices, Role, Usage, context_window_of
 from skillfit.models.registry import local_slots
+from skillfit.optimize.agent_sessions import MOST_TURNS
 from skillfit.optimize.optimizer import REPLY_TOKENS
 from skillfit.plain_text import dollars
 from skillfit.run.events import RolloutFinished
@@ -48,6 +49,14 @@ _JUDGED = Range(1, 1, 2)  # judge calls of one rollout: a pairwise judge is aske
 _TURNS = {"tools": Range(3, 6, 12), "cli": Range(2, 6, 15)}  # model calls of one rollout
 # Tokens that a coding agent adds to every model call: its own prompt and tools.
 _CLI_PROMPT = Range(10_000, 14_000, 24_000)
+# A session of the proposer `agent`: model calls, then tokens read and written. A program counts as
+# one call; what its own model calls read is added up.
+_SESSION_TURNS = Range(5, 20, MOST_TURNS)
+_SESSION_TOKENS = {
+    "cli": (Range(50_000, 400_000, 2_000_000), Range(2_000, 10_000, 50_000)),
+    "tools": (Range(4_000, 20_000, 80_000), Range(100, 500, 2_500)),
+}
+_SESSION_SECONDS = Range(60.0, 300.0, 1_800.0)
 _CLI_OPTIMIZER_PROMPT = Range(1_000, 4_000, 14_000)  # the same program without tools
 
 
@@ -177,6 +186,9 @@ def forecast(
     for row in summed:
         at_once = _OPTIMIZER_AT_ONCE if row.role == "optimizer" else config.model.concurrency
         seconds += row.calls * _SECONDS * (1 / min(at_once, config.model.concurrency))
+    if config.proposer == "agent":
+        longest = max(_SESSION_SECONDS.typical, 60 * config.optimizer.agent_minutes)
+        seconds += replace(_SESSION_SECONDS, high=longest) * schedule.total_steps
     return Forecast(
         tuple(row for row in (*rows, *others) if row.calls.high),
         _total([per_rollout.times(together, "total"), *summed]),
@@ -411,9 +423,15 @@ def _optimizer_rows(
         return []
     prompt = _optimizer_prompt(config, skill, _item_tokens(task))
     calls = _optimizer_calls(config, schedule)
-    return [
-        _row(config, "optimizer", stage, count, prompt, _PROPOSAL) for stage, count in calls.items()
-    ]
+    rows = {
+        stage: _row(config, "optimizer", stage, count, prompt, _PROPOSAL)
+        for stage, count in calls.items()
+    }
+    if config.proposer == "agent":
+        kind = "cli" if config.model.optimizer.is_cli else "tools"
+        read, written = _SESSION_TOKENS[kind]
+        rows["reflect"] = _row(config, "optimizer", "reflect", calls["reflect"], read, written)
+    return list(rows.values())
 
 
 def _judge_row(config: Config, rollouts: Range, item_tokens: float) -> EstimateRow:
@@ -457,8 +475,14 @@ def _optimizer_calls(config: Config, schedule: Schedule) -> dict[str, Range]:
     if config.proposer == "corpus":  # one call per step, and a second one for what it left out
         least, asked = 0, 2 * steps
         reflect = asked + diagnoses + deeper
+    read = Range(least, 0.8 * reflect, reflect)
+    spec = config.model.optimizer
+    if config.proposer == "agent" and spec is not None:
+        sessions = Range(0, steps, steps)
+        turns = Range.exactly(1) if spec.is_cli else _SESSION_TURNS
+        read = sessions * turns + Range(0, 0.8 * (diagnoses + deeper), diagnoses + deeper)
     return {
-        "reflect": Range(least, 0.8 * reflect, reflect),
+        "reflect": read,
         "merge": Range(0, 0.6 * merges, merges),
         "select": Range(0, 0.5 * selects, selects),
         "update": Range(0, rewrites, rewrites),
