@@ -87,12 +87,12 @@ def warn(message: str) -> None:
 def show(data: object, shown: RenderableType, as_json: bool) -> None:
     """The result, in the form that was asked for."""
     if as_json:
-        print(json.dumps(data, default=_plain))  # ASCII, which every terminal's encoding has
+        print(json.dumps(data, default=plain_json))  # ASCII, which every terminal's encoding has
     else:
         console().print(shown, soft_wrap=isinstance(shown, str), markup=False)
 
 
-def _plain(value: object) -> object:
+def plain_json(value: object) -> object:
     """A dataclass as a JSON object of its fields, and whatever else JSON does not have as text."""
     if is_dataclass(value):
         return {one.name: getattr(value, one.name) for one in fields(value)}

@@ -1,0 +1,104 @@
+"""The command `compare`: ways to get a skill, side by side at equal rollouts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skillfit.atomic_write import write_whole
+from skillfit.cli.evaluate import evaluate_in_terminal
+from skillfit.cli.output import Json, Overrides, console, plain_json, rich_table, show
+from skillfit.cli.train import ConfigFile, RunOption, Wait, config_inputs, train_in_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from skillfit.skill import Skill
+    from skillfit.training.inputs import Inputs
+    from skillfit.training.measure import Measured
+
+_RESULTS = "comparison"  # the name of the files with the results, without their endings
+
+
+def compare_command(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    rollouts: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Rollouts of each way; may be given again. Default: 150."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions of each way.")] = 1,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="no-skill, initial, one-shot, best-of, paper, train or train:PROPOSER; may be "
+            "given again. Default: the first six."
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Rollouts per test item and skill, at the end.")
+    ] = 2,
+    run: RunOption = None,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Compare ways to get a skill on your tasks and models, at equal rollouts: no skill, the
+    initial skill, rewrites by the optimizer, SkillOpt's rule, and skillfit. Writes a table and a
+    figure; the same command continues where it stopped.
+
+    Example: skillfit compare skillfit.yaml --rollouts 60 --rollouts 150 --seeds 2 budget.usd=5
+    """
+    from skillfit.api import default_run_path
+    from skillfit.plugins.compare.comparison import Effects, compare
+    from skillfit.plugins.compare.results import COLUMNS, cells, figure, markdown, notes
+    from skillfit.plugins.compare.results import as_json as json_of
+    from skillfit.plugins.compare.ways import NAMES, ways_named
+    from skillfit.run.budget import Spending
+
+    ways, given = ways_named(way or NAMES), tuple(overrides or ())
+    base = config_inputs(config, given)
+    folder = run or default_run_path(base, "compare")
+
+    def measure(
+        inputs: Inputs,
+        skills: Mapping[str, Skill],
+        path: Path,
+        *,
+        split: str,
+        repeats: int,
+        only: Sequence[str] | None = None,
+    ) -> list[Measured]:
+        return evaluate_in_terminal(
+            inputs, skills, path, split=split, repeats=repeats, spending=Spending(), only=only
+        )
+
+    comparison = compare(
+        Effects(
+            inputs=lambda settings: config_inputs(config, [*given, *settings]),
+            train=lambda inputs, path: train_in_terminal(inputs, path, plain=True, wait=wait),
+            measure=measure,
+        ),
+        folder,
+        ways,
+        sorted(set(rollouts or (150,))),
+        range(seeds),
+        repeats=repeats,
+        say=lambda text: console(stderr=True).print(text, markup=False, soft_wrap=True),
+    )
+    data = json_of(comparison, base.config)
+    for ending, text in (
+        ("json", json.dumps(data, default=plain_json, indent=1) + "\n"),
+        ("md", markdown(comparison)),
+        ("svg", figure(comparison)),
+    ):
+        write_whole(folder / f"{_RESULTS}.{ending}", text.encode())
+    show(data, rich_table(COLUMNS[:6], (cells(row)[:6] for row in comparison.rows)), as_json)
+    if not as_json:
+        where = f"Table, figure and JSON: {folder / _RESULTS}.md, .svg, .json"
+        show(data, f"{notes(comparison)}\n{where}", as_json)
+
+
+COMMANDS = (compare_command,)

@@ -1,0 +1,1 @@
+"""Compare ways to get a skill at equal rollouts: `skillfit compare`."""
