@@ -83,7 +83,7 @@ SCHEMA = """{SCHEMA}"""
 def database():
     rng, made = random.Random(7), sqlite3.connect(":memory:")
     made.executescript(SCHEMA)
-    for key in range(1, 41):
+    for key in range(1, 241):
         made.execute(
             "INSERT INTO customers VALUES (?, ?, ?, ?, ?)",
             (key, f"Customer {{key}}", rng.choice({COUNTRIES!r}), rng.choice({TIERS!r}),
@@ -95,11 +95,11 @@ def database():
             (key, f"Product {{key}}", rng.choice({CATEGORIES!r}), rng.randint(100, 9900),
              int(rng.random() < 0.25)),
         )
-    for key in range(1, 161):
+    for key in range(1, 901):
         day = f"{{rng.choice((2024, 2025))}}-{{rng.randint(1, 12):02d}}-{{rng.randint(1, 28):02d}}"
         made.execute(
             "INSERT INTO orders VALUES (?, ?, ?, ?, ?)",
-            (key, rng.randint(1, 40), day, rng.choice({STATUSES!r}), int(rng.random() < 0.25)),
+            (key, rng.randint(1, 240), day, rng.choice({STATUSES!r}), int(rng.random() < 0.25)),
         )
         for _ in range(rng.randint(1, 3)):
             made.execute(
