@@ -16,11 +16,10 @@ from statistics import mean
 from typing import Protocol
 
 from skillfit.errors import Exit, InputError, SkillfitError
-from skillfit.plain_text import quantity
 from skillfit.gate.samples import item_differences
-from skillfit.intervals import Interval, interval
+from skillfit.intervals import Interval, interval, weighted_values
+from skillfit.plain_text import quantity
 from skillfit.plugins.compare.ways import Training, Way
-from skillfit.rollout.outcome import weighted_values
 from skillfit.run.directory import RunDirectory
 from skillfit.run.journal import Bill
 from skillfit.run.store import JOURNAL
