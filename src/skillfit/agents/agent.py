@@ -134,9 +134,17 @@ class AgentFailure(ModelError):
         self.kind = kind
 
 
-def system_message(template: str, skill: Skill) -> Message:
-    """The template with the skill's body in place of {skill}. Other braces stay as they are."""
-    return Message("system", template.replace("{skill}", skill.body.strip()).strip())
+SKILL_INTRODUCTION = "Follow this skill.\n\n{skill}"  # in templates
+
+
+def system_messages(template: str, skill: Skill) -> tuple[Message, ...]:
+    """Return the template with the skill's body in place of {skill}; other braces stay as they
+    are. Without a skill nothing introduces it, and an empty message is left out.
+    """
+    if skill.is_empty:
+        template = template.replace(SKILL_INTRODUCTION, "")
+    text = template.replace("{skill}", skill.body.strip()).strip()
+    return (Message("system", text),) if text else ()
 
 
 def item_messages(
@@ -352,12 +360,12 @@ class ChatAgent(ModelAgent):
 
     name: ClassVar[str] = "chat"
 
-    prompt: str = "Follow this skill.\n\n{skill}"
+    prompt: str = SKILL_INTRODUCTION
     max_turns: int = 1
 
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         messages = (
-            system_message(self.prompt, skill),
+            *system_messages(self.prompt, skill),
             *item_messages(item, context.instruction),
         )
         steps: list[TrajectoryStep] = []

@@ -108,12 +108,13 @@ class CliAgent(BaseAgent):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         program = self.command.description
         with workspace_for(item, self.corpus) as workspace:
-            skill = install(skill, workspace, program.skills)
+            if not skill.is_empty:
+                skill = install(skill, workspace, program.skills)
             done = await self.command.run(
                 workspace,
-                self._prompt(item, skill.name, context),
+                self._prompt(item, "" if skill.is_empty else skill.name, context),
                 program.argv,
-                skill=skill,
+                skill=None if skill.is_empty else skill,
                 max_usd=context.max_usd,
             )
             workspace.leave_only_work()
@@ -136,7 +137,7 @@ class CliAgent(BaseAgent):
         if len(turns) > 1:
             text = "\n\n".join(f"[{turn.role}]\n{turn.content}" for turn in turns)
         parts = [text]
-        if self.command.spec.options.get("mention_skill", True):
+        if name and self.command.spec.options.get("mention_skill", True):
             parts.insert(0, f"Use the skill {name}.")
         if attached := [*(image.path.name for image in item.images), *item.files]:
             parts.append(f"Files in this folder: {', '.join(attached)}")

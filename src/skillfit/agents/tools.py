@@ -18,13 +18,14 @@ from typing import ClassVar
 
 from skillfit.agents.agent import (
     CORPUS,
+    SKILL_INTRODUCTION,
     STEP_TEXT,
     AgentFailure,
     AttemptContext,
     ModelAgent,
     Workspace,
     item_messages,
-    system_message,
+    system_messages,
     workspace_for,
 )
 from skillfit.extensions import PartDescription
@@ -187,9 +188,7 @@ def _skip_rest(line: str, lines: object) -> int:
     return skipped
 
 
-TOOLS_PROMPT = """Follow this skill.
-
-{skill}
+TOOLS_PROMPT = f"""{SKILL_INTRODUCTION}
 
 You work in a folder of your own through tools; paths are relative to it. The skill's own files are
 under skill/. When you are done, call finish with the final answer."""
@@ -296,7 +295,7 @@ class ToolsAgent(ModelAgent):
             limits = CommandLimits(self.command_timeout, self.command_memory, self.network)
             session = ToolSession(workspace, isolation, limits)
             messages = (
-                system_message(self._template(), skill),
+                *system_messages(self._template(), skill),
                 *item_messages(item, context.instruction, inline_files=False),
             )
             answer, usage = await session.work(

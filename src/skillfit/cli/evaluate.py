@@ -6,9 +6,10 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -37,6 +38,7 @@ from skillfit.cli.train import (
 )
 from skillfit.errors import Exit, InputError
 from skillfit.plain_text import (
+    duration,
     mean_score,
     quantity,
     score_change,
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from skillfit.run.records import Evidence, ScoreEstimate, UnitWorth
     from skillfit.skill import Skill
     from skillfit.training.inputs import Inputs
-    from skillfit.training.measure import Ablation, Measured
+    from skillfit.training.measure import Ablation, Lift, Measured
 
 
 Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
@@ -83,6 +85,19 @@ def eval_command(
     ] = None,
     split: SplitName = "selection",
     repeats: Repeats = 1,
+    no_skill: Annotated[
+        bool,
+        typer.Option(
+            "--no-skill", help="Measure the agent without a skill too: does the skill help?"
+        ),
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --no-skill: write benchmark.json and a grading.json per answer into this "
+            "folder, in the format of agentskills.io.",
+        ),
+    ] = None,
     run: RunOption = None,
     fresh: Annotated[
         bool,
@@ -92,16 +107,19 @@ def eval_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure skills on a split, several skills and models side by side. With intervals and scores
-    per type. Lists the items that fail. A repeated command reads what was measured before.
+    """Measure skills on a split, several skills and models side by side. With intervals, scores per
+    type, and what a rollout costs. Lists the items that fail. A repeated command reads what was
+    measured before. With --no-skill it says whether each skill helps, compared with none.
 
     Example: skillfit eval skillfit.yaml --skill old/ --skill new/ --model openai/gpt-5-mini
     --repeats 3
     """
     from skillfit.api import default_run_path
-    from skillfit.skill import Skill
+    from skillfit.skill import NO_SKILL, Skill
     from skillfit.training.inputs import refuse_run_inside_skill
 
+    if export is not None and not no_skill:
+        raise InputError("--export compares with and without a skill.", hint="Add --no-skill.")
     budgets: list[Budget] = []  # the caps hold for all models together
     scores: list[_ModelScore] = []
     for name in model or [""]:
@@ -110,6 +128,8 @@ def eval_command(
         skills = {str(path): Skill.load(path) for path in skill or ()}
         if not skills:
             skills = {inputs.skill.name: inputs.skill}
+        if no_skill:
+            skills = {NO_SKILL.name: NO_SKILL, **skills}
         agent = inputs.config.model.agent.id if inputs.config.model.agent else "the task's own"
         path = run or default_run_path(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
@@ -128,10 +148,38 @@ def eval_command(
         scores += [
             _ModelScore(agent, one, path, failed_items(path, one.skill.hash)) for one in measured
         ]
-    scores = [replace(score, first=scores[0] if at else None) for at, score in enumerate(scores)]
+    scores = _compared(scores, per_model=no_skill)
+    if export is not None:
+        from skillfit.plugins.agentskills.export import write_benchmark
+
+        for number, (bare, *others) in enumerate(_by_model(scores), 1):
+            for one in others:
+                many = len(scores) > 2
+                write_benchmark(
+                    export / f"{number}-{one.measured.name.replace('/', '-')}" if many else export,
+                    one.agent,
+                    without=bare.measured,
+                    with_skill=one.measured,
+                )
     show([score.as_json(split) for score in scores], _side_by_side(scores), as_json)
     if not as_json:
         show(scores, _evaluation_notes(scores), as_json)
+
+
+def _by_model(scores: Sequence[_ModelScore]) -> Iterator[list[_ModelScore]]:
+    """Group the scores by the agent's model; each group in the order measured."""
+    for _, group in groupby(scores, key=lambda score: (score.agent, score.run)):
+        yield list(group)
+
+
+def _compared(scores: list[_ModelScore], *, per_model: bool) -> list[_ModelScore]:
+    """Compare each score with the first one; `per_model`: with the first of its own model."""
+    groups = _by_model(scores) if per_model else [scores]
+    return [
+        replace(score, first=group[0] if at else None)
+        for group in groups
+        for at, score in enumerate(group)
+    ]
 
 
 class TypeScoreJson(TypedDict):
@@ -150,6 +198,9 @@ class ModelScoreJson(TypedDict):
     planned: int
     by_type: Mapping[str, TypeScoreJson]
     gain: GainJson | None  # over the first of the list, paired by item; None: it is the first
+    lift: str | None  # what the gain over no skill shows; None: not compared with no skill
+    cheaper: bool | None  # clearly fewer tokens than the first at a score that is not worse
+    per_rollout: Mapping[str, float]  # mean tokens, turns and seconds
     recorded: int  # rollouts that were measured before
     measured_at: str | None  # when the oldest of those was measured
     failed: list[FailedItem]
@@ -176,6 +227,19 @@ class _ModelScore:
         return self.measured.against(self.first.measured) if self.first else None
 
     @property
+    def lift(self) -> Lift | None:
+        """What the skill does for the agent, where it was compared with no skill."""
+        from skillfit.training.measure import lift_of
+
+        if self.gain is None or self.first is None or not self.first.measured.skill.is_empty:
+            return None
+        return lift_of(self.gain)
+
+    @property
+    def cheaper(self) -> bool | None:
+        return self.measured.cheaper_than(self.first.measured) if self.first else None
+
+    @property
     def measured_at(self) -> str | None:
         """When the oldest rollout was measured that an earlier command paid for."""
         at = self.measured.recorded_at
@@ -197,6 +261,9 @@ class _ModelScore:
                 for kind, part in self.measured.by_type.items()
             },
             gain=GainJson(difference=gain.mean, interval=(gain.low, gain.high)) if gain else None,
+            lift=self.lift,
+            cheaper=self.cheaper,
+            per_rollout=self.measured.costs,
             recorded=self.measured.recorded,
             measured_at=self.measured_at,
             failed=self.failed,
@@ -206,7 +273,18 @@ class _ModelScore:
     def cells(self) -> tuple[str, ...]:
         tally, bounds = self.measured.tally, self.measured.interval
         score = score_with_interval(tally.hard, bounds.low, bounds.high) if tally.scored else "none"
-        return (self.agent, self.measured.name, score, f"{tally.scored}/{tally.planned}")
+        costs = self.measured.costs
+        return (
+            self.agent,
+            self.measured.name,
+            score,
+            f"{tally.scored}/{tally.planned}",
+            " · ".join(
+                (f"{costs['tokens']:,.0f}", f"{costs['turns']:.1f}", duration(costs["seconds"]))
+            )
+            if costs
+            else "",
+        )
 
     def score_of_type(self, kind: str) -> str:
         part = self.measured.by_type.get(kind)
@@ -219,7 +297,8 @@ def _side_by_side(scores: list[_ModelScore]) -> RenderableType:
 
     numbers = [str(number) for number in range(1, len(scores) + 1)]
     rows = [(number, *score.cells()) for number, score in zip(numbers, scores, strict=True)]
-    table = rich_table(("", "model", "skill", "score (90 %)", "scored"), rows)
+    columns = ("", "model", "skill", "score (90 %)", "scored", "tokens · turns · time")
+    table = rich_table(columns, rows)
     kinds = sorted({kind for score in scores for kind in score.measured.by_type} - {"all"})
     if not kinds:
         return table
@@ -227,15 +306,33 @@ def _side_by_side(scores: list[_ModelScore]) -> RenderableType:
     return Group(table, rich_table(("type", *numbers), by_type))
 
 
+def _gain_text(number: int, first: int, score: _ModelScore) -> str:
+    """Say what a score shows in comparison with the first one."""
+    from skillfit.training.measure import CHEAPER_MARGIN
+
+    gain = score.gain
+    assert gain is not None
+    paired = f"paired by item (90 %): {with_interval(gain.mean, gain.low, gain.high)}"
+    if score.lift is None:
+        text = f"{number} against {first}, {paired}"
+    else:
+        text = f"{score.measured.name} with {score.agent}: {score.lift}. Over no skill, {paired}"
+    if score.cheaper:
+        text += f". Cheaper, not worse (fewer tokens; a loss of {CHEAPER_MARGIN:g} is excluded)"
+    return text
+
+
 def _evaluation_notes(scores: Sequence[_ModelScore]) -> str:
     """What fails, what was measured before, and where everything is."""
+    numbers = {id(score.measured): number for number, score in enumerate(scores, 1)}
     lines = [
-        f"{number} against 1, paired by item (90 %): "
-        + with_interval(gain.mean, gain.low, gain.high)
+        _gain_text(number, numbers[id(score.first.measured)], score)
         for number, score in enumerate(scores, 1)
-        if (gain := score.gain)
+        if score.first and score.gain
     ]
     for number, score in enumerate(scores, 1):
+        if score.measured.skill.is_empty and len(scores) > 1:
+            continue  # failures without the skill are expected
         name = score.measured.name if len(scores) == 1 else f"{number}: {score.measured.name}"
         if failed := failed_text(score.failed, name):
             lines.append(failed)

@@ -1,7 +1,7 @@
 """The skill: document, folder parts, protected regions, edits, removable units, diff, lint."""
 
 from skillfit.skill.diff import Hunk, diff, diff_hunks
-from skillfit.skill.document import Skill, estimate_tokens
+from skillfit.skill.document import NO_SKILL, Skill, estimate_tokens
 from skillfit.skill.edits import (
     EXAMPLE_OP,
     MAX_EXAMPLES,
@@ -32,6 +32,7 @@ __all__ = [
     "EXAMPLE_OP",
     "MAX_EXAMPLES",
     "NOTE_OP",
+    "NO_SKILL",
     "SLOW_UPDATE_OP",
     "Applied",
     "Edit",

@@ -116,6 +116,11 @@ class Skill:
             title=name,
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the agent works without a skill."""
+        return not (self.head.strip() or self.body.strip() or self.files)
+
     def with_body(self, body: str) -> Skill:
         """Return the same skill with another body.
 
@@ -229,6 +234,9 @@ class Skill:
     def tokens(self) -> int:
         """Estimated tokens of the document."""
         return estimate_tokens(self.text)
+
+
+NO_SKILL = Skill(title="no skill")
 
 
 def over_ceiling(wanted: Skill, present: Skill, limit: int | None) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
 from pathlib import Path
+from statistics import mean
+from typing import Literal
 
 from skillfit.errors import InputError
 from skillfit.gate import Arm, Candidate
@@ -69,6 +71,10 @@ from skillfit.training.schedule import (
 from skillfit.training.state import StepLog
 from skillfit.training.user_parts import gate_settings
 
+Lift = Literal["helps", "no effect shown", "hurts"]
+COSTS = ("tokens", "turns", "seconds")
+CHEAPER_MARGIN = 0.05  # a loss of score that still counts as not worse
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -115,6 +121,28 @@ class Measured:
             planned=tally.planned,
         )
 
+    @property
+    def costs(self) -> dict[str, float]:
+        """Return the mean tokens, turns of the agent and seconds of a scored rollout."""
+        scored = [one for one in self.outcomes if one.score is not None]
+        rows = [(one.usage.tokens, turns_of(one), one.seconds) for one in scored]
+        return {
+            name: mean(column) for name, column in zip(COSTS, zip(*rows, strict=True), strict=False)
+        }
+
+    def cheaper_than(self, other: Measured) -> bool:
+        """Whether it takes clearly fewer tokens and is not worse: the interval of the difference of
+        scores stays above minus `CHEAPER_MARGIN`.
+        """
+        gain, tokens = self.against(other), self._tokens_against(other)
+        return bool(gain and tokens and gain.low > -CHEAPER_MARGIN and tokens.high < 0)
+
+    def _tokens_against(self, other: Measured) -> Interval | None:
+        """Return the difference of tokens as a share of the other's, paired by item."""
+        mine, its = _tokens_by_item(self.outcomes), _tokens_by_item(other.outcomes)
+        shared = [mine[item] / its[item] - 1 for item in mine if its.get(item)]
+        return interval(shared) if shared else None
+
     def against(self, other: Measured) -> Interval | None:
         """The gain over another skill, paired by item; None where no item has both scores."""
         shared = item_differences(self.means, other.means)
@@ -129,6 +157,27 @@ class Measured:
         for outcome in self.outcomes:
             outcomes[types[outcome.item_id]].append(outcome)
         return {kind: Tally.of(outcomes[kind], weights) for kind in sorted(set(types.values()))}
+
+
+def turns_of(outcome: Outcome) -> int:
+    """Return how many messages the agent wrote; 1 where its steps are not known."""
+    steps = outcome.attempt.steps if outcome.attempt else ()
+    return sum(step.role == "assistant" and step.kind == "message" for step in steps) or 1
+
+
+def _tokens_by_item(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    tokens: defaultdict[str, list[int]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.score is not None:
+            tokens[outcome.item_id].append(outcome.usage.tokens)
+    return {item: mean(counts) for item, counts in tokens.items()}
+
+
+def lift_of(gain: Interval) -> Lift:
+    """Return what the gain over no skill shows."""
+    if gain.low > 0:
+        return "helps"
+    return "hurts" if gain.high < 0 else "no effect shown"
 
 
 async def evaluate_skills(

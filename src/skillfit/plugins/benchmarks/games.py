@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
-from skillfit.agents.agent import system_message
+from skillfit.agents.agent import system_messages
 from skillfit.errors import InputError, TaskFailure, did_you_mean
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
@@ -327,7 +327,7 @@ class GameEvaluator(Evaluator):
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, self.name), item, seed)
-        system = system_message(packaged_text(_HERE, "game_prompt.md"), skill)
+        system = system_messages(packaged_text(_HERE, "game_prompt.md"), skill)
         async with start_game_process() as game:
             opened = await game.exchange(item.content()["game"])
             state = await self._play(game, opened, dialogue, system)
@@ -336,14 +336,14 @@ class GameEvaluator(Evaluator):
         )
 
     async def _play(
-        self, game: GameProcess, state: GameState, dialogue: Dialogue, system: Message
+        self, game: GameProcess, state: GameState, dialogue: Dialogue, system: tuple[Message, ...]
     ) -> GameState:
         task, moves, unreadable = state.text, list[tuple[str, str]](), 0
         dialogue.steps.append(TrajectoryStep("tool_result", task, role="tool", name="game"))
         for _ in range(self.max_steps):
             if state.won or state.done:
                 return state
-            reply = await dialogue.ask((system, Message("user", self._show(task, moves, state))))
+            reply = await dialogue.ask((*system, Message("user", self._show(task, moves, state))))
             actions = _ACTION.findall(reply.text)
             if not actions:
                 unreadable += 1

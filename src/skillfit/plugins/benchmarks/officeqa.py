@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 
 import httpx
 
-from skillfit.agents.agent import system_message
+from skillfit.agents.agent import system_messages
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.client import with_retries
@@ -369,7 +369,7 @@ class SearchRounds(Evaluator):
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "officeqa"), item, seed)
-        messages = (system_message(self.prompt, skill), *item.messages)
+        messages = (*system_messages(self.prompt, skill), *item.messages)
         answer = await dialogue.use_tool(messages, SEARCH, self._search, self.max_turns)
         attempt = dialogue.attempt(answer)
         return ScoredAttempt(attempt, await self.grader.grade(item, attempt))

@@ -35,7 +35,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from skillfit.agents.agent import system_message
+from skillfit.agents.agent import system_messages
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.protocol import Message, Model
@@ -479,7 +479,7 @@ class CodeRounds(Evaluator):
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "spreadsheetbench"), item, seed)
-        messages = (system_message(self.prompt, skill), *item.messages)
+        messages = (*system_messages(self.prompt, skill), *item.messages)
         workbook = _cases(item)[0].input
         answer = ""
         for _ in range(self.max_turns):

@@ -33,7 +33,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import ClassVar, NotRequired
 
-from skillfit.agents.agent import system_message
+from skillfit.agents.agent import system_messages
 from skillfit.atomic_write import whole_folder
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import PartDescription, SourceReference, TaskSource
@@ -194,7 +194,7 @@ class ContainerRounds(Evaluator):
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "swebench"), item, seed)
-        messages = (system_message(self.prompt, skill), *item.messages)
+        messages = (*system_messages(self.prompt, skill), *item.messages)
         async with container(image_of(item.id), self.remove_seconds) as name:
             use = partial(_run_command, name, self.command_seconds)
             await dialogue.use_tool(messages, RUN_COMMAND, use, self.step_limit)

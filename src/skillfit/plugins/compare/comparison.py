@@ -229,7 +229,7 @@ class _Runner:
         self.base = self.effects.inputs(())
 
     def attempt(self, way: Way, rollouts: int, seed: int) -> Attempt:
-        """The skill that a way finds. What is on disk is not paid for again."""
+        """Return the skill that a way finds. What is on disk is not paid for again."""
         base = self.base
         if not way.trains:
             skill = Skill.from_text("") if way.name == "no-skill" else base.skill
@@ -259,7 +259,7 @@ class _Runner:
         return result
 
     def _choose(self, skills: Sequence[Skill], rollouts: int, place: Path) -> tuple[Skill, Cost]:
-        """The skill with the best mean on selection items; the first of equal ones."""
+        """Return the skill with the best mean on selection items; the first of equal ones."""
         path = place / "choose"
         inputs = self._capped((), path)
         each, items = rollouts // len(skills), [item.id for item in inputs.task.selection]
@@ -274,7 +274,7 @@ class _Runner:
         return best.skill, _measured_cost(measured, path)
 
     def test(self, attempts: Sequence[Attempt], repeats: int) -> tuple[list[Attempt], Cost]:
-        """All attempts with the score of their skill on the test split. Attempts with the same
+        """Measure all attempts on the test split. Attempts with the same
         skill share its rollouts.
         """
         path = self.folder / "test"
@@ -291,7 +291,7 @@ class _Runner:
         return tested, _measured_cost(distinct, path)
 
     def _capped(self, settings: Sequence[str], path: Path) -> Inputs:
-        """The inputs of a run, whose caps are what the other runs of the comparison have left."""
+        """Return the inputs of a run, capped by what the other runs have left."""
         caps = self.base.config.budget
         used = [_spent(run) for run in self._others(path)]
         left = {
@@ -318,7 +318,7 @@ class _Runner:
 
 
 def _spent(run: Path) -> tuple[Bill, float]:
-    """The bill of a run and its minutes."""
+    """Return the bill of a run and its minutes."""
     with closing(RunDirectory.read(run)) as view:
         return view.journal.bill(), view.journal.fact("minutes", float) or 0.0
 

@@ -98,7 +98,7 @@ def _row_json(row: Row) -> RowJson:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row of the table."""
+    """Return a row of the table."""
     score, gain, cost = row.score, row.gain, row.cost
     improved = "" if row.improved is None else f"{row.improved} of {len(row.attempts)}"
     used = row.way.trains
@@ -117,7 +117,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def notes(comparison: Comparison) -> str:
-    """How to read the table."""
+    """Explain the table."""
     seeds = max(len(row.attempts) for row in comparison.rows)
     cost = comparison.test_cost
     lines = [
@@ -131,7 +131,7 @@ def notes(comparison: Comparison) -> str:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table as markdown."""
+    """Return the table as markdown."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *(cells(row) for row in comparison.rows)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     meanings = "\n".join(f"- **{name}**: {text}" for name, text in _meanings(comparison).items())
@@ -143,7 +143,7 @@ def _meanings(comparison: Comparison) -> dict[str, str]:
 
 
 def figure(comparison: Comparison) -> str:
-    """The test score of every way by its number of rollouts, as SVG."""
+    """Draw the test score of every way by its number of rollouts, as SVG."""
     curves: defaultdict[str, list[Row]] = defaultdict(list)
     for row in comparison.rows:
         curves[row.way.name].append(row)
@@ -179,7 +179,7 @@ def _axes(most: int, budgets: Sequence[int]) -> Iterator[Markup]:
 
 
 def _curve(name: str, rows: Sequence[Row], most: int, colour: str) -> Iterator[Markup]:
-    """A line through the scores, with their intervals; a dashed level for ways without rollouts."""
+    """Draw scores with their intervals; a dashed level for ways without rollouts."""
     if not rows[0].way.trains:
         yield Markup('<path d="M{} {}H{}" stroke="{}" stroke-dasharray="4 4"/>').format(
             _LEFT, _y(rows[0].score.mean), _WIDTH - _RIGHT, colour
@@ -201,7 +201,7 @@ def _curve(name: str, rows: Sequence[Row], most: int, colour: str) -> Iterator[M
 
 
 def _names(curves: Mapping[str, Sequence[Row]]) -> Iterator[Markup]:
-    """Names beside the ends of the lines, moved down where they would overlap."""
+    """Write names beside the ends of the lines, moved down where they would overlap."""
     below = -100.0
     ends = [
         (_y(rows[-1].score.mean), number, name)

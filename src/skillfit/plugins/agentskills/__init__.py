@@ -1,0 +1,1 @@
+"""Files in the formats of agentskills.io."""
