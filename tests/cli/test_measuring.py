@@ -134,3 +134,38 @@ def test_export_writes_whole_inputs_although_the_log_has_them_cut(
     for folder, long in (("whole", True), ("cut", False)):
         for file in Path(folder).rglob("conversation.json"):
             assert (len(json.loads(file.read_text())[0]["content"]) > 2_000) == long
+
+
+def test_eval_without_a_skill_says_whether_the_skill_helps(
+    shell: Shell, config: Path, better: Path
+) -> None:
+    measured = shell("eval", config, "--no-skill", "--skill", better, "--run", "lift")
+    assert f"{better} with practice/agent: helps. Over no skill, paired by item" in measured.out
+    bare, with_skill = shell(
+        "eval", config, "--no-skill", "--skill", better, "--run", "lift", "--json"
+    ).json
+    assert bare["skill"] == "no skill" and bare["lift"] is None
+    assert with_skill["lift"] == "helps" and with_skill["gain"]["interval"][0] > 0
+    assert with_skill["per_rollout"]["tokens"] > bare["per_rollout"]["tokens"] > 0
+    assert with_skill["cheaper"] is False
+
+
+def test_eval_exports_the_comparison_as_agentskills_describes(
+    shell: Shell, config: Path, better: Path
+) -> None:
+    line = ("eval", config, "env.limit=6", "--no-skill", "--skill", better, "--repeats", "2")
+    (bare, told) = shell(*line, "--export", "files", "--json").json
+    made = json.loads(Path("files/benchmark.json").read_text())
+    assert made["run_summary"]["with_skill"]["pass_rate"]["mean"] == told["hard"]
+    assert made["run_summary"]["without_skill"]["pass_rate"]["mean"] == bare["hard"]
+    assert made["run_summary"]["delta"]["pass_rate"] == told["hard"] - bare["hard"]
+    assert len(made["runs"]) == 2 * 2 * 6 and made["metadata"]["runs_per_configuration"] == 2
+    item = made["metadata"]["evals_run"][0]
+    graded = json.loads(Path(f"files/eval-{item}/with_skill/run-2/grading.json").read_text())
+    assert graded["summary"]["total"] == 1 and graded["assertion_results"][0]["evidence"]
+    assert Path(f"files/eval-{item}/without_skill/run-1/outputs/answer.txt").read_text()
+
+
+def test_eval_export_needs_both_sides(shell: Shell, config: Path) -> None:
+    refused = shell("eval", config, "--export", "files")
+    assert refused.code == 2 and "Add --no-skill." in refused.err

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean, stdev
@@ -48,7 +48,7 @@ def write_benchmark(folder: Path, agent: str, *, without: Measured, with_skill: 
         for name in summaries["with_skill"]
         if name in summaries["without_skill"]
     }
-    summary: dict[str, JsonValue] = {**summaries, "delta": delta}
+    summary: Mapping[str, JsonValue] = {"delta": delta, **{str(k): v for k, v in summaries.items()}}
     _write(folder / "benchmark.json", {"metadata": metadata, "runs": runs, "run_summary": summary})
 
 
