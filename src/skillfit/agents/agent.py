@@ -141,7 +141,7 @@ def system_messages(template: str, skill: Skill) -> tuple[Message, ...]:
     """Return the template with the skill's body in place of {skill}; other braces stay as they
     are. Without a skill nothing introduces it, and an empty message is left out.
     """
-    if skill.is_empty:
+    if skill.absent:
         template = template.replace(SKILL_INTRODUCTION, "")
     text = template.replace("{skill}", skill.body.strip()).strip()
     return (Message("system", text),) if text else ()

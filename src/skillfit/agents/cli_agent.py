@@ -108,13 +108,13 @@ class CliAgent(BaseAgent):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         program = self.command.description
         with workspace_for(item, self.corpus) as workspace:
-            if not skill.is_empty:
+            if not skill.absent:
                 skill = install(skill, workspace, program.skills)
             done = await self.command.run(
                 workspace,
-                self._prompt(item, "" if skill.is_empty else skill.name, context),
+                self._prompt(item, "" if skill.absent else skill.name, context),
                 program.argv,
-                skill=None if skill.is_empty else skill,
+                skill=None if skill.absent else skill,
                 max_usd=context.max_usd,
             )
             workspace.leave_only_work()

@@ -231,7 +231,7 @@ class _ModelScore:
         """What the skill does for the agent, where it was compared with no skill."""
         from skillfit.training.measure import lift_of
 
-        if self.gain is None or self.first is None or not self.first.measured.skill.is_empty:
+        if self.gain is None or self.first is None or not self.first.measured.skill.absent:
             return None
         return lift_of(self.gain)
 
@@ -331,7 +331,7 @@ def _evaluation_notes(scores: Sequence[_ModelScore]) -> str:
         if score.first and score.gain
     ]
     for number, score in enumerate(scores, 1):
-        if score.measured.skill.is_empty and len(scores) > 1:
+        if score.measured.skill.absent and len(scores) > 1:
             continue  # failures without the skill are expected
         name = score.measured.name if len(scores) == 1 else f"{number}: {score.measured.name}"
         if failed := failed_text(score.failed, name):

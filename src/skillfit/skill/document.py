@@ -68,6 +68,7 @@ class Skill:
     bom: bool = field(default=False, compare=False)
     document_name: str = field(default=DOCUMENT_NAMES[0], compare=False)
     title: str = field(default="", compare=False)  # used as name when the frontmatter has none
+    absent: bool = False  # there is no skill: the agent is not told of one, not even an empty one
 
     @classmethod
     def load(cls, path: str | Path) -> Skill:
@@ -115,11 +116,6 @@ class Skill:
             bom=bom,
             title=name,
         )
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the agent works without a skill."""
-        return not (self.head.strip() or self.body.strip() or self.files)
 
     def with_body(self, body: str) -> Skill:
         """Return the same skill with another body.
@@ -224,7 +220,7 @@ class Skill:
     @cached_property
     def hash(self) -> str:
         """16 hex digits that identify the content: the document and every file."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(b"absent" if self.absent else b"")
         for name, data in [("", self.text.encode()), *sorted(self.files.items())]:
             digest.update(f"{name}\0{len(data)}\0".encode())
             digest.update(data)
@@ -236,7 +232,7 @@ class Skill:
         return estimate_tokens(self.text)
 
 
-NO_SKILL = Skill(title="no skill")
+NO_SKILL = Skill(title="no skill", absent=True)
 
 
 def over_ceiling(wanted: Skill, present: Skill, limit: int | None) -> str:

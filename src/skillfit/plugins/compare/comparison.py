@@ -23,7 +23,7 @@ from skillfit.plugins.compare.ways import Training, Way
 from skillfit.run.directory import RunDirectory
 from skillfit.run.journal import Bill
 from skillfit.run.store import JOURNAL
-from skillfit.skill import Skill
+from skillfit.skill import NO_SKILL, Skill
 from skillfit.tasks.item import Item, weights_of
 from skillfit.training.inputs import Inputs
 from skillfit.training.measure import Measured, items_of_split
@@ -232,7 +232,7 @@ class _Runner:
         """Return the skill that a way finds. What is on disk is not paid for again."""
         base = self.base
         if not way.trains:
-            skill = Skill.from_text("") if way.name == "no-skill" else base.skill
+            skill = NO_SKILL if way.name == "no-skill" else base.skill
             return Attempt(way, 0, seed, skill, Cost())
         trainings = way.trainings(rollouts, base.available)
         place = self.folder / way.folder / f"{rollouts}" / f"seed_{seed}"
