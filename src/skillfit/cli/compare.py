@@ -56,7 +56,6 @@ def compare_command(
     from skillfit.plugins.compare.results import COLUMNS, cells, figure, markdown, notes
     from skillfit.plugins.compare.results import as_json as json_of
     from skillfit.plugins.compare.ways import NAMES, ways_named
-    from skillfit.run.budget import Spending
 
     ways, given = ways_named(way or NAMES), tuple(overrides or ())
     base = config_inputs(config, given)
@@ -72,7 +71,7 @@ def compare_command(
         only: Sequence[str] | None = None,
     ) -> list[Measured]:
         return evaluate_in_terminal(
-            inputs, skills, path, split=split, repeats=repeats, spending=Spending(), only=only
+            inputs, skills, path, split=split, repeats=repeats, budgets=[], only=only
         )
 
     comparison = compare(
