@@ -57,8 +57,8 @@ def compare_command(
     from skillfit.plugins.compare.results import as_json as json_of
     from skillfit.plugins.compare.ways import NAMES, ways_named
 
-    ways, given = ways_named(way or NAMES), tuple(overrides or ())
-    base = config_inputs(config, given)
+    ways, own = ways_named(way or NAMES), tuple(overrides or ())
+    base = config_inputs(config, own)
     folder = run or default_run_path(base, "compare")
 
     def measure(
@@ -76,7 +76,7 @@ def compare_command(
 
     comparison = compare(
         Effects(
-            inputs=lambda settings: config_inputs(config, [*given, *settings]),
+            inputs=lambda settings, given: config_inputs(config, [*own, *settings], given=given),
             train=lambda inputs, path: train_in_terminal(inputs, path, plain=True, wait=wait),
             measure=measure,
         ),

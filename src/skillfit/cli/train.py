@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from skillfit.training.inputs import Inputs
     from skillfit.training.schedule import Range, Schedule
     from skillfit.training.start import TrainingResult
+    from skillfit.training.user_parts import GivenParts
 
 
 def _run_path(text: str) -> Path:
@@ -231,7 +232,11 @@ def resume_command(
 
 
 def config_inputs(
-    config: Path | JsonObject, overrides: Sequence[str] | None, *, training: bool = True
+    config: Path | JsonObject,
+    overrides: Sequence[str] | None,
+    *,
+    training: bool = True,
+    given: GivenParts | None = None,
 ) -> Inputs:
     """The config's inputs. Without `training` the optimizer is left out, and its key may be
     missing.
@@ -241,7 +246,9 @@ def config_inputs(
     from skillfit.training.inputs import read_inputs
 
     with collector_paused():
-        inputs = read_inputs(load_config(config, overrides or (), warn=warn), training=training)
+        inputs = read_inputs(
+            load_config(config, overrides or (), warn=warn), given=given, training=training
+        )
         gc.freeze()  # the items stay until the end: the collector need never search them
     if training and inputs.task.splits.small_split_warning:
         warn(inputs.task.splits.small_split_warning)

@@ -28,6 +28,7 @@ from skillfit.tasks.item import Item, weights_of
 from skillfit.training.inputs import Inputs
 from skillfit.training.measure import Measured, items_of_split
 from skillfit.training.start import TrainingResult
+from skillfit.training.user_parts import GivenParts
 
 BEST_SKILL = "best_skill.md"
 _CONTINUE = "Raise the budget and give the same command again: it continues from here."
@@ -54,11 +55,17 @@ class Measure(Protocol):
     ) -> list[Measured]: ...
 
 
+class MakeInputs(Protocol):
+    """Reads the user's config with settings on top of it, and with parts of its own."""
+
+    def __call__(self, settings: Sequence[str], given: GivenParts) -> Inputs: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Effects:
     """What a comparison needs to run: where its inputs come from, and who trains and measures."""
 
-    inputs: Callable[[Sequence[str]], Inputs]  # of settings on top of the user's config
+    inputs: MakeInputs
     train: Callable[[Inputs, Path], TrainingResult]
     measure: Measure
 
@@ -171,7 +178,7 @@ def compare(
         for budget in rollouts if way.trains else (0,):
             try:  # nothing is spent yet
                 for training in way.trainings(budget, runner.base.available):
-                    effects.inputs(training.settings)
+                    effects.inputs(training.settings, training.parts)
             except InputError as error:  # the config itself is right: this way cannot use it
                 reason = f"{error.message} {error.hint or ''}".strip()
                 left_out.append(f"{way.name} with {quantity(budget, 'rollout')}: {reason}")
@@ -226,7 +233,7 @@ class _Runner:
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self.base = self.effects.inputs(())
+        self.base = self.effects.inputs((), GivenParts())
 
     def attempt(self, way: Way, rollouts: int, seed: int) -> Attempt:
         """Return the skill that a way finds. What is on disk is not paid for again."""
@@ -252,7 +259,8 @@ class _Runner:
         return Attempt(way, rollouts, seed, found, cost, tuple(reasons))
 
     def _train(self, training: Training, path: Path, seed: int) -> TrainingResult:
-        inputs = self._capped((*training.settings, f"train.seed={seed}"), path)
+        settings = (*training.settings, f"train.seed={seed}")
+        inputs = self._capped(settings, path, training.parts)
         result = self.effects.train(inputs, path)
         if result.finish_reason == "budget":
             raise CapReached(result.diagnosis, hint=_CONTINUE)
@@ -290,7 +298,9 @@ class _Runner:
         distinct = list({one.skill.hash: one for one in measured}.values())
         return tested, _measured_cost(distinct, path)
 
-    def _capped(self, settings: Sequence[str], path: Path) -> Inputs:
+    def _capped(
+        self, settings: Sequence[str], path: Path, given: GivenParts | None = None
+    ) -> Inputs:
         """Return the inputs of a run, capped by what the other runs have left."""
         caps = self.base.config.budget
         used = [_spent(run) for run in self._others(path)]
@@ -309,7 +319,7 @@ class _Runner:
                     f"All runs together have used budget.{name} ({cap:g}).", hint=_CONTINUE
                 )
             changed.append(f"budget.{name}={cap - spent}")
-        return self.effects.inputs((*settings, *changed))
+        return self.effects.inputs((*settings, *changed), given or GivenParts())
 
     def _others(self, path: Path) -> Iterator[Path]:
         for journal in sorted(self.folder.rglob(JOURNAL)):

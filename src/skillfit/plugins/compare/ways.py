@@ -7,10 +7,12 @@ skillfit run, with its journal, its caps and its resume. No way may use more rol
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from skillfit.errors import InputError
-from skillfit.training.plan import SplitSizes
+from skillfit.plugins.compare.gate import UnmeasuredGate
+from skillfit.training.schedule import SplitSizes
+from skillfit.training.user_parts import GivenParts
 
 REWRITE_ROLLOUTS = 40  # training rollouts that a rewrite of the whole skill reads, at the most
 REWRITES = 4  # of `best-of`
@@ -25,8 +27,6 @@ _REWRITE = (
     "optimizer.prune_initial=false",
     "gradient.failure_only=true",
     "gradient.deep_reflection=false",
-    "evaluation.gate=strict",
-    "evaluation.use_gate=false",
     "evaluation.must_pass=[]",
     "evaluation.ship_test=false",
     "evaluation.eval_test=false",
@@ -51,6 +51,7 @@ class Training:
     name: str  # of its folder
     settings: tuple[str, ...]
     rollouts: int  # that it may use
+    parts: GivenParts = field(default_factory=GivenParts)
 
 
 def _nothing(rollouts: int, sizes: SplitSizes) -> tuple[Training, ...]:
@@ -94,7 +95,8 @@ def _choosing(rollouts: int, sizes: SplitSizes) -> int:
 
 def _rewrite(name: str, read: int) -> Training:
     one_batch = ("train.train_size", "train.batch_size", "gradient.minibatch_size")
-    return Training(name, (*_REWRITE, *(f"{key}={read}" for key in one_batch)), read)
+    settings = (*_REWRITE, *(f"{key}={read}" for key in one_batch))
+    return Training(name, settings, read, GivenParts(gate=UnmeasuredGate))
 
 
 def _trained(*settings: str) -> Callable[[int, SplitSizes], tuple[Training, ...]]:
