@@ -123,6 +123,26 @@ async def test_an_agent_checks_starts_follows_shows_and_applies_a_run(tmp_path: 
         assert (tmp_path / "triage" / "SKILL.md").read_text() == best.text != SKILL
 
 
+async def test_an_agent_measures_ablates_and_verifies(tmp_path: Path) -> None:
+    config, run = project(tmp_path, "practice/optimizer"), tmp_path / "runs" / "one"
+    async with client(tmp_path) as agent:
+        given = {"config": str(config), "run": str(tmp_path / "runs" / "measured")}
+        asked = await call(agent, "evaluate", **given)
+        assert "skillfit eval" in asked["command"] and not Path(given["run"]).exists()
+        told = await call(agent, "evaluate", **given, split="train", confirm=True)
+        assert told["result"][0]["split"] == "train" and told["result"][0]["scored"] > 0
+        given = {"config": str(config), "run": str(tmp_path / "runs" / "parts")}
+        assert "needs_confirmation" in await call(agent, "ablate", **given)
+        assert (await call(agent, "ablate", **given, confirm=True))["units"]
+        await call(agent, "start", config=str(config), run=str(run), confirm=True)
+        await follow_to_the_end(agent, run)
+        assert "needs_confirmation" in await call(agent, "verify", run=str(run))
+        assert (await call(agent, "verify", run=str(run), confirm=True))["verdict"] == "ok"
+        assert await refused(agent, "verify", run="/etc", confirm=True)
+        outside = {"run": str(run), "overrides": ["env.grader=evil.py:grade"], "confirm": True}
+        assert await refused(agent, "verify", **outside)
+
+
 async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> None:
     config, run = project(tmp_path, "handoff"), tmp_path / "run"
     rules = [f"- Mentions of {word} mean {label}." for word, label in LABELS.items()]
@@ -168,9 +188,10 @@ async def test_tools_are_annotated_as_reading_writing_or_spending(tmp_path: Path
         tools = {tool.name: tool.annotations for tool in (await agent.list_tools()).tools}
     reading = {name for name, effects in tools.items() if effects and effects.read_only_hint}
     assert reading == {"estimate", "follow", "show", "prompts"}
-    assert set(tools) - reading == {"check", "start", "stop", "apply", "answer", "steer"}
+    writing = {"stop", "apply", "answer", "steer"}
+    assert set(tools) - reading - writing == {"check", "evaluate", "ablate", "verify", "start"}
     spending = {name for name, effects in tools.items() if effects and effects.open_world_hint}
-    assert spending == {"check", "start"}
+    assert spending == set(tools) - reading - writing
 
 
 async def test_overrides_with_programs_endpoints_or_outside_paths_are_refused(
@@ -186,7 +207,7 @@ async def test_overrides_with_programs_endpoints_or_outside_paths_are_refused(
     )
     async with client(tmp_path) as agent:
         for override in overrides:
-            for tool in ("estimate", "check", "start"):
+            for tool in ("estimate", "check", "evaluate", "ablate", "start"):
                 run = {} if tool == "estimate" else {"run": str(tmp_path / "run"), "confirm": True}
                 assert await refused(agent, tool, config=str(config), overrides=[override], **run)
     assert not (tmp_path / "run").exists()

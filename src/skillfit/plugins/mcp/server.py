@@ -1,5 +1,5 @@
-"""The MCP server: an agent checks, estimates, starts, follows, stops and applies runs, and may be
-the optimizer of a run itself.
+"""The MCP server: an agent checks, measures, estimates, starts, follows, stops and applies runs,
+and may be the optimizer of a run itself.
 
 It reaches only the folders it was given, and an agent cannot add programs or code through
 overrides. Tools that spend money or write files need `confirm: true`; without it they only say what
@@ -76,6 +76,9 @@ def make_server(folders: Folders) -> MCPServer:
     listed: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
         (tools.check, "Check a config (spends a little)", _SPENDS),
         (tools.estimate, "Estimate a run", _READS),
+        (tools.evaluate, "Measure the skill on a split (spends)", _SPENDS),
+        (tools.ablate, "Measure what each part of the skill adds (spends)", _SPENDS),
+        (tools.verify, "Check that a skill still scores as recorded (spends)", _SPENDS),
         (tools.start, "Start or resume a run (spends)", _SPENDS),
         (tools.stop, "Stop a run", _WRITES),
         (tools.follow, "Follow a run", _READS),
@@ -191,6 +194,49 @@ class Tools:
         nothing.
         """
         return await self._command(["estimate", *self._config(config, overrides)])
+
+    async def evaluate(
+        self,
+        config: str,
+        run: str,
+        split: str = "selection",
+        overrides: list[str] | None = None,
+        confirm: bool = False,
+    ) -> JsonObject | Unconfirmed:
+        """Measure the config's skill on a split (train, selection, test or all): score, interval
+        and what fails. Recorded in the directory `run`; what was measured there before is not paid
+        again. Spends money with paid models, so it needs `confirm`.
+        """
+        words = self._config(config, overrides)
+        arguments = ["eval", *words, f"--split={split}", "--run", str(self._run(run))]
+        if not confirm:
+            return _unconfirmed(arguments, "makes a paid rollout of each item")
+        return await self._command(arguments)
+
+    async def ablate(
+        self, config: str, run: str, overrides: list[str] | None = None, confirm: bool = False
+    ) -> JsonObject | Unconfirmed:
+        """Estimate how much each part of the config's skill adds to its score. Recorded in the
+        directory `run`. Spends money with paid models, so it needs `confirm`.
+        """
+        words = self._config(config, overrides)
+        arguments = ["ablate", *words, "--run", str(self._run(run))]
+        if not confirm:
+            return _unconfirmed(arguments, "makes at least a hundred paid rollouts")
+        return await self._command(arguments)
+
+    async def verify(
+        self, run: str, overrides: list[str] | None = None, confirm: bool = False
+    ) -> JsonObject | Unconfirmed:
+        """Measure the skill of a finished run again: does it still score as recorded? `overrides`
+        may name another model, for example `model.agent=openai/gpt-5-mini`. Spends money with paid
+        models, so it needs `confirm`.
+        """
+        changed = checked_overrides(self.folders, overrides or ())
+        arguments = ["verify", str(self._run(run)), *changed]
+        if not confirm:
+            return _unconfirmed(arguments, "makes a paid rollout of each item")
+        return await self._command(arguments)
 
     async def start(
         self,
