@@ -43,6 +43,8 @@ if "STDERR" in prompt:
     print(prompt.partition("STDERR ")[2], file=sys.stderr); sys.exit(1)
 if "TOOLS ONLY" in prompt:
     say(type="tool", name="open", input=dict(path="x"), output="HTTP 401"); sys.exit(0)
+if "RETRY " in prompt:
+    print(prompt.partition("RETRY ")[2], file=sys.stderr, flush=True); time.sleep(600)
 if "SLEEP" in prompt:
     sleep = [sys.executable, "-c", "import time; time.sleep(600)", prompt.split()[-1]]
     subprocess.Popen(sleep, start_new_session="AWAY" in prompt)
@@ -144,8 +146,11 @@ class StandIn:
         assert isinstance(agent, CliAgent)
         return agent
 
-    async def attempt(self, item: Item = ITEM, **settings: Any) -> Attempt:
-        attempt = await self.agent(**settings).attempt(SKILL, item, AttemptContext())
+    async def attempt(
+        self, item: Item = ITEM, seconds: float | None = None, **settings: Any
+    ) -> Attempt:
+        context = AttemptContext(seconds=seconds)
+        attempt = await self.agent(**settings).attempt(SKILL, item, context)
         remove_workspace(attempt.workspace)
         return attempt
 

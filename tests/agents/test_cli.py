@@ -137,6 +137,24 @@ async def test_an_error_of_the_program_is_never_an_answer(
 @pytest.mark.parametrize(
     ("stderr", "kind"),
     [
+        ("Attempt 3 failed with status 429. Retrying with backoff", "rate_limit"),
+        ("Attempt 3 failed with status 503. Retrying with backoff", "overloaded"),
+        ("thinking", "timeout"),
+    ],
+)
+async def test_a_program_that_retries_until_the_time_limit_says_why(
+    fake: StandIn, stderr: str, kind: str
+) -> None:
+    with pytest.raises(ModelError) as raised:
+        await fake.attempt(Item("q", {"input": f"RETRY {stderr}"}), seconds=4)
+    assert raised.value.kind == kind
+    assert "ended at the time limit" in raised.value.message and stderr in raised.value.message
+    assert ("env.exec_timeout" in raised.value.hint) == (kind == "timeout")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind"),
+    [
         ("Invalid API key · Please run /login", "auth"),
         ('API Error: 401 {"type":"error","error":{"type":"authentication_error"}}', "auth"),
         ("unexpected status 401 Unauthorized: Missing bearer", "auth"),

@@ -56,6 +56,8 @@ class AttemptContext:
     """A question to be answered too, put after the item (deep reflection)."""
     max_usd: float | None = None
     """Dollars this attempt may spend, for agents that accept a limit."""
+    seconds: float | None = None
+    """Seconds that agent and grader have together, for agents that can say why they took longer."""
 
 
 class Agent(Protocol):

@@ -72,6 +72,7 @@ COMMON_OPTIONS = (
 _SLOTS = 4  # programs running at the same time, when one is used as a model
 _PROGRAM_FOLDERS = ("bin", "sbin", "shims")  # folders of PATH that the program may look into
 _TIME_LIMIT = 86_400.0  # seconds; the caller ends the program long before, by cancelling
+_SHARE_OF_LIMIT = 0.95  # of a rollout's time; in the rest the program's output is read
 _MAX_OUTPUT = 64 << 20
 _MAX_USAGE_FILE = 1 << 20
 _TOKEN = re.compile(r"[\w.\-]{20,}")
@@ -116,6 +117,7 @@ class CliAgent(BaseAgent):
                 program.argv,
                 skill=None if skill.absent else skill,
                 max_usd=context.max_usd,
+                limit=None if context.seconds is None else context.seconds * _SHARE_OF_LIMIT,
             )
             workspace.leave_only_work()
         output = done.output
@@ -347,9 +349,10 @@ class ConfiguredProgram:
         effort: str = "",
         max_usd: float | None = None,
         timeout: float | None = None,
+        limit: float | None = None,
     ) -> ProgramRun:
         """Run the program on `prompt` in the work folder. Raises when it failed to answer. At
-        `timeout` seconds it is ended, which is no failure.
+        `timeout` seconds it is ended, which is no failure; at `limit` seconds it has failed.
         """
         isolation = self._isolation()
         name = skill.name if skill is not None else ""
@@ -364,7 +367,7 @@ class ConfiguredProgram:
             done = await run_sandboxed(
                 [self.program(), *arguments(argv, values)],
                 cwd=workspace.work,
-                timeout=_TIME_LIMIT if timeout is None else timeout,
+                timeout=min(each for each in (timeout, limit, _TIME_LIMIT) if each is not None),
                 env=self.environment(workspace, values, login),
                 access=self._access(workspace, login),
                 stdin=stdin,
@@ -515,6 +518,7 @@ class ConfiguredProgram:
             output.error or redact(printed),
             usage,
             auth_hint=self._auth_hint(),
+            timed_out=done.timed_out,
         )
 
     def _auth_hint(self) -> str:

@@ -68,6 +68,13 @@ class Pick(DescriptionPart):
     """Dotted paths. The first that holds something is taken."""
 
 
+class ErrorPick(Pick):
+    """Selects texts of errors."""
+
+    status: str = ""
+    """Dotted path of the HTTP status that the program got, put before the text."""
+
+
 class StepPick(Pick):
     """Selects steps of the trajectory."""
 
@@ -141,7 +148,7 @@ class ProgramDescription(DescriptionPart):
     """Its own options with their defaults."""
     events: tuple[StepPick, ...] = ()
     answer: tuple[Pick, ...] = ()
-    error: tuple[Pick, ...] = ()
+    error: tuple[ErrorPick, ...] = ()
     usage: tuple[UsagePick, ...] = ()
     skill_read: tuple[str, ...] = ()
     """Regular expressions over `TOOL ARGUMENTS` of its tool calls. A match shows that it loaded
@@ -275,7 +282,7 @@ def read_output(
     events = list(_events(stdout))
     found = list(_steps(description.events, events))
     steps = [one.step for one in found]
-    errors = list(_texts(description.error, events))
+    errors = list(_errors(description.error, events))
     counted = [*events, *_events(usage_file)]
     return ProgramOutput(
         answer=_answer(description, events, steps, stdout.strip()),
@@ -416,6 +423,15 @@ def _texts(picks: Sequence[Pick], events: Iterable[ProgramEvent]) -> Iterator[st
                 yield _first(part, pick.text)
 
 
+def _errors(picks: Sequence[ErrorPick], events: Iterable[ProgramEvent]) -> Iterator[str]:
+    for event in events:
+        for pick in picks:
+            for part in _parts(pick, event):
+                status = _text(at_path(part, pick.status)) if pick.status else ""
+                text = _first(part, pick.text)
+                yield f"status {status}: {text}" if status else text
+
+
 def _parts(pick: Pick, event: ProgramEvent) -> Iterator[ProgramEvent]:
     if _matches(event, pick.when):
         yield from (part for part in _elements(event, pick.each) if _matches(part, pick.where))
@@ -484,7 +500,7 @@ _PATTERNS: Mapping[FailureKind, tuple[str, ...]] = {
     "rate_limit": (r"rate.?limit", rf"{_STATUS}429\b", r"too many requests"),
     "overloaded": (
         r"overloaded",
-        rf"{_STATUS}(500|502|503|529)\b",
+        rf"{_STATUS}(500|502|503|504|529)\b",
         r"(internal server|service unavailable)",
     ),
     "config": (
@@ -495,12 +511,23 @@ _PATTERNS: Mapping[FailureKind, tuple[str, ...]] = {
 
 
 def failure_of(
-    description: ProgramDescription, code: int | None, text: str, usage: Usage, *, auth_hint: str
+    description: ProgramDescription,
+    code: int | None,
+    text: str,
+    usage: Usage,
+    *,
+    auth_hint: str,
+    timed_out: bool = False,
 ) -> ModelError:
-    """The typed failure for a program that ended with this exit code and error text."""
+    """Return the typed failure for a program that ended with this exit code and error text, or that
+    was ended at its time limit: many programs retry a refused call for longer than that.
+    """
     text = last_part(text.strip(), _SHOWN) or "it printed no error"
-    message = f"{description.name} gave no answer (exit code {code}): {text}"
+    ended = "ended at the time limit" if timed_out else f"exit code {code}"
+    message = f"{description.name} gave no answer ({ended}): {text}"
     kind = _kind(description, text)
+    if kind is None and timed_out:
+        return AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.", usage=usage)
     if kind is None:
         return AgentFailure(message, kind="command", usage=usage)
     if kind == "limit":

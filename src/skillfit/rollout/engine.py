@@ -437,7 +437,11 @@ class Worker:
             "a rollout needs an agent and a grader, or an evaluator"
         )
         context = AttemptContext(
-            assignment.seed, assignment.purpose, assignment.instruction, assignment.max_usd
+            assignment.seed,
+            assignment.purpose,
+            assignment.instruction,
+            assignment.max_usd,
+            assignment.timeout,
         )
         attempt = await self.agent.attempt(assignment.skill, item, context)
         try:
