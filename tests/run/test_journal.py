@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.errors import InputError
-from skillfit.models.protocol import NetworkFailed, Usage
+from skillfit.models.protocol import NetworkFailed, Overloaded, Usage
 from skillfit.models.secrets import hide_keys_in_use, remember_secret
 from skillfit.run.events import EventLog, Warned
 from skillfit.run.journal import Journal
-from skillfit.run.store import RunNotWritable
+from skillfit.run.store import DamagedRun, RunNotWritable
 
 
 @dataclass(frozen=True)
@@ -428,3 +429,32 @@ def test_any_interleaving_of_callers_and_cancellations_records_each_key_at_most_
 
     asyncio.run(main())
     assert len(finished) == len(set(finished))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE effects SET stage = x'00ff'",
+        "UPDATE effects SET role = x'ff'",
+        "UPDATE effects SET model = x'ff'",
+        "UPDATE effects SET usage = x'ff'",
+        "UPDATE effects SET at = 'soon'",
+        "UPDATE losses SET stage = x'ff'",
+        "UPDATE losses SET kind = x'ff'",
+    ],
+)
+async def test_a_record_of_another_type_is_a_damaged_run(path: Path, damage: str) -> None:
+    async def fail() -> int:
+        raise Overloaded("busy", usage=Usage(calls=1))
+
+    journal = Journal(path)
+    journal.record("a", 1, int, stage="rollout")
+    with pytest.raises(Overloaded):
+        await journal.once("b", fail, returns=int)
+    journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(damage)
+        db.commit()
+    with closing(Journal.open_readonly(path)) as reader, pytest.raises(DamagedRun):
+        list(reader.entries())
+        reader.bill()

@@ -370,6 +370,7 @@ class Journal(Store):
         )
         for row in in_pages(self._db, query, *_key_range(prefix), after=after):
             seq, key, stage, role, model, at, seconds, usage, value, parent = row
+            self._require_text(key, stage, role, model, parent)
             spent = self._usage(usage)
             when, took = self._time(at), self._time(seconds)
             yield Entry(seq, key, stage, role, model, when, took, spent, value, parent)
@@ -398,6 +399,7 @@ class Journal(Store):
             query = f"SELECT seq, stage, role, model, usage FROM {table} WHERE seq > ? ORDER BY seq"
             for seq, stage, role, model, recorded in self._db.execute(query, (seen,)):
                 last[table] = seq
+                self._require_text(stage, role, model)
                 usage = _NOTHING if recorded == _RECORDED_NOTHING else self._usage(recorded)
                 if usage != _NOTHING:
                     key = (stage, role, model)
@@ -406,6 +408,7 @@ class Journal(Store):
         failures = Counter(before.failures)
         query = "SELECT kind, count(*) FROM losses WHERE seq > ? AND seq <= ? GROUP BY kind"
         for kind, count in self._db.execute(query, (before.last_loss, last["losses"])):
+            self._require_text(kind)
             failures[kind] += count
         sums = tuple(BillRow(*key, usage) for key, usage in sorted(rows.items()))
         return Bill(sums, known_usd, failures, last["effects"], last["losses"])

@@ -303,7 +303,9 @@ class RunDatabase:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
             return disk_full(str(self.path))
-        if code in _DAMAGED or _BAD_CONTENT.search(str(error)):
+        # The one writer never breaks a constraint of its own tables.
+        broken = isinstance(error, sqlite3.IntegrityError)
+        if broken or code in _DAMAGED or _BAD_CONTENT.search(str(error)):
             return damaged(self.path, str(error))
         if code == sqlite3.SQLITE_BUSY:
             return InputError(
@@ -414,6 +416,11 @@ class Store:
             return load(kind, data)
         except (TypeError, ValueError) as error:  # ValidationError is a ValueError
             raise damaged(self.path, f"{what} cannot be read") from error
+
+    def _require_text(self, *columns: object) -> None:
+        """Raise `DamagedRun` unless these columns of a record are text."""
+        if not all(isinstance(column, str) for column in columns):
+            raise damaged(self.path, "a record has bytes in place of text")
 
     def _time(self, recorded: object) -> float:
         """A recorded moment or duration in seconds."""
