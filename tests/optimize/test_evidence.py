@@ -5,10 +5,9 @@ from skillfit.optimize.memory import (
     evidence_hash,
     read_evidence,
     render_evidence,
-    tried_against,
-    with_step,
     write_evidence,
 )
+from skillfit.record.evidence import tried_against, with_step
 from skillfit.run.records import EditEffect, EvidenceMemory, FailurePattern
 from skillfit.skill import Edit
 

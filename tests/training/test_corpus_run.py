@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from typer.testing import CliRunner
 
+from skillfit.cli.app import app
 from skillfit.errors import InputError
+from skillfit.record.fold import read_record
+from skillfit.record.record import record_json
+from skillfit.report import write_report
 from skillfit.run.events import CandidateBuilt, EditsSelected, ReflectionFinished, RunStarted
 from tests.support.chat_server import Call
-from tests.training.practice_project import differences, readable
+from tests.training.practice_project import differences, read_corpus, readable
 from tests.training.project_fixture import MakeProject
 
 CORPUS = "optimizer.proposer=corpus"
@@ -78,6 +84,30 @@ async def test_the_second_run_reads_what_the_first_one_found(make_project: MakeP
     assert "run1/s0001e01" not in prompts[0] and "run1/s0001e01" in prompts[-1]
     [started] = project.events(RunStarted, "second")
     assert started.evidence == first
+
+
+async def test_what_failed_and_what_was_tried_is_shown(make_project: MakeProject) -> None:
+    def read(call: Call) -> str:
+        reply = read_corpus(call)
+        kinds = [edit["kinds"][0] for edit in reply["edits"]]
+        for kind in kinds:
+            found = re.findall(rf"Item (\S+) \({kind}\)", call.text)
+            reply["failures"].append({"failure_type": f"{kind} unknown", "items": found})
+        return json.dumps(reply)
+
+    project = make_project(CORPUS, *SMALL, optimizer={"reflect.corpus": read})
+    await project.train()
+    record = read_record(project.folder / "run")
+    [failure] = [one for one in record_json(record)["failures"] if one["name"] == "gold unknown"]
+    assert set(failure["items"]) == {
+        name for name, kind in COLOURS_BY_ITEM.items() if kind == "gold"
+    }
+    [edit] = [one for one in record.edits if one.id in failure["tried"]]
+    assert edit.edit.content == "- gold means o."
+    page = write_report(project.folder / "run").read_text()
+    assert "<h2>Failures</h2>" in page and "gold unknown" in page
+    shown = CliRunner().invoke(app, ["show", str(project.folder / "run")], env={"COLUMNS": "200"})
+    assert "gold unknown" in shown.output and f"{edit.id} {edit.status}" in shown.output
 
 
 async def test_a_run_resumes_with_the_memory_that_it_began_with(make_project: MakeProject) -> None:

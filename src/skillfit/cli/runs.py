@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 _RUNS = Path("runs")  # the default folder of runs
 _FAILED_SHOWN = 50  # items that `show` lists
+_FAILURES_SHOWN = 12  # the report has the others
 _REJECTIONS_SHOWN = 12  # the latest; the report has the others
 _LONGEST_NAME = 120  # characters of an item's id in the name of its folder
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
@@ -198,6 +199,8 @@ def _record_tables(record: Record) -> list[RenderableType]:
             for edit in record.edits
         ]
         parts.append(rich_table(("edit", "status", "effect on score", "text"), edits))
+    if record.evidence.patterns:
+        parts += _failure_table(record)
     if record.rejections:
         shown = record.rejections[-_REJECTIONS_SHOWN:]
         rejected = [
@@ -214,6 +217,30 @@ def _record_tables(record: Record) -> list[RenderableType]:
     for notice in record.notices:
         where = f"{display_name(notice.where)}: " if notice.where else ""
         parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))
+    return parts
+
+
+def _failure_table(record: Record) -> list[RenderableType]:
+    """The kinds of failure of the run, and the edits that were tried against each."""
+    from rich.text import Text
+
+    from skillfit.record.evidence import tried_failures
+
+    failures = tried_failures(record.evidence)
+    rows = [
+        (
+            one_line(visible(one.pattern.name), 60),
+            str(len(one.pattern.items)),
+            one.pattern.seen,
+            ", ".join(f"{edit.id} {edit.status}" for edit in one.edits),
+        )
+        for one in failures[:_FAILURES_SHOWN]
+    ]
+    parts: list[RenderableType] = [
+        rich_table(("failure", "items", "last seen", "tried against it"), rows)
+    ]
+    if more := len(failures) - len(rows):
+        parts.append(Text(f"{more} more are in the report and in --json."))
     return parts
 
 

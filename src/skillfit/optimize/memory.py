@@ -6,7 +6,7 @@ carries it to the next run of the same skill.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.optimize.context import edit_text, measured_effect
-from skillfit.optimize.optimizer import union
 from skillfit.plain_text import one_line, quantity
-from skillfit.run.records import EditEffect, EvidenceMemory, EvidencePattern, FailurePattern
+from skillfit.record.evidence import tried_failures
+from skillfit.run.records import EditEffect, EvidenceMemory, EvidencePattern
 from skillfit.tasks.item import stable_hash
 
 _ROOM = 12_000  # characters of the rendered memory
@@ -29,61 +29,17 @@ _EARLIER = "run"  # how the ids of edits of earlier runs begin
 _FILE: TypeAdapter[EvidenceMemory] = TypeAdapter(EvidenceMemory)
 
 
-def with_step(
-    memory: EvidenceMemory,
-    step: int,
-    patterns: Sequence[FailurePattern],
-    effects: Sequence[EditEffect],
-) -> EvidenceMemory:
-    """The memory after a step. `effects`: all edits of the gate's pool; empty: it has none yet."""
-    known = {_key(pattern.name): pattern for pattern in memory.patterns}
-    for found in patterns:
-        old = known.pop(_key(found.pattern), EvidencePattern(found.pattern, ()))
-        known[_key(found.pattern)] = replace(
-            old,
-            items=union(old.items, found.task_ids),
-            description=found.description or old.description,
-            last_step=step,
-        )
-    edits = {effect.id: effect for effect in memory.edits}
-    edits |= {effect.id: effect for effect in effects if effect.items}
-    return replace(memory, patterns=tuple(known.values()), edits=tuple(edits.values()))
-
-
-def _key(name: str) -> str:
-    return " ".join(name.casefold().split())
-
-
-def tried_against(memory: EvidenceMemory) -> Mapping[str, tuple[EditEffect, ...]]:
-    """The edits by the name of the pattern that they were written against: the one that shares most
-    items with them, the latest of several.
-    """
-    found: dict[str, list[EditEffect]] = {pattern.name: [] for pattern in memory.patterns}
-    for effect in memory.edits:
-        shared = [
-            (len(set(effect.items).intersection(pattern.items)), at)
-            for at, pattern in enumerate(memory.patterns)
-        ]
-        most, at = max(shared, default=(0, 0))
-        if most:
-            found[memory.patterns[at].name].append(effect)
-    return {name: tuple(effects) for name, effects in found.items()}
-
-
 def render_evidence(memory: EvidenceMemory, room: int = _ROOM) -> str:
     """The patterns as the optimizer reads them, the latest first, each with what was tried.
 
     The text of an edit that may be in the skill is not repeated.
     """
-    tried = tried_against(memory)
     shown: list[str] = []
-    latest_first = sorted(
-        memory.patterns, key=lambda pattern: (-pattern.last_step, -len(pattern.items))
-    )
-    for number, pattern in enumerate(latest_first):
-        text = _pattern_text(pattern, tried[pattern.name])
+    listed = tried_failures(memory)
+    for number, failure in enumerate(listed):
+        text = _pattern_text(failure.pattern, failure.edits)
         if shown and sum(map(len, shown)) + len(text) > room:
-            left_out = quantity(len(latest_first) - number, "kind of failure", "kinds of failure")
+            left_out = quantity(len(listed) - number, "kind of failure", "kinds of failure")
             shown.append(f"({left_out} left out)")
             break
         shown.append(text)
@@ -91,8 +47,7 @@ def render_evidence(memory: EvidenceMemory, room: int = _ROOM) -> str:
 
 
 def _pattern_text(pattern: EvidencePattern, tried: Sequence[EditEffect]) -> str:
-    when = f"step {pattern.last_step}" if pattern.last_step else "an earlier run"
-    line = f"{pattern.name}: {quantity(len(pattern.items), 'item')}, last seen in {when}"
+    line = f"{pattern.name}: {quantity(len(pattern.items), 'item')}, last seen in {pattern.seen}"
     if pattern.description:
         line += f". {one_line(pattern.description, _DESCRIPTION_ROOM)}"
     return "\n".join([line, *(f"- {_tried_text(effect)}" for effect in tried)])

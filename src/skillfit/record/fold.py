@@ -27,6 +27,7 @@ from skillfit.config.schema import EvaluationSection
 from skillfit.intervals import Interval, half_width, interval, weighted_values
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
+from skillfit.record.evidence import with_edits, with_step
 from skillfit.record.lists import state_of
 from skillfit.record.record import (
     APPLIED,
@@ -79,6 +80,7 @@ from skillfit.run.records import (
     CheckResult,
     EditEffect,
     EditStatus,
+    EvidenceMemory,
     MeasuredSplit,
     RecordedConfig,
     ShipResult,
@@ -238,6 +240,7 @@ class Fold:
         self._notices: dict[str, list[RunNotice]] = {}
         self._checks: tuple[CheckResult, ...] = ()
         self._best = ""
+        self._evidence = EvidenceMemory()
 
     def __call__(self, stored: Stored) -> None:
         self._times = [*self._times[:1], stored.at]
@@ -270,6 +273,7 @@ class Fold:
     def _(self, event: RunStarted, stored: Stored) -> None:
         self._started = event
         self._best = event.skill
+        self._evidence = event.evidence or EvidenceMemory()
         self._versions["initial"] = SkillVersion(
             "initial", "initial skill", event.skill, event.skill_hash
         )
@@ -359,6 +363,9 @@ class Fold:
             reason=gate.reason,
         )
         self._step_ends[event.step] = stored.at
+        if event.digest is not None:
+            patterns = event.digest.failure_patterns
+            self._evidence = with_step(self._evidence, event.step, patterns, ())
         self._ship = None  # of an end after which the run was resumed
         label = f"step {event.step}"
         self._add_version(
@@ -480,6 +487,7 @@ class Fold:
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
         found = unproven or self._best
+        edits = self._edits.listed(found, finished)
         return Record(
             **fields_of(self.card()),
             has_begun=started is not _NOT_STARTED,
@@ -498,7 +506,8 @@ class Fold:
             measured=self._measured,
             checks=self._checks,
             gates=tuple(self._gates.values()),
-            edits=self._edits.listed(found, finished),
+            edits=edits,
+            evidence=with_edits(self._evidence, edits),
             rejections=tuple(one for found in self._rejections.values() for one in found),
             types=self.scores.types(),
             stages=self._listed_stages(),

@@ -16,6 +16,7 @@ from pydantic_core import to_jsonable_python
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import display_name, label_of, quantity
+from skillfit.record.evidence import tried_failures
 from skillfit.run.control import Action
 from skillfit.run.events import AblationFinished, Discarded, RunFinished, SkillsMeasured
 from skillfit.run.journal import BillRow
@@ -27,6 +28,7 @@ from skillfit.run.records import (
     CheckResult,
     EditEffect,
     Evidence,
+    EvidenceMemory,
     Recorded,
     RecordedConfig,
     RunFinishReason,
@@ -435,6 +437,7 @@ class Record(RunCard):
     checks: tuple[CheckResult, ...] = ()  # of the preflight
     gates: tuple[GateSummary, ...] = ()
     edits: tuple[EditRecord, ...] = ()
+    evidence: EvidenceMemory = field(default_factory=EvidenceMemory)  # what failed and was tried
     rejections: tuple[Discarded, ...] = ()  # what the optimizer sent and the run did not use
     types: tuple[TypeSummary, ...] = ()
     stages: tuple[StageProgress, ...] = ()  # of the present step, and any that still run
@@ -628,5 +631,10 @@ def record_json(record: Record) -> JsonObject:
         del known["history"]
         edits.append({**known, "text": edit.text, "standing": edit.standing})
     shown = {name: getattr(record, name) for name in _SHOWN}
-    data: JsonObject = to_jsonable_python({**record.result_json(), **shown, "edits": edits})
+    failures = [
+        {**fields_of(one.pattern), "tried": [edit.id for edit in one.edits]}
+        for one in tried_failures(record.evidence)
+    ]
+    listed = {"edits": edits, "failures": failures}
+    data: JsonObject = to_jsonable_python({**record.result_json(), **shown, **listed})
     return data

@@ -39,6 +39,7 @@ from skillfit.plain_text import (
     shorten,
     visible,
 )
+from skillfit.record.evidence import TriedFailure, tried_failures
 from skillfit.record.fold import read_record
 from skillfit.record.record import (
     EditRecord,
@@ -76,6 +77,7 @@ from skillfit.skill.regions import code_fence, scan
 _ITEMS = 600  # listed in the file
 _PAGE = 25  # items or rows shown at once
 _EDITS = 60  # rows of the forest plot
+_FAILURES = 60
 _REJECTIONS = 200
 _ABSOLUTE_PATH = re.compile(r"""(?<=["':=\s])/(?!/)[^\s:"',]+""")  # in settings as JSON
 _MARKDOWN_EDITS = 20
@@ -143,6 +145,8 @@ class ReportPage(PageData):
     item_pages: Sequence[Sequence[ItemSummary]]
     items_cut: int
     gate_pages: Sequence[Sequence[GateSummary]]
+    failures: Sequence[TriedFailure]
+    failures_cut: int
     rejections: Sequence[Discarded]
     rejections_cut: int
     settings: ShownSettings
@@ -156,6 +160,7 @@ def _report_page(
     record: Record, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
 ) -> ReportPage:
     edits = by_effect(record.edits)
+    failures = tried_failures(record.evidence)
     listed = items[:_ITEMS]
     return ReportPage(
         record=record,
@@ -177,6 +182,8 @@ def _report_page(
         item_pages=_pages(listed),
         items_cut=len(items) - len(listed),
         gate_pages=_pages(record.gates),
+        failures=failures[:_FAILURES],
+        failures_cut=max(0, len(failures) - _FAILURES),
         rejections=record.rejections[:_REJECTIONS],
         rejections_cut=max(0, len(record.rejections) - _REJECTIONS),
         settings=settings_of_config(record.config),

@@ -564,6 +564,11 @@ class EvidencePattern:
     description: str = ""
     last_step: int = 0  # in which it was seen; 0: in an earlier run
 
+    @property
+    def seen(self) -> str:
+        """When it was seen last."""
+        return f"step {self.last_step}" if self.last_step else "an earlier run"
+
 
 @dataclass(frozen=True, slots=True)
 class EvidenceMemory:

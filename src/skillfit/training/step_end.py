@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from skillfit.config.schema import Config
 from skillfit.gate import Candidate, EditEffect, Gate, Origin, TextFilter, Verdict
 from skillfit.optimize.context import ItemAttempts, failure_patterns
-from skillfit.optimize.memory import with_step
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.stages import collect_notes, consolidate_notes
+from skillfit.record.evidence import with_step
 from skillfit.rollout import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, GateDecided, StepFinished
 from skillfit.run.records import (
