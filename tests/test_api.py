@@ -1,6 +1,8 @@
 """skillfit from Python, as scripts and notebooks use it."""
 
+import ast
 import asyncio
+import logging
 import re
 import subprocess
 import sys
@@ -18,11 +20,11 @@ from skillfit.record import text as run_text
 from skillfit.run.events import RunFinished, Stored
 from tests.cli.cli_project import project
 
-SKILL = """Sort tickets.
+SKILL = skillfit.Skill.from_text("""Sort tickets.
 
 - Answer with the label alone, in lower case.
 - Mentions of invoice mean billing.
-"""
+""")
 WORDS = {"billing": ["invoice", "charge", "receipt"], "delivery": ["parcel", "courier", "shipment"]}
 ITEMS = [
     {
@@ -60,23 +62,24 @@ def test_train_improves_a_skill_and_the_run_can_be_opened_again(tmp_path: Path) 
     heard: list[Stored] = []
     run = skillfit.train(
         skill=SKILL,
-        task=ITEMS,
+        tasks=ITEMS,
         agent=obedient,
         optimizer="practice/optimizer",
         run="r",
-        listeners=[heard.append],
+        callbacks=[heard.append],
         **QUICK,
     )
     assert run.finish_reason == "improved" and run.summary.finish_reason == "improved"
     assert isinstance(heard[-1].event, RunFinished)
     opened = skillfit.Run.open("r")
-    assert opened.best_skill.text == run.best_skill.text != opened.initial_skill.text == SKILL
+    assert opened.best_skill.text == run.best_skill.text != opened.initial_skill.text == SKILL.text
     assert "+- Mentions of" in opened.diff() and opened.diff(0, "initial") == ""
-    assert opened.skill(1).text != opened.initial_skill.text or opened.skill(1).text == SKILL
+    assert opened.skill(1).text != opened.initial_skill.text or opened.skill(1).text == SKILL.text
     names = [score.name for score in opened.scores]
-    assert names[0] == "baseline" and {"test_baseline", "test_best"} <= set(names)
-    measured = opened.record.point("baseline")
-    assert measured is not None and f"initial (selection): {measured.score:.3f}" in str(opened)
+    assert names[0] == "step_0001" and {"test_baseline", "test_best"} <= set(names)
+    assert opened.baseline_score is not None and opened.score is not None
+    assert opened.score > opened.baseline_score
+    assert opened.record.ship is not None and opened.gain == opened.record.ship.difference > 0
     assert (
         "improved" in str(opened)
         and "<table>" in opened._repr_html_()
@@ -88,7 +91,7 @@ def test_plot_draws_the_score_curve() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     run = skillfit.train(
-        skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", run="r", **QUICK
+        skill=SKILL, tasks=ITEMS, agent=obedient, optimizer="practice/optimizer", run="r", **QUICK
     )
     axes = run.plot()
     assert axes.get_ylabel() == "selection score" and len(axes.get_lines()[0].get_xdata()) >= 2
@@ -97,7 +100,7 @@ def test_plot_draws_the_score_curve() -> None:
 async def test_train_works_inside_a_running_event_loop_and_so_does_train_async() -> None:
     arguments: dict[str, Any] = {
         "skill": SKILL,
-        "task": ITEMS,
+        "tasks": ITEMS,
         "agent": obedient,
         "optimizer": "practice/optimizer",
         **QUICK,
@@ -118,12 +121,14 @@ def test_evaluate_compares_skills_by_name_and_pays_once() -> None:
     def look() -> list[float]:
         skills = {
             "weak": SKILL,
-            "strong": SKILL + "- Mentions of charge, receipt, parcel, courier, shipment.\n",
+            "strong": skillfit.Skill.from_text(
+                SKILL.text + "- Mentions of charge, receipt, parcel, courier, shipment.\n"
+            ),
         }
-        return [
-            one.tally.hard
-            for one in skillfit.evaluate(skills, ITEMS, agent=counted, split="all", repeats=2)
-        ]
+        measured = skillfit.evaluate(skills, ITEMS, agent=counted, split="all", repeats=2)
+        with pytest.raises(InputError, match=r"2 skills were measured: weak, strong\."):
+            print(measured.score)
+        return [measured[name].score for name in ("weak", "strong")]
 
     weak, strong = look()
     assert (weak, strong) == (pytest.approx(1 / 6), 1.0)
@@ -133,7 +138,7 @@ def test_evaluate_compares_skills_by_name_and_pays_once() -> None:
 
 @pytest.mark.parametrize("name", ["../../escaped", '"/tmp/x"', '"a\\0b"', "."])
 def test_the_name_of_a_skill_cannot_choose_a_folder_outside_runs(tmp_path: Path, name: str) -> None:
-    skill = f"---\nname: {name}\ndescription: d\n---\n{SKILL}"
+    skill = skillfit.Skill.from_text(f"---\nname: {name}\ndescription: d\n---\n{SKILL.text}")
     skillfit.evaluate({"one": skill}, ITEMS, agent=obedient)
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     (run,) = (tmp_path / "runs").iterdir()
@@ -163,14 +168,14 @@ def test_wrong_settings_are_reported_by_name() -> None:
     ):
         skillfit.train(
             skill=SKILL,
-            task=ITEMS,
+            tasks=ITEMS,
             agent=obedient,
             optimizer="practice/optimizer",
             train={"num_epoch": 1},
         )
     with pytest.raises(InputError, match="Cannot read the skill"):
         skillfit.train(
-            skill="./misspelled", task=ITEMS, agent=obedient, optimizer="practice/optimizer"
+            skill="./misspelled", tasks=ITEMS, agent=obedient, optimizer="practice/optimizer"
         )
     with pytest.raises(skillfit.SkillfitError, match="is not a run directory"):
         skillfit.Run.open("nowhere")
@@ -199,15 +204,15 @@ def test_an_unreadable_budget_is_refused() -> None:
 
 @pytest.mark.parametrize("budget", [["$5"], True, "$1.2.3", ("$5",), object()])
 def test_a_budget_of_another_type_is_refused(budget: Any) -> None:
-    with pytest.raises(InputError, match=r"The budget .* is not understood.*2000 calls"):
+    with pytest.raises(InputError, match=r"Cannot parse budget .*2000 calls"):
         skillfit.train(
-            skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", budget=budget
+            skill=SKILL, tasks=ITEMS, agent=obedient, optimizer="practice/optimizer", budget=budget
         )
 
 
 @pytest.mark.parametrize("skill", [None, 5, [SKILL], {"a": None}])
 def test_evaluate_refuses_a_value_that_is_not_a_skill(skill: Any) -> None:
-    with pytest.raises(InputError, match=r"is not a skill.*Give a path, a text"):
+    with pytest.raises(InputError, match=r"is not a skill.*Give a path, or a Skill"):
         skillfit.evaluate(skill, ITEMS, agent=obedient)
 
 
@@ -237,7 +242,7 @@ def test_a_value_that_is_not_a_path_is_refused_as_run_directory(run: Any) -> Non
         lambda: skillfit.Run.open(run),
         lambda: skillfit.evaluate(SKILL, ITEMS, agent=obedient, run=run),
         lambda: skillfit.train(
-            skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", run=run
+            skill=SKILL, tasks=ITEMS, agent=obedient, optimizer="practice/optimizer", run=run
         ),
     ):
         with pytest.raises(InputError, match="is not a run directory"):
@@ -245,28 +250,28 @@ def test_a_value_that_is_not_a_path_is_refused_as_run_directory(run: Any) -> Non
     with pytest.raises(InputError, match="None is not a run directory"):
         skillfit.Run.open(None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not a path to save the skill to"):
-        skillfit.Skill.from_text(SKILL).save(run)
+        SKILL.save(run)
 
 
-@pytest.mark.parametrize("text", ["Answer the question.", "Answer. " * 100])
-def test_the_error_for_a_skill_of_one_line_says_that_it_is_read_as_a_path(text: str) -> None:
-    with pytest.raises(InputError, match="A text of one line is read as a path") as raised:
+@pytest.mark.parametrize("text", ["Answer the question.", "Answer. " * 100, "Two\nlines.\n"])
+def test_a_string_is_a_path_and_the_error_names_from_text(text: str) -> None:
+    with pytest.raises(InputError, match=r"Skill\.from_text\(text\)") as raised:
         skillfit.evaluate(text, ITEMS, agent=obedient)
-    assert "Cannot read the skill Answer" in raised.value.message
-    with pytest.raises(InputError, match="A text of one line is read as a path"):
-        skillfit.train(skill=text, task=ITEMS, agent=obedient, optimizer="practice/optimizer")
-    assert skillfit.evaluate(f"{text}\n", ITEMS, agent=obedient)
+    assert f"Cannot read the skill {text[:3]}" in raised.value.message
+    with pytest.raises(InputError, match=r"A string is a path\."):
+        skillfit.train(skill=text, tasks=ITEMS, agent=obedient, optimizer="practice/optimizer")
+    assert skillfit.evaluate(skillfit.Skill.from_text(text), ITEMS, agent=obedient)
 
 
-def test_one_listener_and_one_tracker_need_no_list(tmp_path: Path) -> None:
+def test_one_callback_and_one_tracker_need_no_list(tmp_path: Path) -> None:
     heard: list[Stored] = []
-    skillfit.evaluate(SKILL, ITEMS, agent=obedient, listeners=heard.append)
+    skillfit.evaluate(SKILL, ITEMS, agent=obedient, callbacks=heard.append)
     assert heard
-    run = {"skill": SKILL, "task": ITEMS, "agent": obedient, "optimizer": "practice/optimizer"}
+    run = {"skill": SKILL, "tasks": ITEMS, "agent": obedient, "optimizer": "practice/optimizer"}
     skillfit.train(**run, run="r", trackers="jsonl:events.jsonl", budget="12 calls", **QUICK)
     assert (tmp_path / "events.jsonl").read_text()
-    with pytest.raises(InputError, match="listeners is 5, and not a list of functions"):
-        skillfit.evaluate(SKILL, ITEMS, agent=obedient, listeners=5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="callbacks is 5, and not a list of functions"):
+        skillfit.evaluate(SKILL, ITEMS, agent=obedient, callbacks=5)  # type: ignore[arg-type]
 
 
 def test_plot_names_the_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,15 +295,17 @@ def test_evaluate_refuses_zero_repeats(repeats: Any, tmp_path: Path) -> None:
 
 def test_evaluate_needs_only_the_items_of_its_split() -> None:
     tested = [{**item, "split": "test"} for item in ITEMS]
-    (found,) = skillfit.evaluate(SKILL, tested, agent=obedient, split="test")
-    assert len(found.outcomes) == len(ITEMS) and found.tally.hard == pytest.approx(1 / 6)
-    (found,) = skillfit.evaluate(SKILL, tested, agent=obedient, split="all")
-    assert len(found.outcomes) == len(ITEMS)
+    found = skillfit.evaluate(SKILL, tested, agent=obedient, split="test")
+    assert len(found["skill"].outcomes) == len(ITEMS)
+    assert found.score == found.interval.mean == pytest.approx(1 / 6)
+    assert found.interval.low < found.score < found.interval.high
+    found = skillfit.evaluate(SKILL, tested, agent=obedient, split="all")
+    assert len(found["skill"].outcomes) == len(ITEMS)
     for split in ("selection", "train"):
         with pytest.raises(InputError, match=f"The {split} split is empty"):
             skillfit.evaluate(SKILL, tested, agent=obedient, split=split)
     with pytest.raises(InputError, match="nothing to compare skills on"):
-        skillfit.train(skill=SKILL, task=tested, agent=obedient, optimizer="practice/optimizer")
+        skillfit.train(skill=SKILL, tasks=tested, agent=obedient, optimizer="practice/optimizer")
 
 
 def test_evaluate_refuses_an_unknown_split_and_a_value_that_is_not_a_task() -> None:
@@ -314,8 +321,8 @@ def test_the_package_lists_its_names() -> None:
 
 
 def test_a_misspelled_argument_is_named() -> None:
-    with pytest.raises(InputError, match=r"has no argument 'tasks'\. Did you mean 'task'"):
-        skillfit.train(tasks=ITEMS)
+    with pytest.raises(InputError, match=r"has no argument 'task'\. Did you mean 'tasks'"):
+        skillfit.train(task=ITEMS)
     with pytest.raises(InputError, match=r"evaluate\(\) has no argument 'agnet'"):
         skillfit.evaluate(SKILL, agnet="practice/agent")
 
@@ -333,19 +340,18 @@ assert skillfit.Task([{"input": "a", "answer": "b"}]).items[0].answers == ("b",)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_run_prints_its_progress_on_stderr(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_run_logs_its_progress(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive = threading.Event()
     monkeypatch.setattr(run_text, "HEARTBEAT", 0.0)  # a heartbeat whenever the clock is read
-    write = run_text.ProgressLines.say
 
-    def heard(lines: run_text.ProgressLines, message: str) -> None:
-        write(lines, message)
-        if message.startswith("... "):
-            alive.set()
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage().startswith("... "):
+                alive.set()
 
-    monkeypatch.setattr(run_text.ProgressLines, "say", heard)
+    monkeypatch.setattr(logging.getLogger("skillfit"), "handlers", [Listening()])
 
     def waiting(skill: str, item: dict[str, Any]) -> str:
         alive.wait(60)  # rollouts wait for the first heartbeat
@@ -353,16 +359,52 @@ def test_a_run_prints_its_progress_on_stderr(
 
     given: dict[str, Any] = {
         "skill": SKILL,
-        "task": ITEMS,
+        "tasks": ITEMS,
         "agent": waiting,
         "optimizer": "practice/optimizer",
         "env": {"grader": "exact"},
         **QUICK,
     }
-    skillfit.train(**given, run="loud")
-    lines = capsys.readouterr().err.splitlines()
+    with caplog.at_level(logging.INFO, "skillfit"):
+        skillfit.train(**given, run="loud")
+    lines = [record.getMessage() for record in caplog.records]
     assert lines[0].startswith("Training ")
-    assert any(line.startswith("... baseline: 0 of ") for line in lines)
+    assert any(line.startswith("... step 1, ") for line in lines), lines
     assert any(line.startswith("ship test: ") for line in lines)
-    skillfit.train(**given, run="silent", progress=False)
-    assert capsys.readouterr().err == ""
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "skillfit"):
+        skillfit.train(**given, run="silent", progress=False)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("set_up", [True, False])
+def test_a_program_without_logging_sees_the_progress_on_stderr(
+    set_up: bool, tmp_path: Path
+) -> None:
+    code = f"""
+import logging, skillfit
+if {set_up}:
+    logging.basicConfig(level=logging.WARNING)
+skillfit.train(
+    skill=skillfit.Skill.from_text("Sort tickets.\\n"), tasks={ITEMS!r},
+    agent=lambda skill, item: "general", optimizer="practice/optimizer", force=True,
+    train={{"num_epochs": 1}}, budget="30 rollouts",
+)
+assert not logging.getLogger("skillfit").handlers
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert ("Training " in done.stderr) == (not set_up), done.stderr
+
+
+def test_every_public_name_can_be_imported_and_is_known_to_type_checkers() -> None:
+    source = ast.parse(Path(skillfit.__file__).read_text(encoding="utf-8"))
+    declared = {
+        alias.name
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("skillfit.")
+        for alias in node.names
+    }
+    public = set(skillfit.__all__) - {"__version__"}
+    assert declared == public == {name for name in public if getattr(skillfit, name) is not None}

@@ -43,9 +43,7 @@ def train(job: Job, players: Players, settings: Mapping[str, Any]) -> Run:
     return Run.of(job, players, skill, verdict, seconds, problem)
 
 
-def run_in(
-    folder: Path, job: Job, players: Players, settings: Mapping[str, Any]
-) -> skillfit.TrainResult:
+def run_in(folder: Path, job: Job, players: Players, settings: Mapping[str, Any]) -> skillfit.Run:
     """Train in a folder, which keeps the run."""
     with _playing(players):
         write_task(players.world, folder)

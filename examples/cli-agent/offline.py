@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 
-from skillfit.models.protocol import Request
+from skillfit import Request
 
 RULES = ("Raise ValueError when the input is empty.", "Give every function a return type.")
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from skillfit.gate import BaseGate, Ruling, Samples
-from skillfit.optimize.optimizer import Patch, Proposal
-from skillfit.optimize.proposer import finished_cases
-from skillfit.skill import Edit
-from skillfit.training.plan import ShuffledBatches
+from skillfit import (
+    BaseGate,
+    Edit,
+    Patch,
+    Proposal,
+    Ruling,
+    Samples,
+    ShuffledBatches,
+    finished_cases,
+)
 
 
 class FivePoints(BaseGate):

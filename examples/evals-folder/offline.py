@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from skillfit.models.protocol import Request
+from skillfit import Request
 
 RULES = {
     "kind": "Start with the kind of change as one word: Added, Fixed or Removed.",

@@ -2,9 +2,10 @@
 the same arguments.
 
     run = skillfit.train(
-        skill="my-skill", task="tasks.jsonl", agent="openai/gpt-5-mini", optimizer="openai/gpt-5",
+        skill="my-skill", tasks="tasks.jsonl", agent="openai/gpt-5-mini", optimizer="openai/gpt-5",
         budget="$5",
     )
+    print(run.baseline_score, run.score, run.gain)
     print(run.diff())
 """
 
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property, wraps
 from inspect import signature
+from logging import INFO, WARNING, StreamHandler, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -36,7 +38,8 @@ from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
-from skillfit.plain_text import display_name, shorten, visible
+from skillfit.intervals import Interval
+from skillfit.plain_text import display_name, one_line, shorten, visible
 from skillfit.record.lists import read_card
 from skillfit.run.control import Control
 from skillfit.run.directory import refuse_other_kinds
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from skillfit.record.record import Point, Record
     from skillfit.run.events import GateDecided, RunFinished
 
+LOGGER = getLogger("skillfit")
 T = TypeVar("T")
 P = ParamSpec("P")
 UserSettings = Mapping[str, Any]  # as in a config file; nested or with dotted keys
@@ -125,6 +129,23 @@ class Run:
         infrastructure; evaluation or ablation for those; unfinished until then.
         """
         return self.record.finish_reason or "unfinished"
+
+    @property
+    def score(self) -> float | None:
+        """The selection score of the skill that the run returns; before the end, the latest one."""
+        return self.record.score
+
+    @property
+    def baseline_score(self) -> float | None:
+        """The selection score of the initial skill; None until it was measured."""
+        return self.record.selection.baseline
+
+    @property
+    def gain(self) -> float | None:
+        """What the skill that was found scores above the initial one: on fresh rollouts where they
+        were made, else on the selection split. `record.ship` has its interval and verdict.
+        """
+        return self.record.gain
 
     @property
     def initial_skill(self) -> Skill:
@@ -220,7 +241,7 @@ class Run:
 async def train_async(
     *,
     skill: SkillLike | None = None,
-    task: TaskLike | None = None,
+    tasks: TaskLike | None = None,
     agent: AgentLike | None = None,
     optimizer: ModelLike | None = None,
     budget: str | float | Mapping[str, float] | None = None,
@@ -235,7 +256,7 @@ async def train_async(
     sampler: str | SamplerLike | None = None,
     executor: str | ExecutorLike | None = None,
     trackers: TrackerLike | Sequence[TrackerLike] = (),
-    listeners: Listener | Sequence[Listener] = (),
+    callbacks: Listener | Sequence[Listener] = (),
     control: Control | None = None,
     progress: bool = True,
     **sections: Any,
@@ -243,8 +264,8 @@ async def train_async(
     """Train a skill, or resume the run in `run`. `train` blocks and works in notebooks too;
     `train_async` is to be awaited.
 
-    skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a
-    Task, or dicts of items. agent: a model's id, a callable `(skill, item) -> answer`, or an Agent.
+    skill: a path, or a Skill (`Skill.from_text`). tasks: a path or any other `env.tasks`, a Task,
+    or dicts of items. agent: a model's id, a callable `(skill, item) -> answer`, or an Agent.
     optimizer: a model's id. budget: "$5", "2000 calls", "300 rollouts", "1M tokens", "30 min" or
     {usd, calls, rollouts, tokens, minutes}. run: the directory; without one, a folder in runs/ that
     is named after skill and settings. config: a YAML file or mapping to start from. settings: what
@@ -253,16 +274,17 @@ async def train_async(
     to NAME.old-N. force: train although the preflight says stop.
     grader, gate, proposer, sampler, executor: your own part, as a class, an object or a function,
     or its name as in the config (docs/extending.md). trackers: names as for `--track`, classes,
-    objects or functions; they are closed at the end. listeners: functions that are called with
-    every event. One tracker or listener needs no list. control: a `skillfit.run.control.Control`,
-    whose `stop()` another thread may call: work in flight is saved, and the call raises
-    `Interrupted`. progress: print lines about the run on stderr, as `skillfit train --plain` does.
+    objects or functions; they are closed at the end. callbacks: functions that are called with
+    every event (`skillfit.Stored`). One tracker or callback needs no list. control: a
+    `skillfit.Control`, whose `stop()` another thread may call: work in flight is saved, and the
+    call raises `skillfit.Interrupted`. progress: log lines about the run to the logger `skillfit`;
+    where a program has not set up logging, they are shown on stderr.
     """
     _refuse_misnamed(sections, train_async)
     changed = {**(settings or {}), **sections}
     inputs = prepare(
         skill=skill,
-        task=task,
+        tasks=tasks,
         agent=agent,
         optimizer=optimizer,
         budget=budget,
@@ -275,14 +297,14 @@ async def train_async(
         executor=executor,
     )
     path = default_run_path(inputs) if run in (None, "") else _run_path(run)
-    async with _lines_on_stderr(progress) as lines:
+    async with _logged_lines(progress) as lines:
         with _tracking(trackers, path) as tracking:
             await start(
                 inputs,
                 path,
                 force_new=force_new,
                 force=force,
-                listeners=[*tracking, *_listed(listeners), *lines],
+                listeners=[*tracking, *_listed(callbacks), *lines],
                 control=control,
             )
     return Run.open(path)
@@ -308,36 +330,89 @@ def _tracking(
 
 
 @asynccontextmanager
-async def _lines_on_stderr(wanted: bool) -> AsyncIterator[list[Listener]]:
-    """A listener that prints lines about a run, and one now and then while nothing happens."""
+async def _logged_lines(wanted: bool) -> AsyncIterator[list[Listener]]:
+    """Log lines about a run, and one now and then while nothing happens."""
     if not wanted:
         yield []
         return
     from skillfit.record.fold import Fold
     from skillfit.record.text import ProgressLines
 
-    builder = Fold()
+    fold = Fold()
 
-    def write(line: str) -> None:
-        print(visible(line), file=sys.stderr, flush=True)
+    def log(line: str) -> None:
+        LOGGER.log(WARNING if line.startswith("warning: ") else INFO, "%s", visible(line))
 
-    lines = ProgressLines(write, builder.record)
+    lines = ProgressLines(log, fold.record)
 
     async def beat() -> None:
         while True:
             await asyncio.sleep(1)
             lines.tick()
 
-    beating = asyncio.create_task(beat())
+    with _stderr_unless_set_up():
+        beating = asyncio.create_task(beat())
+        try:
+            yield [fold, lines]
+        finally:
+            beating.cancel()
+
+
+@contextmanager
+def _stderr_unless_set_up() -> Iterator[None]:
+    """Show what is logged on stderr, where the program has not set up logging."""
+    if LOGGER.hasHandlers():
+        yield
+        return
+    handler, level = StreamHandler(sys.stderr), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(INFO)
     try:
-        yield [builder, lines]
+        yield
     finally:
-        beating.cancel()
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+@dataclass(frozen=True)
+class Evaluation(Mapping[str, Measured]):
+    """The measured skills by name. Of a single skill, `score` and `interval` can be read here."""
+
+    path: Path  # of the run that holds the rollouts
+    measured: Mapping[str, Measured]
+
+    def __getitem__(self, name: str) -> Measured:
+        return self.measured[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.measured)
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    @property
+    def score(self) -> float:
+        """The mean hard score over the items."""
+        return self._only.score
+
+    @property
+    def interval(self) -> Interval:
+        """The mean hard score with its 90 % interval."""
+        return self._only.interval
+
+    @property
+    def _only(self) -> Measured:
+        if len(self.measured) > 1:
+            raise InputError(
+                f"{len(self.measured)} skills were measured: {', '.join(self.measured)}.",
+                hint=f"Name one: result[{next(iter(self.measured))!r}].score",
+            )
+        return next(iter(self.measured.values()))
 
 
 async def evaluate_async(
     skill: SkillLike | Mapping[str, SkillLike],
-    task: TaskLike | None = None,
+    tasks: TaskLike | None = None,
     *,
     agent: AgentLike | None = None,
     split: str = "selection",
@@ -348,13 +423,16 @@ async def evaluate_async(
     force_new: bool = False,
     grader: GraderLike | None = None,
     executor: str | ExecutorLike | None = None,
-    listeners: Listener | Sequence[Listener] = (),
+    callbacks: Listener | Sequence[Listener] = (),
     control: Control | None = None,
     **sections: Any,
-) -> list[Measured]:
+) -> Evaluation:
     """Measure a skill, or several by name, on a split (train, selection, test, all) with `repeats`
-    rollouts an item; the rest as in `train`. What was measured before with the same settings is not
-    paid for again (`recorded` and `recorded_at` of the result tell it); `force_new` measures again.
+    rollouts per item; the rest as in `train`.
+
+    `.score` and `.interval` of the result are those of the skill; of several, `result[name]` has
+    them. What was measured before with the same settings is not paid for again (`recorded` and
+    `recorded_at` of `result[name]` tell it); `force_new` measures again.
     """
     if not isinstance(repeats, int) or isinstance(repeats, bool):
         raise InputError(
@@ -373,7 +451,7 @@ async def evaluate_async(
     changed = {**(settings or {}), **sections}
     inputs = prepare(
         skill=first,
-        task=task,
+        tasks=tasks,
         agent=agent,
         config=config,
         settings=changed,
@@ -382,16 +460,17 @@ async def evaluate_async(
         training=False,
     )
     path = default_run_path(inputs, "evaluate") if run in (None, "") else _run_path(run)
-    return await evaluate_skills(
+    measured = await evaluate_skills(
         inputs,
         skills,
         path,
         split=split,
         repeats=repeats,
         force_new=force_new,
-        listeners=_listed(listeners),
+        listeners=_listed(callbacks),
         control=control,
     )
+    return Evaluation(path.absolute(), {one.name: one for one in measured})
 
 
 def _refuse_misnamed(sections: Mapping[str, Any], function: Callable[..., Any]) -> None:
@@ -413,16 +492,16 @@ def _run_path(run: str | Path | None) -> Path:
     return Path(run)
 
 
-def _listed(listeners: Listener | Sequence[Listener]) -> Sequence[Listener]:
-    """Several listeners, or one."""
-    if callable(listeners):
-        return [listeners]
-    if not isinstance(listeners, Sequence) or not all(map(callable, listeners)):
+def _listed(callbacks: Listener | Sequence[Listener]) -> Sequence[Listener]:
+    """Return the callbacks as a list; one alone is allowed too."""
+    if callable(callbacks):
+        return [callbacks]
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise InputError(
-            f"listeners is {shorten(repr(listeners), 100)}, and not a list of functions.",
+            f"callbacks is {shorten(repr(callbacks), 100)}, and not a list of functions.",
             hint="Give functions that are called with every event.",
         )
-    return listeners
+    return callbacks
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
@@ -451,7 +530,7 @@ evaluate = _blocking(evaluate_async)
 def prepare(
     *,
     skill: SkillLike | None = None,
-    task: TaskLike | None = None,
+    tasks: TaskLike | None = None,
     agent: AgentLike | None = None,
     optimizer: ModelLike | None = None,
     budget: str | float | Mapping[str, float] | None = None,
@@ -483,17 +562,17 @@ def prepare(
     given |= {key: part for key, part in parts.items() if isinstance(part, str)}
     if optimizer is not None:
         given["model.optimizer"] = optimizer
-    if isinstance(task, str | Path):
-        given["env.tasks"] = str(task)
-    if isinstance(skill, Path) or (isinstance(skill, str) and "\n" not in skill):
-        _refuse_text_as_path(skill)
-        given["env.skill"], skill = str(skill), None  # a path: the report and `apply` name it
+    if isinstance(tasks, str | Path):
+        given["env.tasks"] = str(tasks)
+    if isinstance(skill, str | Path):
+        _refuse_missing(skill)
+        given["env.skill"], skill = str(skill), None  # the report and `apply` name the path
     if budget is not None:
         given["budget"] = parse_budget(budget)
     return read_inputs(
         load_config(config or {}, given),
         skill=None if skill is None else as_skill(skill),
-        task=None if isinstance(task, str | Path) else task,
+        task=None if isinstance(tasks, str | Path) else tasks,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
         grader=grader,
         given=GivenParts(
@@ -507,30 +586,28 @@ def prepare(
 
 
 def as_skill(skill: SkillLike) -> Skill:
-    """A Skill as it is; a text of several lines as a document; another text is a path."""
+    """Return a Skill as it is, and read one from a path."""
     if isinstance(skill, Skill):
         return skill
     if not isinstance(skill, str | Path):
         raise InputError(
             f"{shorten(repr(skill), 100)} is not a skill.",
-            hint="Give a path, a text of several lines, or a Skill.",
+            hint="Give a path, or a Skill: Skill.from_text(text).",
         )
-    if isinstance(skill, str) and "\n" in skill:
-        return Skill.from_text(skill)
-    _refuse_text_as_path(skill)
+    _refuse_missing(skill)
     return Skill.load(skill)
 
 
-def _refuse_text_as_path(skill: str | Path) -> None:
-    """A text of one line is read as a path. Where there is no such file, the error says so."""
+def _refuse_missing(skill: str | Path) -> None:
+    """Refuse a path where there is no file, and a text that was given instead of a path."""
     try:
         there = Path(skill).expanduser().exists()
-    except (OSError, RuntimeError):  # too long for a path; a home folder that is not known
+    except (OSError, RuntimeError, ValueError):  # no possible path; a home folder is not known
         there = False
-    if not there and isinstance(skill, str):
+    if not there:
         raise InputError(
-            f"Cannot read the skill {shorten(skill, 200)}: there is no such file.",
-            hint="A text of one line is read as a path. Give a text with a line break at its end.",
+            f"Cannot read the skill {one_line(str(skill), 200)}: there is no such file.",
+            hint="A string is a path. For a text, give Skill.from_text(text).",
         )
 
 
@@ -560,7 +637,7 @@ def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
             amount = float(match[1].rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(match[1][-1], 1)
             return {name: amount} if name else {match[2]: int(amount)}
     raise InputError(
-        f"The budget {shorten(repr(budget), 100)} is not understood.",
+        f"Cannot parse budget {shorten(repr(budget), 100)}.",
         hint="Write $5, 2000 calls, 300 rollouts, 1M tokens or 30 min; or give a number of dollars "
         "or {usd, calls, rollouts, tokens, minutes}.",
     )

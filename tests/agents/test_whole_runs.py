@@ -136,9 +136,10 @@ class Doubling:
         return {"agent": "doubling"}
 """
     )
-    (measured,) = skillfit.evaluate("Any skill.\n\n", config=config, split="all")
+    skill = skillfit.Skill.from_text("Any skill.\n")
+    measured = skillfit.evaluate(skill, config=config, split="all")
 
-    assert measured.tally.hard == 1.0
+    assert measured.score == 1.0
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,12 @@ def solve_with_usage(skill: str, item: dict[str, Any]) -> Attempt:
 
 def evaluate(folder: Path, agent: Any, **settings: Any) -> Any:
     return skillfit.evaluate(
-        "A skill.\n\n", ROWS, agent=agent, split="all", run=folder / "run", **settings
+        skillfit.Skill.from_text("A skill.\n"),
+        ROWS,
+        agent=agent,
+        split="all",
+        run=folder / "run",
+        **settings,
     )
 
 
@@ -261,7 +267,7 @@ mark.unlink()
     description = DESCRIPTION | {"events": [], "error": [], "usage": []}
     Path(agent["options"]["file"]).write_text(yaml.safe_dump(description))
     measured = skillfit.evaluate(
-        "A skill.\n\n",
+        skillfit.Skill.from_text("A skill.\n"),
         [{"id": f"i{n}", "input": str(n), "answer": "1"} for n in range(6)],
         agent=agent,
         split="all",
@@ -270,7 +276,7 @@ mark.unlink()
         env={"sandbox": "off"},
     )
 
-    assert measured[0].tally.hard == 1.0, "two programs ran at the same time"
+    assert measured.score == 1.0, "two programs ran at the same time"
 
 
 # Signals

@@ -278,8 +278,8 @@ async def test_a_run_on_a_mutating_server_ends_with_a_verdict_or_can_be_resumed(
 
         async def train() -> str:
             run = await skillfit.train_async(
-                skill=SKILL,
-                task=ROWS,
+                skill=skillfit.Skill.from_text(SKILL),
+                tasks=ROWS,
                 run=tmp_path / "run",
                 settings={
                     "model.agent": {"id": "openai/agent", "base_url": server.url},

@@ -495,16 +495,16 @@ def test_the_estimate_counts_no_pool_for_a_gate_without_one(name: str, project: 
 @pytest.mark.parametrize("kind", ["grader", "executor", "agent"])
 def test_evaluate_accepts_parts(kind: str, project: Path, here: Path) -> None:
     part = load_object("parts.py:" + CLASSES[kind], project)
-    (measured,) = skillfit.evaluate(
+    measured = skillfit.evaluate(
         project / "SKILL.md", config=project / "skillfit.yaml", run="e", **{kind: part}
     )
-    assert measured.tally.scored == 4 and kind in marks(here)
+    assert measured["skill"].tally.scored == 4 and kind in marks(here)
 
 
 def test_evaluate_needs_no_gate(project: Path) -> None:
     config = write_config(project, {"evaluation.gate": "nothing.py:Gate"})
-    (measured,) = skillfit.evaluate(project / "SKILL.md", config=config)
-    assert measured.tally.scored == 4
+    measured = skillfit.evaluate(project / "SKILL.md", config=config)
+    assert measured["skill"].tally.scored == 4
 
 
 def test_concurrent_attempts_are_limited_to_the_agents_slots(project: Path) -> None:

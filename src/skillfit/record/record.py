@@ -286,7 +286,7 @@ class ResultJson(TypedDict):
     run: str
     best_step: int | None
     metric: str | None
-    selection: SplitScores
+    selection: dict[str, float | None]  # baseline, best
     test: SplitScores
     ship: ShipResult | None
     unproven: bool
@@ -394,7 +394,7 @@ class RunCard:
             run=self.path,
             best_step=self.best_step,
             metric=self.metric,
-            selection=self.selection,
+            selection={"baseline": self.selection.baseline, "best": self.selection.best},
             test=self.test,
             ship=self.ship,
             unproven=self.unproven,

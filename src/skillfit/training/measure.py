@@ -107,7 +107,12 @@ class Measured:
         return interval(list(weighted_values(self.means, weights_of(self.items)).values()))
 
     @property
-    def score(self) -> MeasuredScore:
+    def score(self) -> float:
+        """The mean hard score over the items."""
+        return self.tally.hard
+
+    @property
+    def record(self) -> MeasuredScore:
         """The score as the log of a run keeps it."""
         tally, bounds = self.tally, self.interval
         return MeasuredScore(
@@ -231,7 +236,7 @@ async def evaluate_skills(
                 Measured(name, skill, items, tuple(outcomes), *replayed.of(skill))
                 for (name, skill), outcomes in zip(skills.items(), found, strict=True)
             ]
-            scores = [one.score for one in measured]
+            scores = [one.record for one in measured]
             run.events.emit(SkillsMeasured(split=split, repeats=repeats, scores=scores))
             return measured
 

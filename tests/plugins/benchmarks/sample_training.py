@@ -117,9 +117,12 @@ class Lab:
         """Mean hard score of a skill text on all items, by name `skill`."""
         config = self.config(tasks, **env)
         results = await skillfit.evaluate_async(
-            skill, config=config, run=self.folder / "evaluation", split="all"
+            skillfit.Skill.from_text(skill),
+            config=config,
+            run=self.folder / "evaluation",
+            split="all",
         )
-        return {result.name: result.tally.hard for result in results}
+        return {name: measured.score for name, measured in results.items()}
 
 
 def system(call: Call) -> str:

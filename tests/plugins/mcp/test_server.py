@@ -113,7 +113,7 @@ async def test_an_agent_checks_starts_follows_shows_and_applies_a_run(tmp_path: 
         assert "RunStarted" in seen and seen[-1] == "RunFinished"
         assert "RolloutFinished" not in seen
         shown = await call(agent, "show", run=str(run))
-        assert shown["practice"] is True
+        assert shown["practice"] == "practice models"
         assert shown["points"][0]["name"] == "step_0001"
         assert shown["finish_reason"] == "improved"
         await call(agent, "apply", run=str(run))
