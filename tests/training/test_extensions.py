@@ -215,7 +215,7 @@ def write_config(folder: Path, settings: dict[str, str]) -> Path:
     }
     for key, value in settings.items():
         section, _, name = key.rpartition(".")
-        (data[section] if section else data)[name] = value
+        (data.setdefault(section, {}) if section else data)[name] = value
     path = folder / "skillfit.yaml"
     path.write_text(yaml.safe_dump(data))
     return path
