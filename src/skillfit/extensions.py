@@ -81,7 +81,7 @@ _REFERENCE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name refers to a file of the user: `file.py:name`."""
+    """Return whether a name refers to a file of the user: `file.py:name`."""
     return _REFERENCE.match(name) is not None
 
 
@@ -117,7 +117,9 @@ def find_extension(
 
 
 def is_extension(kind: str, name: str) -> bool:
-    """Whether a name that is not built in can be looked up: file.py:name or an entry point."""
+    """Return whether a name that is not built in can be looked up: file.py:name or an entry
+    point.
+    """
     return is_reference(name) or bool(_installed(kind, name))
 
 
@@ -235,7 +237,7 @@ def _wrong_method(kind: str, source: str, member: str, problem: str, expected: s
 
 
 def _problem_of(method: Any, expected: Callable[..., Any], needs_self: bool) -> str:
-    """Why a method cannot be called like the expected one; empty when it can."""
+    """Say why a method cannot be called like the expected one; empty when it can."""
     if not callable(method):
         return f"is {type(method).__name__}, not a method"
     wanted = list(inspect.signature(expected).parameters.values())[1:]
@@ -298,7 +300,7 @@ def call_factory(
 
 
 def can_be_called_with(make: Callable[..., Any], *arguments: Any, **named: Any) -> bool:
-    """Whether a class or function can be called with these arguments."""
+    """Return whether a class or function can be called with these arguments."""
     try:
         inspect.signature(make).bind(*arguments, **named)
     except TypeError:
@@ -323,7 +325,9 @@ def _members(protocol: type) -> list[str]:
 
 
 def is_built_in(part: Any) -> bool:
-    """Whether skillfit itself defines the part's class. A class derived from ours is the user's."""
+    """Return whether skillfit itself defines the part's class. A class derived from ours is the
+    user's.
+    """
     return type(part).__module__.partition(".")[0] == "skillfit"
 
 
@@ -406,13 +410,13 @@ def find_source(
 
 
 def is_source(tasks: str) -> bool:
-    """Whether this value of `env.tasks` begins with a registered name."""
+    """Return whether this value of `env.tasks` begins with a registered name."""
     name = tasks.partition("?")[0].partition(":")[0]
     return name in BUILT_IN_SOURCES or bool(_installed("task", name))
 
 
 def source_names() -> list[str]:
-    """Every registered name, sorted."""
+    """Return every registered name, sorted."""
     return sorted({*extension_names("task"), *BUILT_IN_SOURCES})
 
 
@@ -537,7 +541,7 @@ def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> An
 
 
 def _is_imported(value: object, module: ModuleType) -> bool:
-    """Whether it is a module, or a class or function of another module."""
+    """Return whether it is a module, or a class or function of another module."""
     if inspect.isclass(value) or inspect.isroutine(value):
         return value.__module__ != module.__name__
     return inspect.ismodule(value)

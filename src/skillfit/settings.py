@@ -97,7 +97,9 @@ class SettingProblem:
 def setting_problems(
     error: ValidationError, kind: type[BaseModel], data: Any, prefix: str = ""
 ) -> Iterator[SettingProblem]:
-    """One problem per key. `data` is what was validated as a `kind`, and `prefix` the key of it."""
+    """Yield one problem per key. `data` is what was validated as a `kind`, and `prefix` the key of
+    it.
+    """
     by_key: dict[str, list[ErrorDetails]] = {}
     for found in error.errors():
         key = ".".join(filter(None, (prefix, *_location(found, data))))
@@ -107,7 +109,9 @@ def setting_problems(
 
 
 def _problem(key: str, errors: Sequence[ErrorDetails], kind: type[BaseModel]) -> SettingProblem:
-    """Where several types are allowed, pydantic reports an error for each."""
+    """Join the errors of one key: where several types are allowed, pydantic reports one for
+    each.
+    """
     first = errors[0]
     if first["type"] == "extra_forbidden":
         beside = tuple(_names_beside(kind, first["loc"]))

@@ -135,7 +135,7 @@ def _command_rows() -> list[tuple[str, ...]]:
 
 
 def _reference_text(rows: list[tuple[str, ...]]) -> RenderableType:
-    """Each entry with its meaning below it: keys are long, and must be shown whole."""
+    """Return each entry with its meaning below it: keys are long, and must be shown whole."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text

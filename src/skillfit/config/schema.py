@@ -488,7 +488,9 @@ class Key:
 
 
 def describe_keys() -> Iterator[Key]:
-    """Every key of the schema, in its order. The settings of a model appear once for each role."""
+    """Yield every key of the schema, in its order. The settings of a model appear once for each
+    role.
+    """
     yield from _describe(Config, "")
 
 

@@ -85,7 +85,7 @@ class PlacedSettings:
         )
 
     def _sets_whole(self, key: str) -> bool:
-        """Whether the value of a key is set here, not only keys inside it."""
+        """Return whether the value of a key is set here, not only keys inside it."""
         section, _, name = key.rpartition(".")
         values = self.data.get(section)
         if not isinstance(values, dict) or name not in values:
@@ -184,8 +184,8 @@ def read_text(text: str) -> Any:
 
 
 def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value in nested data with its dotted key, sections included. Entries of a list have the
-    key of the list.
+    """Yield every value in nested data with its dotted key, sections included. Entries of a list
+    have the key of the list.
     """
     if isinstance(data, Mapping):
         for name, value in data.items():
@@ -322,7 +322,8 @@ def _parse_yaml(text: str) -> _ParsedYaml:
 
 
 def _expanded_size(node: yaml.Node, known: dict[int, int], depth: int) -> int:
-    """How many values a node stands for when all aliases in it are replaced by what they name.
+    """Count how many values a node stands for when all aliases in it are replaced by what they
+    name.
 
     Raises when there are too many, when they are nested too deeply, or when a node contains itself.
     `known` holds the sizes of finished nodes, and 0 for those that this call is inside of.

@@ -164,7 +164,7 @@ def policy_of(failure: ModelError | TaskFailure) -> Policy:
 
 
 def may_retry(failure: ModelError | TaskFailure, failures: int, retries: int | None = None) -> bool:
-    """Whether a call is sent again after it has failed `failures` times, this one included.
+    """Return whether a call is sent again after it has failed `failures` times, this one included.
     `retries`: how many retries the model's settings allow; None: it is no call of a model.
     """
     found = policy_of(failure)
@@ -186,7 +186,7 @@ def why_stop(
     coverage_floor: float,
     proven: bool,
 ) -> str:
-    """Why rollouts that were started together stop the run, because they fail for reasons other
+    """Say why rollouts that were started together stop the run, because they fail for reasons other
     than the skill; empty: they do not.
 
     `failed`: how many failed, by kind. `latest`: the kind of the latest failure. `proven`: a
@@ -204,22 +204,24 @@ def why_stop(
 
 
 def is_infrastructure(kind: str) -> bool:
-    """Whether the failure says nothing about the skill or the item."""
+    """Return whether the failure says nothing about the skill or the item."""
     return policy(kind).infrastructure
 
 
 def can_be_lost(kind: str) -> bool:
-    """Whether a run may continue without the reply."""
+    """Return whether a run may continue without the reply."""
     return policy(kind).lost is not None
 
 
 def is_unusable(kind: str) -> bool:
-    """Whether there was a reply, but none that can be used. A stage continues without it."""
+    """Return whether there was a reply, but none that can be used. A stage continues without it."""
     return policy(kind).lost == "unusable"
 
 
 def is_unreachable(kind: str) -> bool:
-    """Whether no reply could be had. A stage continues without it, unless no call has a reply."""
+    """Return whether no reply could be had. A stage continues without it, unless no call has a
+    reply.
+    """
     return policy(kind).lost == "unreachable"
 
 

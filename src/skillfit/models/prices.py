@@ -127,7 +127,7 @@ def context_window_of(model_id: str) -> int:
 
 @cache
 def is_reasoning(model_id: str) -> bool:
-    """Whether this is a reasoning model of OpenAI. Those have other parameter names, take no
+    """Return whether this is a reasoning model of OpenAI. Those have other parameter names, take no
     temperature, and their thinking counts as output.
     """
     return _REASONING.match(model_id.rsplit("/", 1)[-1].lower()) is not None

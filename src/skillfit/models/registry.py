@@ -158,12 +158,12 @@ def timeout_hint(spec: ModelSpec) -> str:
 
 
 def is_handoff(model_id: str) -> bool:
-    """Whether an id names the model whose prompts are files that somebody answers."""
+    """Return whether an id names the model whose prompts are files that somebody answers."""
     return model_id.partition("/")[0] == "handoff"
 
 
 def names_cli_program(model_id: str) -> bool:
-    """Whether an id (`cli/claude/opus`) names a command-line program."""
+    """Return whether an id (`cli/claude/opus`) names a command-line program."""
     return model_id.startswith("cli/")
 
 
@@ -313,7 +313,7 @@ class Setup:
 
 
 def is_address(url: str) -> bool:
-    """Whether this is a complete address of an HTTP server."""
+    """Return whether this is a complete address of an HTTP server."""
     if not url.isprintable() or " " in url:
         return False
     try:

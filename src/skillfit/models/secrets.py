@@ -111,7 +111,7 @@ def _base64_forms(secret: str) -> Iterator[str]:
 
 
 def _has_secret_form(value: str) -> bool:
-    """Whether a value is too long or too mixed for an ordinary word or name."""
+    """Return whether a value is too long or too mixed for an ordinary word or name."""
     if " " in value:
         return False
     return len(value) >= 20 or (len(value) >= 16 and any(char.isdigit() for char in value))

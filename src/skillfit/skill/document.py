@@ -209,8 +209,8 @@ class Skill:
         return given.strip() if isinstance(given, str) and given.strip() else self.title or "skill"
 
     def shown_in(self, text: str) -> bool:
-        """Whether a text, such as the output of a command, shows the body or a good part of it:
-        half of its lines, or some of a long one. The lines may be numbered or in JSON.
+        """Return whether a text, such as the output of a command, shows the body or a good part of
+        it: half of its lines, or some of a long one. The lines may be numbered or in JSON.
         """
         lines = {line.strip() for line in self.unix_body.split("\n") if line.strip()}
         lines = {line for line in lines if len(line) >= _TELLING} or lines
@@ -236,8 +236,8 @@ NO_SKILL = Skill(title="no skill", absent=True)
 
 
 def over_ceiling(wanted: Skill, present: Skill, limit: int | None) -> str:
-    """Why a skill may not replace the present one under a ceiling of `limit` tokens; empty: it may.
-    One that is not longer than the present one always may.
+    """Say why a skill may not replace the present one under a ceiling of `limit` tokens; empty: it
+    may. One that is not longer than the present one always may.
     """
     if limit is None or wanted.tokens <= max(limit, present.tokens):
         return ""
@@ -355,7 +355,9 @@ def _left_out(name: str) -> bool:
 
 
 def reads_path(skill: Path, path: Path) -> bool:
-    """Whether `Skill.load(skill)` reads a file, or the files in a folder. It need not exist yet."""
+    """Return whether `Skill.load(skill)` reads a file, or the files in a folder. It need not exist
+    yet.
+    """
     whole = skill.is_dir()
     root = (skill if whole else skill.parent).resolve()
     path = path.resolve()

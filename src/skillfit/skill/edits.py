@@ -154,7 +154,7 @@ class EditResult:
         return self.status.startswith("applied_")
 
     def as_row(self) -> EditReportRow:
-        """One row of the edit report."""
+        """Return one row of the edit report."""
         return {**self.edit.as_json(), "status": self.status, "reason": self.reason}
 
 
@@ -448,7 +448,7 @@ class _Splice:
 
 
 def _span_after(splice: _Splice, span: _Span) -> _Span:
-    """Where a range of the old body is after the splice."""
+    """Find where a range of the old text is after the splice."""
     shift = len(splice.text) - (splice.span.end - splice.span.start)
 
     def moved(position: int) -> int:
@@ -503,7 +503,9 @@ def _overlaps_any(span: _Span, others: Sequence[_Span | Region]) -> bool:
 
 
 def _is_whole_lines(body: str, span: _Span) -> bool:
-    """Whether only spaces are before the span on its first line and after it on its last line."""
+    """Return whether only spaces are before the span on its first line and after it on its last
+    line.
+    """
     before = body[: span.start].rstrip(" \t")
     after = body[span.end :].lstrip(" \t")
     starts_line = not before or before.endswith("\n")

@@ -337,8 +337,8 @@ def _with_old_regions(incoming: str, old: Sequence[Region]) -> str:
 
 
 def _matching(region: Region, old: Sequence[Region], placed: int) -> int | None:
-    """Which old region an incoming one stands for: one with the same text, else the next of its
-    kind. Regions before index `placed` are used already.
+    """Return which old region an incoming one stands for: one with the same text, else the next of
+    its kind. Regions before index `placed` are used already.
     """
     candidates = range(placed, len(old))
     for index in candidates:

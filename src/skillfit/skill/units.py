@@ -136,7 +136,7 @@ def parts(body: str) -> tuple[Part, ...]:
 
 
 def _protected_spans(body: _BodyLines) -> list[_LineBlock]:
-    """Each run of protected lines, without the blank ones around it."""
+    """Return each run of protected lines, without the blank ones around it."""
     spans: list[_LineBlock] = []
     for number in sorted(body.protected):
         if body.is_blank(number):
@@ -293,7 +293,7 @@ def _block_at(body: _BodyLines, start: int) -> _LineBlock:
 
 
 def _list_end(body: _BodyLines, start: int) -> int:
-    """Where the list that starts here ends, without blank lines after it."""
+    """Find where the list that starts here ends, without blank lines after it."""
     inside = body.indent(start) + 2
     end = number = body.past_glued(start + 1)
     while number < len(body.lines) and number not in body.protected:
@@ -325,7 +325,7 @@ def _unit_blocks(
 
 
 def _is_whole_section(body: _BodyLines, blocks: Sequence[_LineBlock], index: int) -> bool:
-    """Whether the block is everything between its heading and the next one of the same or a
+    """Return whether the block is everything between its heading and the next one of the same or a
     higher level.
     """
     heading, block = blocks[index - 1], blocks[index]

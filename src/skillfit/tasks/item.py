@@ -194,7 +194,7 @@ class Item:
         )
 
     def attachments(self) -> tuple[Path, ...]:
-        """Every file and image of the item."""
+        """Return every file and image of the item."""
         return (*self.files.values(), *(image.path for image in self.images))
 
     def fingerprint(self) -> str:
@@ -273,7 +273,9 @@ def without_placement(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def count_unreviewed(items: Sequence[Item]) -> int:
-    """How many of the first items are drafts that no person has reviewed: their row says so."""
+    """Count how many of the first items are drafts that no person has reviewed: their row says
+    so.
+    """
     return sum(item.content().get("reviewed") is False for item in items[:_ROWS_SEARCHED])
 
 

@@ -251,7 +251,7 @@ def _guess_by_words(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _guess_input(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
-    """Where no column is called like an input: take the one with clearly the longest texts."""
+    """Take the column with clearly the longest texts if no name says which is the input."""
     if _names_in_content(rows, fields) & {"input", "messages"}:
         return {}
     lengths = {
@@ -308,7 +308,7 @@ def _short_names(values: Sequence[Any]) -> bool:
 
 
 def _short_references(items: Sequence[Item]) -> bool:
-    """Whether the items have no answers, and references that are as short as answers."""
+    """Return whether the items have no answers, and references that are as short as answers."""
     references = [item.loaded().reference for item in items if not item.has_answers]
     return len(references) == len(items) and all(
         0 < len(reference.split()) <= _SHORT_ANSWER for reference in references
@@ -522,7 +522,7 @@ async def _chosen(setting: GraderSetting, items: Sequence[Item], base: Path) -> 
 
 
 def needs_judge(setting: GraderSetting, base: Path) -> bool:
-    """Whether a grader asks a judge model. Raises for settings that describe no grader."""
+    """Return whether a grader asks a judge model. Raises for settings that describe no grader."""
     return _asks_judge(build_grader(setting, judge=_NoJudge(), base=base))
 
 

@@ -249,7 +249,7 @@ def _small_split_reason(
     ratio: tuple[float, float, float],
     whole_rows: bool,
 ) -> str:
-    """Why a split has less than half of the items that the ratio wants: large groups of
+    """Say why a split has less than half of the items that the ratio wants: large groups of
     near-duplicates. Empty where that is not so.
     """
     wanted = dict(zip(SPLITS, _counts(len(items), ratio), strict=True))
@@ -558,8 +558,8 @@ def _candidates(sketches: Sequence[NDArray[Any]]) -> Iterator[tuple[int, int]]:
 
 
 def _near(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether the Jaccard index, estimated from the hashes that both sketches could hold, reaches
-    the threshold. A full sketch holds only hashes up to its last.
+    """Return whether the Jaccard index, estimated from the hashes that both sketches could hold,
+    reaches the threshold. A full sketch holds only hashes up to its last.
     """
     first: set[int] = set(one.tolist())
     second: set[int] = set(other.tolist())

@@ -436,7 +436,7 @@ async def prove_gold(
 
 
 async def _grade_gold(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
-    """Why a gold answer does not score 1; None when it does."""
+    """Say why a gold answer does not score 1; None when it does."""
     try:
         score = await grade_with_retries(grader, item, Attempt(gold, bare=True))
     except TaskFailure as failure:

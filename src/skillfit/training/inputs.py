@@ -135,7 +135,7 @@ class Inputs:
         refuse_endless_plan(self.config, len(self.task.train), self.rollout_plan)
 
     def schedule(self, gate: Gate | None = None) -> Schedule:
-        """What the run does and when. It is built in memory: see `refuse_useless_plan`."""
+        """Return what the run does and when. It is built in memory: see `refuse_useless_plan`."""
         return make_schedule(
             self.config,
             self.task,
@@ -310,7 +310,7 @@ def _from_config(
 
 
 def _caps(config: Config) -> dict[Split, int]:
-    """How many items of each split are used; 0 = all."""
+    """Return how many items of each split are used; 0 = all."""
     return {
         "train": config.train.train_size,
         "selection": config.evaluation.sel_env_num,
@@ -393,7 +393,7 @@ def _refuse_unknown_must_pass(config: Config, task: Task) -> None:
 
 
 def _calls_model(task: Task) -> bool:
-    """Whether the task runs its items itself and calls the agent's model for that."""
+    """Return whether the task runs its items itself and calls the agent's model for that."""
     return task.evaluator is not None and task.evaluator.needs_model
 
 

@@ -268,7 +268,7 @@ class RunParts:
 
 
 def gate_settings(config: Config, task: Task) -> GateSettings:
-    """The config, and what a gate is told of the task."""
+    """Return the config, and what a gate is told of the task."""
     return GateSettings(config, weights_of(task.items))
 
 
@@ -430,8 +430,8 @@ def _shown(frame: FrameSummary) -> str:
 
 
 def _definition(member: Any) -> str:
-    """Where a user's method or property is defined, for the end of a message. Empty if skillfit
-    defines it, or if it is not a function.
+    """Find where a user's method or property is defined, for the end of a message. Empty if
+    skillfit defines it, or if it is not a function.
     """
     function: Any = member.fget if isinstance(member, property) else member
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -441,7 +441,7 @@ def _definition(member: Any) -> str:
 
 
 def _is_a(value: Any, wanted: Any) -> bool:
-    """Whether a value has the type of an annotation, its elements included."""
+    """Return whether a value has the type of an annotation, its elements included."""
     if get_origin(wanted) in (Union, UnionType):
         return any(_is_a(value, option) for option in get_args(wanted))
     if _is_protocol(wanted):

@@ -46,7 +46,7 @@ class Pending:
 
 
 def pending(folder: Path) -> list[Pending]:
-    """Every prompt in `folder` without a usable answer, sorted by id."""
+    """Return every prompt in `folder` without a usable answer, sorted by id."""
     found = []
     for prompt in sorted(folder.glob("*.prompt.md")):
         name = prompt.name.removesuffix(".prompt.md")
@@ -157,7 +157,7 @@ class _Form:
         return [] if self._schema is None else list(_object_lists(self._schema, self._schema))
 
     def is_filled_in(self, text: str) -> bool:
-        """Whether the text is an answer. ValueError: what is wrong with it."""
+        """Return whether the text is an answer. ValueError: what is wrong with it."""
         if not text.strip() or text.strip() == self.prefilled.strip():
             return False
         if self._schema is None:

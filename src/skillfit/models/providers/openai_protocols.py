@@ -161,7 +161,7 @@ _ONLY_RESPONSES = re.compile(r"codex|^(gpt-5|o[13])[.\d]*-pro\b")
 
 
 def needs_responses(name: str) -> bool:
-    """Whether OpenAI offers this model in the Responses API only."""
+    """Return whether OpenAI offers this model in the Responses API only."""
     return _ONLY_RESPONSES.search(name) is not None
 
 
@@ -399,7 +399,7 @@ def ollama_address(host: str) -> str:
 
 
 def ollama_readiness(environ: Mapping[str, str]) -> Readiness:
-    """Whether an Ollama server answers."""
+    """Return whether an Ollama server answers."""
     import httpx
 
     try:
@@ -524,7 +524,7 @@ _DOWNLOAD_TIMEOUT = 60.0  # seconds without any data
 
 
 def local_readiness(environ: Mapping[str, str]) -> Readiness:
-    """Whether llama.cpp is installed."""
+    """Return whether llama.cpp is installed."""
     try:
         installed = importlib.util.find_spec("xllamacpp") is not None
     except ValueError:  # the module is blocked

@@ -237,7 +237,7 @@ def _benchmark_of(source: str) -> Benchmark | None:
 
 
 def data_home() -> Path:
-    """Where prepared benchmarks are kept: SKILLFIT_DATA, or a folder of the user's cache."""
+    """Find where prepared benchmarks are kept: SKILLFIT_DATA, or a folder of the user's cache."""
     chosen = os.environ.get("SKILLFIT_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -251,7 +251,7 @@ def prepared(name: str) -> Path:
 
 
 def has_splits(path: Path) -> bool:
-    """Whether a folder is divided into train, val and test, each with a file of rows."""
+    """Return whether a folder is divided into train, val and test, each with a file of rows."""
     for child in path.iterdir() if path.is_dir() else ():
         if SPLIT_NAMES.get(child.stem) != "train":
             continue

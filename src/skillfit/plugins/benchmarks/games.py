@@ -63,7 +63,9 @@ _ALFWORLD_RELEASES = "https://github.com/alfworld/alfworld/releases/download"
 
 
 def _alfworld_rows(path: Path) -> Iterator[Row]:
-    """Every game in folders train/, valid_seen/ and valid_unseen/ as alfworld distributes them."""
+    """Yield every game in folders train/, valid_seen/ and valid_unseen/ as alfworld distributes
+    them.
+    """
     games = sorted(path.rglob("traj_data.json")) if path.is_dir() else []
     for file in games:
         trial = file.parent.relative_to(path)

@@ -173,7 +173,7 @@ def _env(mode: str, turns: int) -> dict[str, str | int]:
 
 
 def _folders(reference: SourceReference, data_dirs: str | Sequence[str]) -> list[Path]:
-    """Where documents may be: the option, OFFICEQA_DOCS_DIR, and the folder of the data."""
+    """Find where documents may be: the option, OFFICEQA_DOCS_DIR, and the folder of the data."""
     given = [data_dirs] if isinstance(data_dirs, str) and data_dirs else list(data_dirs)
     folders = [reference.base / Path(name).expanduser() for name in given]
     if not folders and (named := os.environ.get("OFFICEQA_DOCS_DIR")):

@@ -92,7 +92,7 @@ class Downloader:
         self._client.close()
 
     def fetch(self, benchmark: Benchmark) -> list[DownloadedFile]:
-        """All files of the benchmark, archives unpacked beside them."""
+        """Return all files of the benchmark, archives unpacked beside them."""
         fetched = []
         for download in benchmark.downloads:
             for wanted in self._wanted(benchmark, download):

@@ -419,8 +419,8 @@ def own_model_failure(message: str) -> TaskFailure:
 
 
 def asks_for_own_model(message: str) -> bool:
-    """Whether an error of Inspect says that a provider's package or key is missing. Only a task
-    that creates its own model needs them.
+    """Return whether an error of Inspect says that a provider's package or key is missing. Only a
+    task that creates its own model needs them.
     """
     signs = ("API_KEY", "Unable to initiali", "requires optional dependencies")
     return any(sign in message for sign in signs)

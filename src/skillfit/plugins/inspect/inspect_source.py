@@ -367,7 +367,7 @@ class InspectEvaluator(Evaluator):
                     rollout.result.set_exception(failed or missing)
 
     async def _run(self) -> None:
-        """One eval, to which samples are added while it runs."""
+        """Run one eval, to which samples are added while it runs."""
         from inspect_ai import SampleSource, eval_async, task_with
         from inspect_ai.dataset import MemoryDataset
         from inspect_ai.util._display import init_display_type
@@ -570,7 +570,9 @@ def _sample_attempt(sample: EvalSample, rollout: InspectRollout, *, as_file: boo
 def _skill_read(
     rollout: InspectRollout, steps: Iterable[TrajectoryStep], *, as_file: bool
 ) -> bool | None:
-    """Whether the model under test had the skill, or read its file; None: there is no skill."""
+    """Return whether the model under test had the skill, or read its file; None: there is no
+    skill.
+    """
     if not rollout.delivery.message:
         return None
     results = (step.text for step in steps if step.kind == "tool_result")

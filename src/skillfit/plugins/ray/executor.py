@@ -359,7 +359,7 @@ def _reread_settings() -> None:
 
 
 def _needs_token(target: str) -> bool:
-    """Whether the Ray Client server rejects a request without a token."""
+    """Return whether the Ray Client server rejects a request without a token."""
     try:
         import grpc
     except ImportError as error:

@@ -81,7 +81,7 @@ class SkillOptTable(BaseModel):
         return plain
 
     def knows(self, name: str) -> bool:
-        """Whether SkillOpt has a setting of this flat name that is not translated."""
+        """Return whether SkillOpt has a setting of this flat name that is not translated."""
         shared = _without_role(name)
         in_family = any(shared in family for family in self.families.values())
         return shared in self.no_meaning or shared in self.defaults or in_family
@@ -110,7 +110,7 @@ def _without_role(name: str) -> str:
 
 
 def is_skillopt(data: Mapping[str, Any]) -> bool:
-    """Whether this looks like a config of SkillOpt."""
+    """Return whether this looks like a config of SkillOpt."""
     known = table()
     if _has_any(data, known.own_signs):
         return False
@@ -476,7 +476,7 @@ class _Translation:
         return SkillOptValue(default, source.key)
 
     def _sign_in(self, theirs: str) -> SkillOptValue | None:
-        """How the file says that a role signs in to Azure."""
+        """Say how the file says that a role signs in to Azure."""
         return self.get(f"{theirs}_azure_openai_auth_mode", "azure_openai_auth_mode")
 
     def _backend(self, theirs: str) -> str:

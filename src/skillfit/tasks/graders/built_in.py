@@ -236,8 +236,8 @@ class BuiltIn(Settings):
         raise NotImplementedError
 
     def problem(self, item: Item) -> str:
-        """Why this grader cannot grade this item; empty if it can. Called once per item when the
-        task is loaded.
+        """Say why this grader cannot grade this item; empty if it can. Called once per item when
+        the task is loaded.
         """
         return ""
 
@@ -280,7 +280,7 @@ class TextGrader(BuiltIn):
         return await in_thread(grade) if self.takes_time(attempt) else grade()
 
     def takes_time(self, attempt: Attempt) -> bool:
-        """Whether to grade in a thread, so that the event loop is not blocked."""
+        """Return whether to grade in a thread, so that the event loop is not blocked."""
         return len(attempt.answer) > _LONG or any(way.regex is not None for way in self.extract)
 
     def _grade(self, item: Item, attempt: Attempt) -> Score:

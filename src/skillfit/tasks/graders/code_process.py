@@ -539,7 +539,7 @@ def _unpack_array(packed: Packed) -> Any:
 
 
 def is_large(value: Any) -> bool:
-    """Whether a plain value is too large to be copied."""
+    """Return whether a plain value is too large to be copied."""
     left, waiting = _LARGEST_COPY, [value]
     while waiting and left >= 0:
         held = waiting.pop()
