@@ -7,6 +7,7 @@ traceback.
 import difflib
 from collections.abc import Iterable
 from enum import IntEnum
+from pathlib import Path
 
 from skillfit.plain_text import visible
 
@@ -89,3 +90,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for a word that may be a typo; empty when no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else ""
+
+
+def near_file(path: Path) -> str:
+    """Return a hint for a path whose name may be a typo; empty when none beside it is similar."""
+    try:
+        beside = [one.name for one in path.parent.iterdir()]
+    except OSError:
+        return ""
+    return did_you_mean(path.name, beside)

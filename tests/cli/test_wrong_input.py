@@ -465,3 +465,24 @@ def test_the_template_of_init_is_refused_before_anything_is_spent(
     one_sentence(refused, "Still the template's text: the tasks (example-1, example-2, example-3)")
     assert "and the rubric in env.grader" in refused.err
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "meant"),
+    [
+        ("skillfit.yml", "", "skillfit.yaml"),
+        ("skillfit.yaml", "env.tasks=task.jsonl", "tasks.jsonl"),
+        ("skillfit.yaml", "env.skill=triage-ticket", "triage-tickets"),
+    ],
+)
+def test_a_path_with_a_typo_gets_the_name_of_the_file_beside_it(
+    shell: Shell,
+    config: Path,
+    name: str,
+    override: str,
+    meant: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(config.parent)
+    result = shell("check", name, *([override] if override else []))
+    assert result.code == Exit.USAGE and f"Did you mean {meant!r}?" in result.err

@@ -25,7 +25,7 @@ from skillfit.cli.output import (
     shell_line,
     show,
 )
-from skillfit.errors import InputError, did_you_mean
+from skillfit.errors import InputError, near_file
 from skillfit.plain_text import quantity, shorten, visible
 
 if TYPE_CHECKING:
@@ -169,9 +169,7 @@ def _recognise_tasks(
     from skillfit.tasks.recognise import recognise
 
     if not tasks.exists():
-        beside = tasks.parent.iterdir() if tasks.parent.is_dir() else ()
-        near = did_you_mean(tasks.name, [one.name for one in beside])
-        hint = near or "Give your tasks file with --tasks."
+        hint = near_file(tasks) or "Give your tasks file with --tasks."
         raise InputError(f"{tasks} does not exist.", hint=hint)
     chosen = given_setting(grader) if grader else None
     return asyncio.run(recognise(tasks, fields=fields, grader=chosen, base=folder))

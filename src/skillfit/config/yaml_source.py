@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, near_file
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.plain_text import shorten
@@ -278,7 +278,7 @@ def _parse_file(path: Path, what: str) -> _ParsedYaml:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         hint = ""
         if isinstance(error, FileNotFoundError) and what == "config":
-            hint = "Check the path, or write a config with: skillfit init"
+            hint = near_file(path) or "Check the path, or write a config with: skillfit init"
         elif isinstance(error, IsADirectoryError):
             hint = f"Give a file, such as {path / 'skillfit.yaml'}"
         raise InputError(f"Cannot read the {what} {path}: {reason}.", hint=hint) from error

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from skillfit.atomic_write import write_whole
-from skillfit.errors import InputError
+from skillfit.errors import InputError, near_file
 
 # Frontmatter is a block between `---` lines at the very top whose first entry looks like `key:`.
 # A thematic break at the top is not frontmatter.
@@ -85,7 +85,8 @@ class Skill:
             return replace(skill, document_name=path.name)
         except OSError as error:
             raise InputError(
-                f"Cannot read the skill {path}: {error.strerror}.", hint="Check the path."
+                f"Cannot read the skill {path}: {error.strerror}.",
+                hint=near_file(path) or "Check the path.",
             ) from error
 
     @classmethod

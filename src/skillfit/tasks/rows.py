@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from skillfit.config.yaml_source import read_yaml
-from skillfit.errors import InputError, did_you_mean
+from skillfit.errors import InputError, near_file
 from skillfit.models.json_text import JsonObject
 from skillfit.tasks.item import (
     Item,
@@ -58,9 +58,7 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
     """
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "no such file"
-        folder = path.parent
-        beside = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-        hint = f"{did_you_mean(path.name, beside)} env.tasks is relative to the config's folder."
+        hint = f"{near_file(path)} env.tasks is relative to the config's folder."
         raise InputError(f"{path}: {problem}.", hint=hint.lstrip())
     readers = {
         ".json": _read_json,

@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from skillfit.config.schema import ROLLOUT_SECONDS, EnvSection, SplitSection
-from skillfit.errors import Exit, InputError, SkillfitError, TaskFailure, did_you_mean
+from skillfit.errors import Exit, InputError, SkillfitError, TaskFailure, did_you_mean, near_file
 from skillfit.extensions import (
     PartDescription,
     TaskSource,
@@ -587,7 +587,7 @@ def _file_task(env: EnvSection, grader: GraderLike | None, judge: Model | None) 
         raise InputError(
             f"env.tasks: {env.tasks or 'nothing'!r} is neither a file nor a folder in "
             f"{base.resolve()}.",
-            hint=_known_sources(env.tasks),
+            hint=near_file(path) or _known_sources(env.tasks),
         )
     if (evals := evals_file(path)) is not None:
         rows, grader = eval_rows(evals), grader or "checklist"
