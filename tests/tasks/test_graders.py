@@ -222,7 +222,10 @@ async def test_compositions_combine_scores() -> None:
         ({"numeric": {"rel": True}}, "env.grader.numeric.rel = true .* should be a number"),
         ({"all": [{"f1": {"threshold": True}}]}, "env.grader.all.f1.threshold = true"),
         ({"code": {"memory_mb": False}}, "memory_mb = false .* should be a whole number"),
-        ({"mean": ["exact"], "weights": [True]}, "env.grader.weights: expected 1 number above 0"),
+        (
+            {"mean": ["exact"], "weights": [True]},
+            "env.grader.weights: expected 1 number from 1e-06 to",
+        ),
         ({"numeric": {"rel": -1}}, "env.grader.numeric.rel"),
         ({"numeric": {"rel": "inf"}}, "env.grader.numeric.rel = .* a finite number"),
         (
@@ -240,7 +243,7 @@ async def test_compositions_combine_scores() -> None:
             {"exact": {"extract": {"boxed": False}}},
             "exactly one way to extract is needed, found none",
         ),
-        ({"mean": ["exact"], "weights": [1, 2]}, "expected 1 number above 0"),
+        ({"mean": ["exact"], "weights": [1, 2]}, "expected 1 number from 1e-06 to"),
         ({"all": []}, "expected a list"),
         ({"all": ["exact"], "weights": [1]}, "'weights' is not a grader"),
         ("rubric", "model.judge"),

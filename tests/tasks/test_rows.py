@@ -430,6 +430,8 @@ def test_a_folder_in_files_includes_every_file_in_it(tmp_path: Path) -> None:
     [
         ('{"input": "q", "answer": ' + "9" * 5000 + "}", "too many digits"),
         ('{"input": "q", "weight": ' + "9" * 400 + "}", "weight .* is not a number above 0"),
+        ('{"input": "q", "weight": 1e308}', "weight 1e\\+308 is not between 1e-06 and 1e\\+06"),
+        ('{"input": "q", "weight": 1e-308}', "weight 1e-308 is not between 1e-06 and 1e\\+06"),
         ('{"input": "q", "x": ' + "[" * 600 + "]" * 600 + "}", "nested too deeply"),
         ('{"input": "q", "image_detail": "huge"}', "unknown image_detail 'huge'"),
     ],

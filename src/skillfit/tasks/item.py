@@ -26,6 +26,7 @@ from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
 Reported = Literal["tokens", "usd"]  # what an attempt says about its usage
+SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-6, 1e6
 _ROWS_SEARCHED = 500  # items whose row is read to find drafts; a file of drafts is small
 
 

@@ -20,6 +20,8 @@ from skillfit.config.yaml_source import read_yaml
 from skillfit.errors import InputError, near_file
 from skillfit.models.json_text import JsonObject
 from skillfit.tasks.item import (
+    LARGEST_WEIGHT,
+    SMALLEST_WEIGHT,
     Item,
     RowAt,
     Split,
@@ -340,8 +342,13 @@ def _weight(value: Any, where: str) -> float:
         weight = float(value)
     except (TypeError, ValueError, OverflowError):
         weight = -1.0
-    if not 0 < weight < float("inf"):
+    if not weight > 0:
         raise InputError(f"{where}: weight {value!r:.100} is not a number above 0.")
+    if not SMALLEST_WEIGHT <= weight <= LARGEST_WEIGHT:  # means of such numbers are not exact
+        raise InputError(
+            f"{where}: weight {value!r:.100} is not between {SMALLEST_WEIGHT:g} and "
+            f"{LARGEST_WEIGHT:g}."
+        )
     return weight
 
 

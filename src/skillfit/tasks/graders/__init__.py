@@ -40,7 +40,14 @@ from skillfit.tasks.graders.external import (
     Rubric,
     as_grader,
 )
-from skillfit.tasks.item import Grader, GraderLike, Item, similar_column
+from skillfit.tasks.item import (
+    LARGEST_WEIGHT,
+    SMALLEST_WEIGHT,
+    Grader,
+    GraderLike,
+    Item,
+    similar_column,
+)
 
 _COMPARE = (Exact, Normalized, Contains, Regex, Choice, Numeric, F1, Anls, JsonFields)
 _ASK = (Rubric, Pairwise, Checklist)
@@ -166,11 +173,15 @@ def _composed(how: str, setting: Mapping[str, Any], given: GraderContext) -> Gra
         raise InputError(f"{key}.{how}: expected a list of graders.")
     weights = setting.get("weights", [1.0] * len(parts))
     numbers = isinstance(weights, list) and all(
-        isinstance(one, (int, float)) and not isinstance(one, bool) and one > 0 for one in weights
+        isinstance(one, (int, float))
+        and not isinstance(one, bool)
+        and SMALLEST_WEIGHT <= one <= LARGEST_WEIGHT
+        for one in weights
     )
     if not numbers or len(weights) != len(parts):
         raise InputError(
-            f"{key}.weights: expected {quantity(len(parts), 'number')} above 0, found {weights!r}."
+            f"{key}.weights: expected {quantity(len(parts), 'number')} from "
+            f"{SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, found {weights!r}."
         )
     built = tuple(
         build_grader(part, judge=given.judge, base=given.base, key=f"{key}.{how}") for part in parts
