@@ -66,7 +66,7 @@ async def test_a_change_of_which_only_hashes_are_known_is_named_without_them(
 ) -> None:
     RunDirectory.open(tmp_path / "run", {"skill": stable_hash("a"), "corpus": ""}).close()
     with RunDirectory.open(tmp_path / "run", {"skill": stable_hash("a"), "corpus": ""}) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
+        run.journal.record("rollout/1", 1, int, stage="rollout")
     changed = {"skill": stable_hash("b"), "corpus": stable_hash("c")}
     with pytest.raises(InputError) as raised:
         RunDirectory.open(tmp_path / "run", changed)

@@ -1,6 +1,7 @@
 """After the first failed write nothing new is sent: its result could not be kept."""
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from skillfit.run.budget import Budget
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Warned
 from skillfit.run.journal import Journal
-from skillfit.run.store import RunNotWritable
+from skillfit.run.store import DamagedRun, RunNotWritable
 from tests.support.small_disk import needs_small_disk, on_small_disk
 
 PROGRAM = textwrap.dedent("""
@@ -125,6 +126,35 @@ async def test_a_deleted_or_moved_run_directory_stops_the_run(tmp_path: Path, ho
     assert started == 1
     run.close()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("cut", ["journal.sqlite", "journal.sqlite-wal"])
+async def test_a_journal_that_is_cut_off_during_the_run_stops_it(tmp_path: Path, cut: str) -> None:
+    run, started = RunDirectory.open(tmp_path / "run", {}), 0
+    for number in range(500):  # so that some of it was moved from the WAL to the database
+        run.journal.record(f"before/{number}", "x" * 10_000, str)
+
+    async def effect() -> int:
+        nonlocal started
+        started += 1
+        return 1
+
+    os.truncate(tmp_path / "run" / cut, 4096)
+    with pytest.raises(DamagedRun, match="cut it off during the run"):
+        await run.journal.once("after", effect, returns=int)
+    assert started == 0
+    run.close()
+
+
+def test_a_run_directory_that_became_a_file_stops_the_run(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path / "run", {})
+    run.journal.record("before", 1, int)
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(RunNotWritable, match="was deleted or moved"):
+        run.journal.record("after", 1, int)
+    run.close()
+    assert (tmp_path / "run").read_text() == "a file"
 
 
 async def test_effects_in_flight_when_the_directory_is_deleted_are_not_recorded(

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
@@ -200,7 +200,7 @@ class RunDatabase:
             self._connection = _connect_readonly(path) if readonly else _connect(path)
         except sqlite3.DatabaseError as error:
             raise self._explained(error) from error
-        self._inode = _inode(path)
+        self._files = _file_state(path) or _FileState(0, 0, 0, None)
         try:
             self._require_format()
         except BaseException:
@@ -258,14 +258,21 @@ class RunDatabase:
         """Raise if an earlier write failed, or the file is no longer where it was opened. Ask
         this before work that would be lost if it could not be recorded.
         """
-        if self._failure is None and not self.readonly and _inode(self.path) != self._inode:
-            self.fail(
-                RunNotWritable(
-                    f"The run directory {self.path.parent} was deleted or moved during the run.",
-                    hint="Nothing more was sent. Put it back and run the same command again, or "
-                    "start a new run.",
+        if self._failure is None and not self.readonly:
+            found = _file_state(self.path)
+            if found is None or found[:2] != self._files[:2]:
+                self.fail(
+                    RunNotWritable(
+                        f"The run directory {self.path.parent} was deleted or moved during the "
+                        "run.",
+                        hint="Nothing more was sent. Put it back and run the same command again, "
+                        "or start a new run.",
+                    )
                 )
-            )
+            elif found.was_cut(self._files):
+                self.fail(damaged(self.path, "something else cut it off during the run"))
+            else:
+                self._files = found
         if self._failure is not None:
             raise self._failure
 
@@ -440,12 +447,33 @@ def disk_full(where: str) -> RunNotWritable:
     )
 
 
-def _inode(path: Path) -> tuple[int, int] | None:
+class _FileState(NamedTuple):
+    """The file of a database, and the sizes of it and its WAL. While a writer has them open, both
+    only grow, unless a checkpoint of another program empties the WAL.
+    """
+
+    device: int
+    inode: int
+    size: int
+    wal: int | None  # None: there is no WAL
+
+    def was_cut(self, before: _FileState) -> bool:
+        if self.size < before.size or (self.wal is None and before.wal is not None):
+            return True
+        return 0 < (self.wal or 0) < (before.wal or 0)
+
+
+def _file_state(path: Path) -> _FileState | None:
+    """Return the state of a database's files; None when it is not there."""
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    try:
+        wal: int | None = Path(f"{path}-wal").stat().st_size
+    except FileNotFoundError:
+        wal = None
+    return _FileState(found.st_dev, found.st_ino, found.st_size, wal)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
