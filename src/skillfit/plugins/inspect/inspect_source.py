@@ -123,7 +123,8 @@ def _refuse_unknown_task(reference: str) -> None:
     """Inspect would take an unknown name for a pattern of file names. Packages offer their tasks
     through an entry point.
     """
-    from inspect_ai._util.registry import registry_find, registry_info
+    from inspect_ai._util.registry import registry_find
+    from inspect_ai.util import registry_info
 
     package, _, name = reference.partition("/")
     offered = entry_points(group="inspect_ai", name=package)
@@ -193,7 +194,8 @@ def _prerequisite_missing(message: str) -> InputError:
 
 def _refuse_unknown_arguments(task: InspectTask, task_args: Mapping[str, JsonValue]) -> None:
     """Inspect drops arguments that the task does not have."""
-    from inspect_ai._util.registry import registry_info, registry_lookup
+    from inspect_ai._util.registry import registry_lookup
+    from inspect_ai.util import registry_info
 
     task_name = registry_info(task).name
     function: Any = registry_lookup("task", task_name)
