@@ -224,9 +224,7 @@ def _failure_table(record: Record) -> list[RenderableType]:
     """The kinds of failure of the run, and the edits that were tried against each."""
     from rich.text import Text
 
-    from skillfit.record.evidence import tried_failures
-
-    failures = tried_failures(record.evidence)
+    failures = record.failures
     rows = [
         (
             one_line(visible(one.pattern.name), 60),

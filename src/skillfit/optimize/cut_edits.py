@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from skillfit.run.records import EditEffect
-from skillfit.skill import Edit, Part, Skill, apply_edits, parts
+from skillfit.skill import Edit, Piece, Skill, apply_edits, pieces
 
 _ALIKE = 0.4  # words in common, from which a new part counts as the old one reworded
 _MOST_MOVED_OVER = 2_000  # characters between a line and the place that it moves to
@@ -52,7 +52,7 @@ def cut_edits(old: Skill, new: str, appended: frozenset[str] = frozenset()) -> C
         if old.head and not document.head:
             body = _without_head(old, body)
         refused.append(RefusedChange(document.head, "the frontmatter does not belong to the body"))
-    before, after = parts(old.unix_body), parts(body)
+    before, after = pieces(old.unix_body), pieces(body)
     if max(len(before), len(after)) > _MOST_PARTS:
         return CutEdits((), (RefusedChange("", f"more than {_MOST_PARTS:,} lines of text"),))
     found = _TextComparison(old, body, before, after, appended).edits()
@@ -121,8 +121,8 @@ class _TextComparison:
 
     old: Skill
     new_body: str
-    before: Sequence[Part]
-    after: Sequence[Part]
+    before: Sequence[Piece]
+    after: Sequence[Piece]
     appended: frozenset[str]
 
     def edits(self) -> list[Edit | RefusedChange]:
@@ -208,7 +208,7 @@ class _TextComparison:
         return RefusedChange(part.text, edit) if isinstance(edit, str) else edit
 
 
-def _comparable(side: Sequence[Part]) -> list[str]:
+def _comparable(side: Sequence[Piece]) -> list[str]:
     return [" ".join(part.text.split()) for part in side]
 
 
@@ -231,7 +231,7 @@ def _in_common(one: str, other: str) -> str:
     return one[found.a : found.a + found.size].strip()
 
 
-def _reworded(old: Sequence[Part], new: Sequence[Part]) -> list[tuple[int, int]]:
+def _reworded(old: Sequence[Piece], new: Sequence[Piece]) -> list[tuple[int, int]]:
     """Which new part is which old one in other words."""
     if len(old) == len(new) == 1 and old[0].heading == new[0].heading:
         return [(0, 0)]
@@ -253,7 +253,7 @@ def _likeness(one: str, other: str) -> float:
     return len(words & others) / max(1, min(len(words), len(others)), len(words | others) // 2)
 
 
-def _with_headings(all_parts: Sequence[Part], chosen: Sequence[int]) -> list[list[int]]:
+def _with_headings(all_parts: Sequence[Piece], chosen: Sequence[int]) -> list[list[int]]:
     """The chosen parts, each heading with the part that follows it."""
     groups: list[list[int]] = []
     for at in chosen:
@@ -265,6 +265,6 @@ def _with_headings(all_parts: Sequence[Part], chosen: Sequence[int]) -> list[lis
     return groups
 
 
-def _text(body: str, all_parts: Sequence[Part], group: Sequence[int]) -> str:
+def _text(body: str, all_parts: Sequence[Piece], group: Sequence[int]) -> str:
     lines = body.split("\n")
     return "\n".join(lines[all_parts[group[0]].start : all_parts[group[-1]].end])

@@ -27,7 +27,7 @@ from skillfit.config.schema import EvaluationSection
 from skillfit.intervals import Interval, half_width, interval, weighted_values
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
-from skillfit.record.evidence import with_edits, with_step
+from skillfit.record.evidence import with_step
 from skillfit.record.lists import state_of
 from skillfit.record.record import (
     APPLIED,
@@ -487,7 +487,6 @@ class Fold:
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
         found = unproven or self._best
-        edits = self._edits.listed(found, finished)
         return Record(
             **fields_of(self.card()),
             has_begun=started is not _NOT_STARTED,
@@ -506,8 +505,8 @@ class Fold:
             measured=self._measured,
             checks=self._checks,
             gates=tuple(self._gates.values()),
-            edits=edits,
-            evidence=with_edits(self._evidence, edits),
+            edits=self._edits.listed(found, finished),
+            evidence=self._evidence,
             rejections=tuple(one for found in self._rejections.values() for one in found),
             types=self.scores.types(),
             stages=self._listed_stages(),

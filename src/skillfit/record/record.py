@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import display_name, label_of, quantity
-from skillfit.record.evidence import tried_failures
+from skillfit.record.evidence import TriedFailure, tried_failures, with_edits
 from skillfit.run.control import Action
 from skillfit.run.events import AblationFinished, Discarded, RunFinished, SkillsMeasured
 from skillfit.run.journal import BillRow
@@ -437,7 +437,8 @@ class Record(RunCard):
     checks: tuple[CheckResult, ...] = ()  # of the preflight
     gates: tuple[GateSummary, ...] = ()
     edits: tuple[EditRecord, ...] = ()
-    evidence: EvidenceMemory = field(default_factory=EvidenceMemory)  # what failed and was tried
+    # What failed in training, and the edits of earlier runs; `failures` has those of this run too.
+    evidence: EvidenceMemory = field(default_factory=EvidenceMemory)
     rejections: tuple[Discarded, ...] = ()  # what the optimizer sent and the run did not use
     types: tuple[TypeSummary, ...] = ()
     stages: tuple[StageProgress, ...] = ()  # of the present step, and any that still run
@@ -558,6 +559,11 @@ class Record(RunCard):
         ]
         return earlier[-1] if earlier else None
 
+    @property
+    def failures(self) -> tuple[TriedFailure, ...]:
+        """The kinds of failure in training, each with the edits that were tried against it."""
+        return tried_failures(with_edits(self.evidence, self.edits))
+
     def edit(self, edit_id: str) -> EditRecord | None:
         return next((edit for edit in self.edits if edit.id == edit_id), None)
 
@@ -633,7 +639,7 @@ def record_json(record: Record) -> JsonObject:
     shown = {name: getattr(record, name) for name in _SHOWN}
     failures = [
         {**fields_of(one.pattern), "tried": [edit.id for edit in one.edits]}
-        for one in tried_failures(record.evidence)
+        for one in record.failures
     ]
     listed = {"edits": edits, "failures": failures}
     data: JsonObject = to_jsonable_python({**record.result_json(), **shown, **listed})

@@ -39,7 +39,7 @@ from skillfit.plain_text import (
     shorten,
     visible,
 )
-from skillfit.record.evidence import TriedFailure, tried_failures
+from skillfit.record.evidence import TriedFailure
 from skillfit.record.fold import read_record
 from skillfit.record.record import (
     EditRecord,
@@ -160,7 +160,7 @@ def _report_page(
     record: Record, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
 ) -> ReportPage:
     edits = by_effect(record.edits)
-    failures = tried_failures(record.evidence)
+    failures = record.failures
     listed = items[:_ITEMS]
     return ReportPage(
         record=record,

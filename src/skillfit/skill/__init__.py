@@ -26,7 +26,7 @@ from skillfit.skill.regions import (
     with_trained_body,
     without_placeholder,
 )
-from skillfit.skill.units import Part, parts, units
+from skillfit.skill.units import Piece, pieces, units
 
 __all__ = [
     "EXAMPLE_OP",
@@ -39,7 +39,7 @@ __all__ = [
     "EditResult",
     "Example",
     "Hunk",
-    "Part",
+    "Piece",
     "Skill",
     "appendix_notes",
     "apply_edits",
@@ -50,7 +50,7 @@ __all__ = [
     "example_edit",
     "examples",
     "lint",
-    "parts",
+    "pieces",
     "refuse_unreadable",
     "rewrite",
     "slow_update_text",

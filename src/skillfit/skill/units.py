@@ -104,7 +104,7 @@ def without_units(skill: Skill, removed: Iterable[Unit]) -> Skill:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Piece:
     """A piece of a body: a list item, a sentence line, a table, a code block, a heading, a rule or
     a protected region. Lines count from 0 in the body; `end` is exclusive.
     """
@@ -116,7 +116,7 @@ class Part:
     protected: bool = False
 
 
-def parts(body: str) -> tuple[Part, ...]:
+def pieces(body: str) -> tuple[Piece, ...]:
     """Return the pieces of a body in order. Blank lines between them belong to none."""
     lines = body.split("\n")
     protected, glued = _protected_lines(body, lines), _glued_lines(lines)
@@ -124,7 +124,7 @@ def parts(body: str) -> tuple[Part, ...]:
     spans = [span for block in _blocks(known) for span in _parts_of_block(known, block)]
     spans += _protected_spans(known)
     return tuple(
-        Part(
+        Piece(
             "\n".join(lines[span.start : span.end]),
             span.start,
             span.end,
