@@ -61,15 +61,14 @@ def play_all(
     player: Player,
     seeds: Sequence[int],
     subsets: int = DEFAULTS.subsets,
-    passes: int = DEFAULTS.passes,
     kept: Kept = NOTHING_KEPT,
     name: str = "",
 ) -> list[Played]:
     """One run per seed. `name` says which player it is among the runs that are kept."""
     found = []
     for seed in seeds:
-        settings = gate_settings(world, seed, subsets=subsets, passes=passes)
-        key = ("played", name, world, seed, subsets, passes)
+        settings = gate_settings(world, seed, subsets=subsets)
+        key = ("played", name, world, seed, subsets)
         make = partial(_play, player, world, settings)
         found.append(kept.get(Played, key, make))
     return found
@@ -128,7 +127,6 @@ class Choice:
     setting: Setting
     plan: Plan = DEFAULT_PLAN
     subsets: int = DEFAULTS.subsets
-    passes: int = DEFAULTS.passes
     times: int = 1  # as many runs as other choices get: small differences need more
 
 
@@ -156,7 +154,6 @@ def try_choice(choice: Choice, runs: int, first_seed: int, kept: Kept = NOTHING_
         player,
         seeds,
         subsets=choice.subsets,
-        passes=choice.passes,
         kept=kept,
         name=name,
     )
@@ -174,19 +171,19 @@ def choices() -> list[Choice]:
     """What the defaults of a screening run are chosen from."""
     middle, sparse, graded = setting(40), setting(40, kind="sparse"), setting(40, graded=True)
     found = [Choice("defaults", world) for world in (middle, sparse, graded)]
-    for lag in (1, 2):
-        found += [Choice(f"lag {lag}", world, Plan(lag=lag)) for world in (middle, sparse, graded)]
-    shorter = setting(40, steps=16)
-    found += [Choice(f"16 steps, lag {lag}", shorter, Plan(lag=lag), times=5) for lag in (0, 1, 2)]
     for edits in (4, 8):
         plan = Plan(edits=edits)
         found += [Choice(f"{edits} edits per step", w, plan) for w in (middle, sparse, graded)]
     found += [Choice(f"{count} subsets", middle, subsets=count) for count in (4, 8, 32)]
-    found += [Choice("2 passes per step", world, passes=2) for world in (middle, sparse)]
+    for passes in (0.5, 2):
+        plan = Plan(selection=passes)
+        found += [Choice(f"{passes:g} passes per step", world, plan) for world in (middle, sparse)]
     found.append(Choice("no training scores", middle, Plan(training=False)))
     for items in (8, 12):
         few = setting(items)
-        found += [Choice(f"{count} passes per step", few, passes=count) for count in (1, 2, 4)]
+        found += [
+            Choice(f"{count} passes per step", few, Plan(selection=count)) for count in (1, 2, 4)
+        ]
         found.append(Choice("8 edits per step", few, Plan(edits=8)))
     for steps in (6, 12):
         short = setting(40, steps=steps)

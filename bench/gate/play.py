@@ -7,8 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.gate.race import RaceGate, propose
-from bench.gate.world import Exhausted, Proposed, World
-from skillfit.gate import Candidate, GateSettings, Observation, ScreeningGate, StrictGate
+from bench.gate.world import Exhausted, World
+from skillfit.gate import (
+    Candidate,
+    GateSettings,
+    Observation,
+    Round,
+    ScreeningGate,
+    StrictGate,
+)
 from skillfit.skill import Skill, apply_edits
 from skillfit.tasks.item import Item
 
@@ -72,7 +79,7 @@ async def play_race(world: World, settings: GateSettings, candidates: int = 4) -
             world.spend(BATCH)
             edits = [one.edit for one in world.propose(EDITS, batch(world, steps + 1))]
             raced = propose(skill, edits[:PATCH], spare=edits[PATCH:], limit=candidates)
-            verdict = await gate.judge(f"step_{steps + 1:04d}", skill, raced)
+            verdict = await gate.race(f"step_{steps + 1:04d}", skill, raced)
             skill, steps = verdict.winner, steps + 1
     except Exhausted:
         return played(world, skill, steps, gate.best_score)
@@ -83,37 +90,34 @@ class Plan:
     """How a screening run spends its rollouts."""
 
     edits: int = EDITS  # that join per step
-    lag: int = 0  # steps between the proposal of an edit and its joining
     training: bool = True  # use the scores of training rollouts
+    selection: float = 1.0  # selection rollouts of a step, in passes over the items
 
 
 async def screened(world: World, gate: ScreeningGate, plan: Plan) -> int:
-    """The steps of a screening run, until the rollouts are used up except for those that composing
-    the final skill may need. The number of steps.
-    """
+    """Make the steps of a screening run until the rollouts are used up; return their number."""
     await gate.baseline(START)
-    items, steps = len(world.items), 0
-    waiting: list[list[Proposed]] = []
-    while world.left >= BATCH + items * gate.settings.passes + 2 * items:
+    steps, selection = 0, round(len(world.items) * plan.selection)
+    while world.left >= BATCH + selection:
         steps += 1
         training = batch(world, steps)
         name = f"step_{steps:04d}"
         arms = gate.assign(name, training)
+        judgement = gate.begin(name, Round(steps, selection))
         pairs = list(zip(arms, training, strict=True))
         outcomes = world.roll_out([(arm.skill, item) for arm, item in pairs])
         observed = [
             Observation(item.id, arm, outcome)
             for (arm, item), outcome in zip(pairs, outcomes, strict=True)
         ]
-        waiting.append(world.propose(plan.edits, training))
-        joining = waiting.pop(0) if len(waiting) > plan.lag else []
+        joining = world.propose(plan.edits, training)
         candidate = Candidate(
             gate.incumbent,
             tuple(one.edit for one in joining),
             tuple(one.sources for one in joining),
             step=steps,
         )
-        await gate.judge(name, candidate if joining else None, observed if plan.training else ())
+        await judgement.decide(candidate, observed if plan.training else ())
     return steps
 
 

@@ -72,7 +72,7 @@ class RaceGate(BaseGate):
         super().__init__(measure, items, settings)
         self.candidates = candidates  # of one step, at most
 
-    async def judge(
+    async def race(
         self, name: str, incumbent: Skill, candidates: Sequence[Candidate]
     ) -> RaceVerdict:
         race = _Race(self, name, incumbent, candidates)

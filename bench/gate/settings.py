@@ -38,11 +38,12 @@ def setting(
     )
 
 
-def gate_settings(world: Setting, seed: int, **options: int) -> GateSettings:
-    """The settings of a gate in this world. `options`: subsets and passes."""
+def gate_settings(world: Setting, seed: int, subsets: int | None = None) -> GateSettings:
+    """Return the settings of a gate in this world. `subsets`: instead of the default."""
     evaluation = EvaluationSection(gate_metric="soft" if world.graded else "hard")
     config = Config(evaluation=evaluation, train=TrainSection(seed=seed))
-    return replace(GateSettings(config), **options)
+    settings = GateSettings(config)
+    return replace(settings, subsets=subsets) if subsets else settings
 
 
 def usual() -> list[Setting]:

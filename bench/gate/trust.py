@@ -17,6 +17,7 @@ from bench.gate.play import START, Plan, played, screened
 from bench.gate.settings import gate_settings
 from bench.gate.world import Setting, World
 from skillfit.gate import (
+    Candidate,
     GateSettings,
     Observation,
     ScreeningGate,
@@ -28,6 +29,7 @@ from skillfit.gate.screening import ScreeningJudgement
 from skillfit.skill import apply_edits
 
 ROOMY = 10**9  # rollouts: no limit
+SHIP_PASSES = 3  # rollouts of an item under each skill in the ship test, at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,14 @@ class _Watched(ScreeningGate):
         self.last: dict[str, _Interval] = {}
 
     async def decide_judgement(
-        self, judgement: ScreeningJudgement, training: Sequence[Observation]
-    ) -> Verdict:
-        verdict = await super().decide_judgement(judgement, training)
+        self,
+        judgement: ScreeningJudgement,
+        candidate: Candidate | None,
+        training: Sequence[Observation],
+    ) -> Verdict | None:
+        verdict = await super().decide_judgement(judgement, candidate, training)
         incumbent = self.pool.incumbent.edits
-        for effect in verdict.effects:
+        for effect in verdict.effects if verdict is not None else ():
             if effect.mean is not None and effect.id not in self._dropped:
                 self.last[effect.id] = _Interval(incumbent, effect.low, effect.high)
             if effect.status == "dropped":
@@ -175,9 +180,8 @@ def _hand_back(setting: Setting, seed: int) -> _HandedBack:
     asyncio.run(screened(world, gate, Plan()))
     finalists = asyncio.run(gate.compose())[:1]
     world.setting = replace(setting, rollouts=ROOMY)
-    result = asyncio.run(
-        ship_test(world, world.items, START, finalists, settings, noise=gate.noise())
-    )
+    pairs = SHIP_PASSES * len(world.items)
+    result = asyncio.run(ship_test(world, world.items, START, finalists, settings, pairs=pairs))
     improved = result.verdict == "improved"
     handed_back = played(world, finalists[0] if improved else START, 0, 0.0)
     candidates = len(world.rules(finalists[0])) if finalists else 0
@@ -203,7 +207,8 @@ def ship(setting: Setting, effect: float, finalists: int, runs: int, first_seed:
         skills = [apply_edits(START, [edit]).skill for edit in edits]
         true += world.true_score(skills[0]) - world.true_score(START)
         settings = gate_settings(setting, seed)
-        result = asyncio.run(ship_test(world, world.items, START, skills, settings))
+        pairs = SHIP_PASSES * len(world.items)
+        result = asyncio.run(ship_test(world, world.items, START, skills, settings, pairs=pairs))
         called += result.verdict == "improved"
     name = f"{setting.name}, {finalists} finalist{'s' * (finalists > 1)}"
     return Shipped(name, true / runs, called / runs, runs)

@@ -8,6 +8,7 @@ from skillfit.gate.pool import (
     DROP_Z,
     FINAL_WORTH_Z,
     HARMLESS_ROLLOUTS,
+    LONGEST_PENDING,
     PROMOTE_Z,
     THIN_ROLLOUTS,
     Decisions,
@@ -228,6 +229,18 @@ def test_clear_effects_are_decided_at_once_and_no_others_are_decided_at_all():
     believed(pool, "s0001e04", DROP_Z + 0.1, rollouts=10_000)
     assert pool.decide() == Decisions(promote=("s0001e01",), drop=("s0001e02",))
     assert status(pool)["s0001e05"] == "pending"
+
+
+def test_an_edit_that_was_judged_often_is_decided_by_the_sign_of_its_effect():
+    pool = pool_of(append("better"), append("worse"), append("unknown"))
+    believed(pool, "s0001e01", 0.1)
+    believed(pool, "s0001e02", -0.1)
+    for entry in pool.pending():
+        entry.judgements = LONGEST_PENDING - 1
+    assert pool.decide() == Decisions()
+    for entry in pool.pending():
+        entry.judgements = LONGEST_PENDING
+    assert pool.decide() == Decisions(promote=("s0001e01",), drop=("s0001e02",))
 
 
 def test_a_promoted_edit_is_dropped_again_when_its_effect_vanishes():

@@ -24,6 +24,9 @@ from skillfit.tasks.item import Item
 
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
 DROP_Z = -1.5  # drop a pending edit at once when its effect is below
+# An edit that was judged this often is decided by the sign of its effect. Otherwise long runs carry
+# hundreds of pending edits at a time, and the intervals of their effects become too narrow.
+LONGEST_PENDING = 10
 DEMOTE_Z = -0.3  # drop a promoted edit when its effect is below
 FINAL_WORTH_Z = 0.0  # edits above are in the final skill: they are more likely to help than not
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
@@ -53,6 +56,7 @@ class PoolEdit:
     rivals: set[str] = field(default_factory=set)  # edits that cannot be in effect with it
     estimate: Estimate | None = None  # None: no evidence yet
     kinds: tuple[KindEffect, ...] = ()  # the types of items that it acts on
+    judgements: int = 0  # in which it was pending with an estimate
     absorbed: bool = False  # promoted, and part of the base: it can no longer be taken out
     pinned: bool = False  # the user wants it in the skill, whatever its effect
     vetoed: bool = False  # the user does not want it: it is never proposed again
@@ -485,6 +489,8 @@ def _decide(entry: PoolEdit) -> EditStatus:
         return _decide_removal(entry, entry.estimate)
     if entry.status == "promoted":
         return "dropped" if z < DEMOTE_Z else "promoted"
+    if entry.judgements >= LONGEST_PENDING:
+        return "promoted" if z > FINAL_WORTH_Z else "dropped"
     if z < DROP_Z:
         return "dropped"
     return "promoted" if z > PROMOTE_Z else "pending"

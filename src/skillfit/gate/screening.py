@@ -364,6 +364,8 @@ class ScreeningGate(BaseGate):
         """Decide about the edits that were measured, and carry it out."""
         if uncovered := self.uncovered(judgement.count.coverage):
             return uncovered
+        for entry in self.pool.pending():
+            entry.judgements += entry.estimate is not None
         changes = await self._carry_out(self._hold_for_review(self.pool.decide()))
         return Ruling("accept", changes) if changes else Ruling("reject", "no edit was promoted")
 
