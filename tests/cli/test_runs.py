@@ -116,6 +116,28 @@ def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) 
     assert "no step '99'" in shell("diff", run, "99").err
 
 
+WORDS = ("measured to help", "likely", "no evidence")
+
+
+def test_every_view_says_the_same_about_each_line_of_the_final_skill(
+    shell: Shell, run: Path
+) -> None:
+    edits = [edit for edit in shell("show", run, "--json").json["edits"] if edit["in_best"]]
+    words = {edit["id"]: edit["evidence"] for edit in edits}
+    assert words and set(words.values()) <= set(WORDS)
+    shown, compared = shell("show", run), shell("diff", run)
+    rows = shown.out.splitlines()
+    assert all(any(key in row and word in row for row in rows) for key, word in words.items())
+    assert all(word in compared.err and word not in compared.out for word in words.values())
+    listed = shell("diff", run, "--json").json["edits"]
+    assert {edit["id"]: edit["evidence"] for edit in listed} == words
+    shell("report", run)
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert all(f"<small>{word}</small>" in page for word in words.values())
+    applied = shell("apply", run, "--yes", "--json").json["edits"]
+    assert {edit["id"]: edit["evidence"] for edit in applied} == words
+
+
 def test_diff_of_an_unchanged_skill_prints_an_empty_patch_and_the_reason(
     shell: Shell, config: Path, run: Path
 ) -> None:

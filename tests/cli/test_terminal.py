@@ -37,6 +37,7 @@ from skillfit.run.events import (
 from skillfit.run.records import (
     EditEffect,
     Evidence,
+    KindEffect,
     RecordedConfig,
     ScoreEstimate,
     SlowUpdateAction,
@@ -172,6 +173,13 @@ def test_the_pool_is_shown_with_effects_promoted_edits_first() -> None:
     pending = next(at for at, line in enumerate(lines) if "- a rule" in line)
     assert promoted < pending
     assert "+0.040 (+0.01 … +0.07)" in lines[promoted]
+    assert "measured to help: - green means g." in lines[promoted]
+
+
+def test_an_edit_is_shown_with_the_types_of_items_that_it_acts_on() -> None:
+    money = KindEffect("money", 18, 60, 0.41, 0.3, 0.5)
+    drawn = screen(STARTED, BASELINE, decided(1, [replace(effect(1), kinds=(money,))]))
+    assert "a rule (+0.41 on money" in drawn
 
 
 def test_the_last_notice_may_take_two_lines() -> None:

@@ -42,6 +42,7 @@ from skillfit.plain_text import (
     quantity,
     score_change,
     visible,
+    with_interval,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.api import Run
-    from skillfit.record.record import Record, RunCard
+    from skillfit.record.record import EditRecord, Record, RunCard
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
     from skillfit.run.records import (
@@ -194,11 +195,13 @@ def _record_tables(record: Record) -> list[RenderableType]:
                 edit.id,
                 edit.standing,
                 "" if edit.mean is None else score_change(edit.mean),
-                one_line(visible(edit.text), 90),
+                edit.evidence,
+                _edit_text(edit),
             )
             for edit in record.edits
         ]
-        parts.append(rich_table(("edit", "status", "effect on score", "text"), edits))
+        columns = ("edit", "status", "effect on score", "evidence", "text")
+        parts.append(rich_table(columns, edits))
     if record.evidence.patterns:
         parts += _failure_table(record)
     if record.rejections:
@@ -242,6 +245,46 @@ def _failure_table(record: Record) -> list[RenderableType]:
     return parts
 
 
+def _edit_text(edit: EditRecord) -> str:
+    """The text of an edit in one line, and the types of items that it acts on."""
+    from skillfit.run.records import kinds_text
+
+    kinds = visible(kinds_text(edit.kinds))
+    text = one_line(visible(edit.text), 90)
+    return f"{text} ({kinds})" if kinds else text
+
+
+def _edits_of(difference: str, record: Record) -> list[EditRecord]:
+    """The edits whose text a diff adds or removes."""
+    changed = {line[1:].strip() for line in difference.splitlines() if line[:1] in ("+", "-")}
+    found = []
+    for edit in record.kept_edits:
+        text = edit.edit.content or edit.edit.target
+        if any(line.strip() in changed for line in text.splitlines() if line.strip()):
+            found.append(edit)
+    return found
+
+
+def _show_evidence(edits: Sequence[EditRecord], *, stderr: bool) -> None:
+    """Say what was measured about the edits of a diff."""
+    if edits:
+        rows = [
+            (
+                edit.evidence,
+                "" if edit.mean is None else with_interval(edit.mean, edit.low, edit.high),
+                _edit_text(edit),
+            )
+            for edit in edits
+        ]
+        columns = ("evidence", "effect on score (80 %)", "text")
+        console(stderr=stderr).print(rich_table(columns, rows))
+
+
+def _edits_json(edits: Sequence[EditRecord]) -> list[dict[str, object]]:
+    names = ("id", "evidence", "mean", "low", "high", "rollouts", "kinds", "text")
+    return [{name: getattr(edit, name) for name in names} for edit in edits]
+
+
 def diff_command(
     run: RunFolder,
     old: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "initial",
@@ -254,8 +297,10 @@ def diff_command(
     """
     opened = open_training_run(run)
     difference = opened.diff(old, new)
+    edits = _edits_of(difference, opened.record)
     if as_json:
-        show({"old": old, "new": new, "diff": difference}, "", as_json)
+        data = {"old": old, "new": new, "diff": difference, "edits": _edits_json(edits)}
+        show(data, "", as_json)
     elif not difference:
         note = _why_same(opened) if (old, new) == ("initial", "best") else "Nothing changed."
         console(stderr=True).print(note, markup=False, soft_wrap=True)
@@ -263,6 +308,8 @@ def diff_command(
         console().print(coloured_diff(difference), soft_wrap=True)
     else:
         print(difference, end="")  # exactly as it is, so that `patch` takes it
+    if difference and not as_json:
+        _show_evidence(edits, stderr=True)
 
 
 def _why_same(run: Run) -> str:
@@ -737,6 +784,7 @@ class ApplyJson(TypedDict):
     applied: str | None  # the document; None: it has the best skill already
     backup: NotRequired[str]
     diff: str
+    edits: NotRequired[list[dict[str, object]]]  # of the diff, with what was measured about them
 
 
 def apply_command(
@@ -770,18 +818,25 @@ def apply_command(
         return show(restored, told, as_json)
     change = plan_change(opened, to, force=force)
     difference = diff_skills(change.present, change.wanted)
+    edits = _edits_of(difference, opened.record)
     if not difference:
         nothing = ApplyJson(applied=None, diff="")
         return show(nothing, f"{change.document} has the best skill already.", as_json)
     if not as_json:
         console().print(coloured_diff(difference), soft_wrap=True)
+        _show_evidence(edits, stderr=False)
     if not yes and not _confirmed(change.document):
         raise InputError(
             f"{change.document} was not changed.", hint="Apply without a question: --yes"
         )
     kept = make_change(change)
     request_steering(opened.path, "apply", str(change.document))
-    data = ApplyJson(applied=str(change.document), backup=str(kept), diff=difference)
+    data = ApplyJson(
+        applied=str(change.document),
+        backup=str(kept),
+        diff=difference,
+        edits=_edits_json(edits),
+    )
     undo_line = shell_line("apply", run, "--undo")
     return show(data, f"Changed {change.document}. Undo with: {undo_line}", as_json)
 

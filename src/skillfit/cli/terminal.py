@@ -164,7 +164,8 @@ def _edits(record: Record, most: int) -> Table:
         if edit.mean is not None:
             effect = with_interval(edit.mean, edit.low, edit.high)
         style = STYLES.get(edit.standing, "")
-        table.add_row(Text(effect, style), visible(" ".join(edit.text.split())))
+        text = visible(" ".join(edit.described.split()))
+        table.add_row(Text(effect, style), f"{edit.evidence}: {text}" if edit.effect else text)
     return table
 
 

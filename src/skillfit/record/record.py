@@ -635,7 +635,8 @@ def record_json(record: Record) -> JsonObject:
     for edit in record.edits:
         known = fields_of(edit)
         del known["history"]
-        edits.append({**known, "text": edit.text, "standing": edit.standing})
+        words = {"text": edit.text, "standing": edit.standing, "evidence": edit.evidence}
+        edits.append({**known, **words})
     shown = {name: getattr(record, name) for name in _SHOWN}
     failures = [
         {**fields_of(one.pattern), "tried": [edit.id for edit in one.edits]}

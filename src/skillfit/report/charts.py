@@ -292,7 +292,7 @@ class ForestRow:
 
 def edit_row(edit: EditRecord, href: str = "") -> ForestRow:
     """Return the row of an edit as it is known now."""
-    notes = []
+    notes = [edit.evidence, *(kind.text for kind in edit.kinds)]
     if edit.decided_in_step and edit.status != "pending":
         notes.append(f"{edit.status} after step {edit.decided_in_step}")
     if edit.note:

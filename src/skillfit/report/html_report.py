@@ -70,7 +70,7 @@ from skillfit.report.run_details import (
     worst_first,
 )
 from skillfit.run.events import AblationFinished, Discarded
-from skillfit.run.records import RecordedConfig, UnitWorth
+from skillfit.run.records import EvidenceWord, RecordedConfig, UnitWorth
 from skillfit.skill import Skill, diff
 from skillfit.skill.regions import code_fence, scan
 
@@ -319,7 +319,7 @@ def _unit_row(unit: UnitWorth) -> ForestRow:
         label=unit.text,
         effect=unit.worth,
         status=unit.decision,
-        note=f"{unit.id}, {unit.tokens} tokens",
+        note="; ".join([f"{unit.id}, {unit.tokens} tokens", *(kind.text for kind in unit.kinds)]),
         id=unit.id,
         rollouts=unit.rollouts,
     )
@@ -334,6 +334,7 @@ class SkillLine:
     edit: EditRecord | None = None  # the edit that wrote it; None: initial text
     first: bool = False  # the first line of its edit or part, where the margin has its text
     label: str = ""  # for the margin: where the line comes from, or what is to be done with it
+    evidence: EvidenceWord | None = None  # of its edit; None: initial text that was not measured
     worth: Interval | None = None  # of its edit or part: a difference of the mean score, 80 %
     mark: str = ""  # added: by an edit; removed: it can be cut
     region: str = ""  # protected, slow_update, appendix, examples; empty: free text
@@ -355,6 +356,7 @@ def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]
                 edit=edit,
                 first=edit is not None and edit.id != last,
                 label=_origin(edit),
+                evidence=edit.text_evidence if edit else None,
                 worth=edit.worth if edit else None,
                 mark="added" if edit is not None and edit.step else "",
                 region=regions.get(number, ""),

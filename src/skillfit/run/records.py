@@ -329,6 +329,19 @@ class EditEffect:
         return -self.effect if self.effect and self.edit.op == "delete" else self.effect
 
     @property
+    def text_evidence(self) -> EvidenceWord:
+        """What was measured about its text: the opposite when it deletes that text."""
+        if self.edit.op != "delete" or self.mean is None:
+            return self.evidence
+        return evidence_word(-self.mean, -self.high, 1 - self.probability)
+
+    @property
+    def described(self) -> str:
+        """Its text, with the types of items that it acts on."""
+        kinds = kinds_text(self.kinds)
+        return f"{self.text} ({kinds})" if kinds else self.text
+
+    @property
     def rank(self) -> int:
         """The place of its status in `EDIT_ORDER`; a status of another version comes last."""
         return EDIT_ORDER.index(self.status) if self.status in EDIT_ORDER else len(EDIT_ORDER)
