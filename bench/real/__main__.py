@@ -5,10 +5,13 @@ number of rollouts in all. See README.md.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -39,21 +42,33 @@ def main() -> None:
         Job(system, world, optimizer, budget, seed)
         for optimizer, system, budget, seed in product(optimizers, systems, budgets, seeds)
     ]
-    runs = make(jobs, _settings(asked.set), asked.jobs)
+    runs = make(jobs, _settings(asked.set), asked.jobs, asked.keep)
     print(aa_table(runs) if asked.aa else markdown(runs))
 
 
-def make(jobs: list[Job], settings: dict[str, Any], processes: int) -> list[Run]:
-    """All runs, in the order of their jobs."""
-    for peer in {job.system for job in jobs}.intersection(peers.PEERS):
+def make(jobs: list[Job], settings: dict[str, Any], processes: int, keep: Path | None) -> list[Run]:
+    """Return all runs, in the order of their jobs. Those in the file `keep` are not made again."""
+    found = {run.job: run for run in _kept(keep)} if keep else {}
+    missing = [job for job in jobs if job not in found]
+    for peer in {job.system for job in missing}.intersection(peers.PEERS):
         peers.ready(peer)
-    found: dict[Job, Run] = {}
     with ProcessPoolExecutor(processes) as pool:
-        for made in as_completed(pool.submit(play, shared, settings) for shared in _shared(jobs)):
-            found |= {run.job: run for run in made.result()}
+        groups = [pool.submit(play, shared, settings) for shared in _shared(missing)]
+        for made in as_completed(groups):
+            runs = made.result()
+            found |= {run.job: run for run in runs}
+            if keep:
+                with keep.open("a") as file:
+                    file.writelines(json.dumps(asdict(run)) + "\n" for run in runs)
             print(f"\r{len(found)} of {len(jobs)} runs", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return [found[job] for job in jobs]
+
+
+def _kept(file: Path) -> list[Run]:
+    lines = file.read_text().splitlines() if file.is_file() else []
+    rows = [json.loads(line) for line in lines]
+    return [Run(**{**row, "job": Job(**row["job"])}) for row in rows]
 
 
 def _shared(jobs: list[Job]) -> list[list[Job]]:
@@ -93,6 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--aa", action="store_true", help="no line has an effect: A/A")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="for skillfit")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
+    parser.add_argument("--keep", type=Path, help="a file of runs that are not made again")
     return parser.parse_args()
 
 
