@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from skillfit import __version__
-from skillfit.cli import compare, draft, evaluate, init, reference, runs, serve, train
+from skillfit.cli import compare, doctor, draft, evaluate, init, reference, runs, serve, train
 from skillfit.cli.output import docstring_paragraphs
 from skillfit.errors import Exit, InputError, SkillfitError
 
@@ -29,7 +29,7 @@ _GROUPS = {
     "Start": ("demo", "init", "check", "train", "report", "apply"),
     "More about a run": ("ls", "show", "diff", "studio", "steer", "resume", "export"),
     "Measure": ("estimate", "eval", "verify", "ablate", "compare"),
-    "Skills, tasks and models": ("lint", "tasks", "data", "models", "docs", "mcp"),
+    "Skills, tasks and models": ("lint", "tasks", "data", "models", "doctor", "docs", "mcp"),
 }
 
 
@@ -72,7 +72,7 @@ app = typer.Typer(
 
 def _register(app: typer.Typer) -> None:
     """Add the commands, in the order and under the headings of `_GROUPS`."""
-    modules = (init, reference, serve, train, evaluate, compare, runs)
+    modules = (init, reference, serve, train, evaluate, compare, runs, doctor)
     commands = {
         command.__name__.removesuffix("_command"): command
         for module in modules
