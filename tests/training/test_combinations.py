@@ -31,6 +31,7 @@ from tests.training.practice_project import (
     analyse,
     append,
     items,
+    read_corpus,
     readable,
     rewrite,
     section,
@@ -73,6 +74,11 @@ def one_rule_and_a_note(call: Call) -> str:
     for candidate in patch["skill_candidates"]:
         candidate["new_skill"] = unfenced(f"{skill}\n{rule}")
     return json.dumps({**found, "appendix_notes": [NOTE]})
+
+
+def one_rule(call: Call) -> str:
+    found = read_corpus(call)
+    return json.dumps({**found, "edits": found["edits"][:1]})
 
 
 def unfenced(text: str) -> str:
@@ -124,15 +130,38 @@ async def test_what_was_paid_for_is_applied_or_its_refusal_is_said(
     check_notes(project, notes)
 
 
+@pytest.mark.parametrize("slow", ["gated lesson", "forced lesson"])
+@pytest.mark.parametrize("gate", GATES)
+async def test_lessons_act_beside_a_proposer_that_reads_all_rollouts(
+    make_project: MakeProject, gate: str, slow: str
+) -> None:
+    project = make_project(
+        *SMALL,
+        "optimizer.proposer=corpus",
+        *GATES[gate],
+        *SLOW[slow],
+        rows=items(12, 12, 4, ("red", "green", "blue")),
+        skill=SKILL,
+        optimizer={**OPTIMIZER, "reflect.corpus": one_rule},
+    )
+    await project.train()
+    check_best(project)
+    check_protected(project)
+    check_lessons(project, slow, pools_edits=gate == "screening")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("slow", ["gated lesson", "forced lesson"])
 async def test_the_screening_gate_that_is_off_is_the_strict_gate_that_is_off(
-    make_project: MakeProject,
+    make_project: MakeProject, mode: str, slow: str
 ) -> None:
     found = []
     for gate in ("screening", "strict"):
         project = make_project(
             *SMALL,
-            *SLOW["gated lesson"],
+            *SLOW[slow],
             *NOTES["notes"],
+            f"optimizer.skill_update_mode={mode}",
             f"evaluation.gate={gate}",
             "evaluation.use_gate=false",
             rows=items(12, 12, 4, ("red", "green", "blue")),
