@@ -72,7 +72,7 @@ def _kept(file: Path) -> list[Run]:
 
 
 def _shared(jobs: list[Job]) -> list[list[Job]]:
-    """The jobs in groups that one run answers."""
+    """Return the jobs in groups that one run answers."""
     groups: list[list[Job]] = []
     for job in jobs:
         group = next((group for group in groups if peers.share_a_run(group[0], job)), None)

@@ -1,4 +1,4 @@
-"""What a run is asked for, and what came of it."""
+"""The jobs of the bench and the runs that came of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Run:
         seconds: float,
         problem: str = "",
     ) -> Run:
-        """What a run was worth that handed back `skill`."""
+        """Return the record of a run that handed back `skill`."""
         world = players.world
         return cls(
             job,
@@ -54,6 +54,6 @@ class Run:
             min(players.rollouts, job.budget) if not verdict else players.rollouts,
             sum(count <= job.budget for count in players.proposed_after),
             seconds,
-            Counter(world.lines[line].role for line in world.lines_in(skill)),
+            dict(Counter(world.lines[line].role for line in world.lines_in(skill))),
             problem,
         )
