@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,6 +13,7 @@ from skillfit.intervals import Interval
 from skillfit.record.fold import read_record
 from skillfit.record.text import event_lines
 from skillfit.report import write_report
+from skillfit.report.card import share_card, write_card
 from skillfit.report.charts import ForestRow, compare_chart, forest_plot, score_chart, sparkline
 from skillfit.report.html_report import html_report, markdown_report, without_paths
 from skillfit.report.run_details import full_trajectory, short_trajectory
@@ -62,7 +64,8 @@ async def test_the_report_is_self_contained(tmp_path: Path) -> None:
     path = write_report(await improved(tmp_path / "run"))
     text = path.read_text()
     page = parsed(text)
-    assert page.scripts == 1 and not page.loaded and not page.handlers
+    assert page.scripts == 1 and not page.handlers
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in page.loaded)
     assert "http://" not in text and "https://" not in text
     assert "default-src 'none'" in text and "unsafe-inline" not in text
 
@@ -124,6 +127,63 @@ async def test_a_shared_report_has_no_folder_that_a_setting_names(tmp_path: Path
     assert "mine.py:grade" in without_paths(text, record)
 
 
+async def test_every_section_that_the_list_names_is_there(tmp_path: Path) -> None:
+    text = write_report(await improved(tmp_path / "run")).read_text()
+    listed = re.findall(r'<a href="#([a-z]+)">([^<]+)</a>', text)
+    assert len(listed) > 8
+    for id, title in listed:
+        assert f'<h2 id="{id}">' in text, title
+
+
+async def test_items_that_fail_under_the_result_are_shown_with_what_was_expected(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.items()
+    run.step(1, "accept", BEST, "new")
+    await run.roll("ship", "old", [1, *[0] * 7])
+    await run.roll("ship", "new", [0, *[1] * 7], text="returns")
+    run.ship("improved", 0.75, (0.6, 0.9))
+    run.finish("improved", BEST)
+    run.close()
+    text = write_report(run.path).read_text()
+    section = text.partition('<h2 id="failing">')[2].partition("<h2")[0]
+    assert "1 of 8 items fails" in section and "1 of them was solved by the initial" in section
+    [link] = re.findall(r'href="#(item-\d+)">t00<', section)
+    assert f'id="{link}"' in text
+    for expected in ("billing", "returns", "graded 0", "broken"):
+        assert expected in section
+    assert "t01" not in section
+
+
+async def test_a_gate_that_judges_candidates_shows_their_differences(tmp_path: Path) -> None:
+    text = write_report(await improved(tmp_path / "run")).read_text()
+    edits = text.partition('<h2 id="edits">')[2].partition("<h2")[0]
+    assert "decided about whole candidates" in edits
+    assert 'class="span"' in edits and "Candidate" in edits
+    assert "not measured" not in edits
+
+
+@pytest.mark.parametrize("finish", ["improved", "no_improvement", ""])
+def test_a_run_has_a_card_without_paths_and_texts_of_items(tmp_path: Path, finish: str) -> None:
+    path = screening_run(tmp_path / "run", steps=6, finish=finish)
+    card = write_card(path)
+    assert card == path / "card.svg"
+    drawn = ElementTree.fromstring(card.read_text())
+    texts = " ".join(element.text or "" for element in drawn.iter())
+    assert drawn.get("width") == "1200" and "skillfit" in texts
+    assert "initial skill" in texts and "tokens" in texts
+    assert ("unproven skill" in texts) == (finish == "no_improvement")
+    assert str(tmp_path) not in card.read_text() and "ticket-0" not in texts
+
+
+async def test_texts_in_a_card_are_escaped_and_visible(tmp_path: Path) -> None:
+    record = replace(read_record(await improved(tmp_path / "run")), skill_name=EVIL, verdict=EVIL)
+    card = share_card(record)
+    assert "<script" not in card and "\x1b" not in card and "\u202e" not in card
+    ElementTree.fromstring(card)
+
+
 async def test_the_final_skill_can_be_copied(tmp_path: Path) -> None:
     text = write_report(await improved(tmp_path / "run")).read_text()
     [skill] = re.findall(r'<textarea id="skill-text"[^>]*>(.*?)</textarea>', text, re.DOTALL)
@@ -153,7 +213,7 @@ async def test_text_of_models_and_users_is_neither_executed_nor_hidden(tmp_path:
     skill = INITIAL + EVIL + "\n"
     text = write_report(await improved(tmp_path / "run", skill=skill, text=EVIL)).read_text()
     page = parsed(text)
-    assert page.scripts == 1 and page.images == 0 and not page.handlers
+    assert page.scripts == 1 and page.images == 1 and not page.handlers, "the card is the image"
     assert "\x1b" not in text and "\u202e" not in text
     assert "\\x1b[2K\\u202edetcelfer" in text
 

@@ -305,10 +305,10 @@ async def test_an_item_without_a_score_under_the_initial_skill_is_unknown(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("scores", "typical"), [((0.0, 1.0, 1.0), 1), ((0.0, 0.6, 1.0), 1), ((0.2, 0.3, 1.0), 1)]
+    ("scores", "lowest"), [((1.0, 0.0, 1.0), 1), ((0.6, 1.0, 0.5), 2), ((None, 1.0, 1.0), 1)]
 )
-def test_the_rollout_shown_of_an_item_is_the_one_closest_to_its_mean(
-    scores: tuple[float, ...], typical: int
+def test_the_rollout_shown_of_an_item_is_the_lowest_one_with_a_score(
+    scores: tuple[float | None, ...], lowest: int
 ) -> None:
     evaluation = EvaluationSection(gate_metric="soft")
     rows = [
@@ -319,13 +319,13 @@ def test_the_rollout_shown_of_an_item_is_the_one_closest_to_its_mean(
             item="t00",
             repeat=at,
             skill_hash="new",
-            status="scored",
+            status="failed" if score is None else "scored",
             hard=score,
             soft=score,
         )
         for at, score in enumerate(scores)
     ]
-    assert _item_result(evaluation, rows).rollout == f"rollout/{typical}"
+    assert _item_result(evaluation, rows).rollout == f"rollout/{lowest}"
 
 
 def test_item_scores_over_the_steps_fit_few_columns(tmp_path: Path) -> None:

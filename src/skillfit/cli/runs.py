@@ -338,6 +338,9 @@ def report_command(
     share: Annotated[
         bool, typer.Option("--share", help="Leave out the paths of this machine.")
     ] = False,
+    card: Annotated[
+        bool, typer.Option("--card", help="Write the result as one picture instead: card.svg.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the report of a run: one file, readable offline.
@@ -346,8 +349,14 @@ def report_command(
     """
     from skillfit.api import Run
     from skillfit.report import write_report
+    from skillfit.report.card import write_card
 
-    path = write_report(Run.open(run).path, out, format=format, share=share)
+    folder = Run.open(run).path
+    if card:
+        path = write_card(folder, out)
+        show({"card": str(path)}, f"Wrote {path}.", as_json)
+        return
+    path = write_report(folder, out, format=format, share=share)
     show({"report": str(path)}, f"Wrote {path}.", as_json)
 
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from skillfit.intervals import Interval
 from skillfit.plain_text import last_part, percent, points, quantity, shorten, visible
-from skillfit.record.record import IN_SKILL, EditRecord, Point, Record
+from skillfit.record.record import IN_SKILL, EditRecord, GateSummary, Point, Record
 from skillfit.run.records import EditEffect
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
@@ -310,6 +310,22 @@ def effect_row(edit: EditEffect, status: str, *, href: str = "", note: str = "")
         id=edit.id,
         rollouts=edit.rollouts,
     )
+
+
+def candidates_plot(gates: Sequence[GateSummary]) -> Markup:
+    """A row for each candidate that was compared as a whole with the skill before it."""
+    rows = [
+        ForestRow(
+            label=gate.label,
+            effect=Interval(gate.evidence.difference, *gate.evidence.interval),
+            status=gate.decision,
+            note=gate.reason,
+            rollouts=gate.evidence.rollouts,
+        )
+        for gate in gates
+        if gate.measured
+    ]
+    return forest_plot(rows, heading="Candidate")
 
 
 def forest_plot(rows: Sequence[ForestRow], *, heading: str = "Edit", longest: int = 180) -> Markup:

@@ -58,7 +58,14 @@ from skillfit.record.text import (
     facts,
     next_commands,
 )
-from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
+from skillfit.report.card import card_url, share_card
+from skillfit.report.charts import (
+    ForestRow,
+    candidates_plot,
+    edit_row,
+    forest_plot,
+    score_chart,
+)
 from skillfit.report.run_details import (
     ItemChange,
     ItemResult,
@@ -134,10 +141,16 @@ class ReportPage(PageData):
     facts: Sequence[Fact]
     chart: Markup
     small_charts: Sequence[Markup]
+    sections: Mapping[str, str]  # id -> title, of those that the page has
     forest: Markup
+    candidates: Markup
+    shown_edits: Sequence[EditRecord]
     edits_cut: int
     edits_measured: bool
     lines: Sequence[SkillLine]
+    failing: Sequence[ItemSummary]
+    items_compared: int
+    places: Mapping[str, int]  # of listed items, by id
     types: Sequence[TypeSummary]
     changes: Mapping[ItemChange, int]
     compared: bool
@@ -152,6 +165,7 @@ class ReportPage(PageData):
     settings: ShownSettings
     commands: Sequence[str]
     trajectories: Mapping[str, Trajectory]
+    card: str
     script: Markup
     style: Markup
 
@@ -162,6 +176,24 @@ def _report_page(
     edits = by_effect(record.edits)
     failures = record.failures
     listed = items[:_ITEMS]
+    failing = [item for item in items if item.fails]
+    types = types_of(items) or record.types
+    trained = not record.only_measures
+    sections = {
+        "scores": trained and "Scores",
+        "failing": bool(failing) and "What still fails",
+        "edits": trained and "Edits",
+        "skill": "The skill",
+        "types": bool(types) and "By type",
+        "items": bool(items) and "Items",
+        "steps": trained and "Steps",
+        "failures": bool(failures) and "Failures in training",
+        "rejections": bool(record.rejections) and "Rejected proposals",
+        "decisions": bool(record.decisions) and "Decisions by people",
+        "notices": bool(record.notices) and "Notices",
+        "cost": "Cost",
+        "about": "About this run",
+    }
     return ReportPage(
         record=record,
         title=f"{record.skill_name}: skillfit report",
@@ -171,11 +203,17 @@ def _report_page(
             score_chart(record, 340, 260, ["selection"]),
             score_chart(record, 340, 260, ["ship", "test"]),
         ],
+        sections={key: title for key, title in sections.items() if title},
         forest=forest_plot([edit_row(edit) for edit in _main_edits(edits)]),
+        candidates=candidates_plot(record.gates),
+        shown_edits=_main_edits(edits),
         edits_cut=max(0, len(edits) - _EDITS),
         edits_measured=any(edit.effect for edit in edits),
         lines=skill_lines(record.found_skill, record.edits),
-        types=types_of(items) or record.types,
+        failing=failing,
+        items_compared=len(items),
+        places={item.id: at for at, item in enumerate(listed)},
+        types=types,
         changes=count_changes(items),
         compared=any(item.difference is not None for item in items),
         items=listed,
@@ -189,6 +227,7 @@ def _report_page(
         settings=settings_of_config(record.config),
         commands=next_commands(record),
         trajectories=trajectories,
+        card=card_url(share_card(record)),
         script=asset("report.js"),
         style=asset("base.css") + asset("report.css"),
     )

@@ -301,11 +301,13 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class ItemResult:
-    """An item under one skill: the scores of its rollouts, and the key of a typical one."""
+    """An item under one skill: the scores of its rollouts, and the one to read: the lowest."""
 
     scores: tuple[float, ...] = ()
     failures: tuple[str, ...] = ()
     rollout: str = ""
+    answer: str = ""  # of that rollout; long texts are cut
+    feedback: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -359,10 +361,20 @@ class ItemSummary:
         return self.before.flaky or self.after.flaky
 
     @property
+    def result(self) -> ItemResult:
+        """Under the latest skill that was measured."""
+        return self.after if self.after.rollout else self.before
+
+    @property
     def latest(self) -> float:
         """The score under the latest skill that was measured; -1 when none was."""
         result = self.after if self.after.scores else self.before
         return -1.0 if result.mean is None else result.mean
+
+    @property
+    def fails(self) -> bool:
+        """The latest skill did not solve it in every rollout."""
+        return min(self.result.scores, default=0.0) < SOLVED
 
 
 def worst_first(
@@ -402,15 +414,16 @@ def _results(
 
 
 def _item_result(evaluation: EvaluationSection, rows: Sequence[RolloutFinished]) -> ItemResult:
-    """The typical rollout is the first of those whose score is closest to the mean."""
-    scored = [(row, row_value(evaluation, row)) for row in rows if row.hard is not None]
-    scores = tuple(score for _, score in scored)
-    failures = tuple(row.failure for row in rows if row.failure)
-    typical = rows[0]
-    if scored:
-        mean = sum(scores) / len(scores)
-        typical = min(scored, key=lambda pair: abs(pair[1] - mean))[0]
-    return ItemResult(scores, failures, typical.rollout)
+    """A rollout that failed is only the one to read where no other has a score."""
+    scored = [(row_value(evaluation, row), row) for row in rows if row.hard is not None]
+    lowest = min(scored, key=lambda pair: pair[0])[1] if scored else rows[0]
+    return ItemResult(
+        scores=tuple(score for score, _ in scored),
+        failures=tuple(row.failure for row in rows if row.failure),
+        rollout=lowest.rollout,
+        answer=lowest.answer,
+        feedback=lowest.feedback or lowest.failure,
+    )
 
 
 def types_of(items: Iterable[ItemSummary]) -> tuple[TypeSummary, ...]:

@@ -24,6 +24,28 @@ function showItems() {
   document.querySelector("#item-more").hidden = shown.size === matching.length;
 }
 
+// A link to an item opens it, and shows it where the list hides it.
+function openTarget() {
+  const item = document.getElementById(location.hash.slice(1));
+  if (!item?.matches("details.item")) return;
+  item.hidden = false;
+  item.open = true;
+  item.scrollIntoView();
+}
+window.addEventListener("hashchange", openTarget);
+document.addEventListener("DOMContentLoaded", openTarget);
+
+// Browsers that cannot style closed parts for paper get them opened. What a person had closed is
+// closed again afterwards.
+let closed = [];
+window.addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll("details:not([open])")];
+  for (const part of closed) part.open = true;
+});
+window.addEventListener("afterprint", () => {
+  for (const part of closed) part.open = false;
+});
+
 if (search) {
   search.addEventListener("input", () => { pages = 1; showItems(); });
   document.querySelector("#item-more").addEventListener("click", () => { pages += 1; showItems(); });
