@@ -15,7 +15,7 @@ import pytest
 
 import skillfit
 from skillfit.api import parse_budget
-from skillfit.errors import InputError
+from skillfit.errors import InfrastructureError, InputError
 from skillfit.record import text as run_text
 from skillfit.run.events import RunFinished, Stored
 from tests.cli.cli_project import project
@@ -291,6 +291,17 @@ def test_evaluate_refuses_zero_repeats(repeats: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one rollout"):
         skillfit.evaluate(SKILL, ITEMS, agent=obedient, repeats=repeats)
     assert not (tmp_path / "runs").exists()
+
+
+def test_reading_the_score_of_a_skill_whose_rollouts_all_failed_is_an_error() -> None:
+    def broken(skill: str, item: dict[str, Any]) -> str:
+        raise ValueError("no agent here")
+
+    found = skillfit.evaluate(SKILL, ITEMS[:4], agent=broken, split="all")
+    assert not found["skill"].has_score
+    for read in (lambda: found.score, lambda: found.interval):
+        with pytest.raises(InfrastructureError, match=r"No rollout of skill was scored.*no agent"):
+            read()
 
 
 def test_evaluate_needs_only_the_items_of_its_split() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.api import Run
+from skillfit.errors import Exit
 from tests.cli.cli_project import Shell
 
 EVAL = ("env.limit=8", "--run", "measured")
@@ -29,6 +30,39 @@ def test_eval_says_which_rollouts_were_measured_before_and_when(shell: Shell, co
     assert "8 of 16 rollouts were measured before" in more.out
     (told,) = shell("eval", config, *EVAL, "--json").json
     assert told["recorded"] == 8 and told["measured_at"].startswith("20")
+
+
+def test_a_skill_that_is_measured_under_two_names_counts_once(shell: Shell, config: Path) -> None:
+    skill = config.parent / "triage-tickets"
+    twice = ("--skill", skill, "--skill", skill / "SKILL.md")
+    shell("eval", config, *EVAL, *twice)
+    assert "16 of 16 rollouts were measured before" in shell("eval", config, *EVAL, *twice).out
+
+
+@pytest.fixture
+def failing(config: Path) -> tuple[str, ...]:
+    """Overrides with an agent whose rollouts all fail, and a limit of one item a type."""
+    (config.parent / "broken.py").write_text("def agent(request): raise ValueError('no agent')\n")
+    agent = f"model.agent=scripted/{config.parent / 'broken.py'}:agent"
+    return agent, "env.limit=4", "--run", "failing"
+
+
+def test_a_skill_of_which_no_rollout_was_scored_has_no_score(
+    shell: Shell, config: Path, failing: tuple[str, ...]
+) -> None:
+    result = shell("eval", config, *failing)
+    assert result.code == Exit.INFRASTRUCTURE
+    assert "0.000" not in result.out and "failed" in result.out
+    assert "No rollout of triage-tickets was scored" in result.out
+    (told,) = shell("eval", config, *failing, "--json").json
+    assert (told["hard"], told["soft"], told["interval"], told["scored"]) == (None, None, None, 0)
+    assert all(one == {"hard": None, "scored": 0} for one in told["by_type"].values())
+    shown = shell("show", "failing").out
+    assert "triage-tickets has no score, because every rollout failed" in shown
+    shell("report", "failing", "--format", "md", "--out", "report.md")
+    assert "| triage-tickets | 0 | no score | |" in Path("report.md").read_text()
+    (listed,) = [one for one in shell("ls", ".", "--json").json if one["run"].endswith("failing")]
+    assert listed["selection"]["baseline"] is None
 
 
 def test_eval_fresh_measures_again_and_keeps_the_former_measurement(

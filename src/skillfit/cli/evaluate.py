@@ -164,6 +164,8 @@ def eval_command(
     show([score.as_json(split) for score in scores], _side_by_side(scores), as_json)
     if not as_json:
         show(scores, _evaluation_notes(scores), as_json)
+    if not all(score.measured.has_score for score in scores):
+        raise typer.Exit(int(Exit.INFRASTRUCTURE))
 
 
 def _by_model(scores: Sequence[_ModelScore]) -> Iterator[list[_ModelScore]]:
@@ -183,7 +185,7 @@ def _compared(scores: list[_ModelScore], *, per_model: bool) -> list[_ModelScore
 
 
 class TypeScoreJson(TypedDict):
-    hard: float
+    hard: float | None  # None: no rollout was scored
     scored: int
 
 
@@ -191,9 +193,9 @@ class ModelScoreJson(TypedDict):
     model: str
     skill: str
     split: str
-    hard: float
-    soft: float
-    interval: tuple[float, float]
+    hard: float | None  # None: no rollout was scored
+    soft: float | None
+    interval: tuple[float, float] | None
     scored: int
     planned: int
     by_type: Mapping[str, TypeScoreJson]
@@ -246,18 +248,19 @@ class _ModelScore:
         return None if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
 
     def as_json(self, split: str) -> ModelScoreJson:
-        tally, bounds, gain = self.measured.tally, self.measured.interval, self.gain
+        tally, gain, has_score = self.measured.tally, self.gain, self.measured.has_score
+        bounds = self.measured.interval if has_score else None
         return ModelScoreJson(
             model=self.agent,
             skill=self.measured.name,
             split=split,
-            hard=tally.hard,
-            soft=tally.soft,
-            interval=(bounds.low, bounds.high),
+            hard=tally.hard if has_score else None,
+            soft=tally.soft if has_score else None,
+            interval=(bounds.low, bounds.high) if bounds else None,
             scored=tally.scored,
             planned=tally.planned,
             by_type={
-                kind: TypeScoreJson(hard=part.hard, scored=part.scored)
+                kind: TypeScoreJson(hard=part.hard if part.scored else None, scored=part.scored)
                 for kind, part in self.measured.by_type.items()
             },
             gain=GainJson(difference=gain.mean, interval=(gain.low, gain.high)) if gain else None,
@@ -271,8 +274,10 @@ class _ModelScore:
         )
 
     def cells(self) -> tuple[str, ...]:
-        tally, bounds = self.measured.tally, self.measured.interval
-        score = score_with_interval(tally.hard, bounds.low, bounds.high) if tally.scored else "none"
+        tally, score = self.measured.tally, "none"
+        if self.measured.has_score:
+            bounds = self.measured.interval
+            score = score_with_interval(tally.hard, bounds.low, bounds.high)
         costs = self.measured.costs
         return (
             self.agent,
@@ -288,7 +293,9 @@ class _ModelScore:
 
     def score_of_type(self, kind: str) -> str:
         part = self.measured.by_type.get(kind)
-        return "" if part is None else mean_score(part.hard)
+        if part is None:
+            return ""
+        return mean_score(part.hard) if part.scored else "none"
 
 
 def _side_by_side(scores: list[_ModelScore]) -> RenderableType:
@@ -344,6 +351,11 @@ def _evaluation_notes(scores: Sequence[_ModelScore]) -> str:
             f"{recorded:,} of {quantity(total, 'rollout')} were measured before (from {at} on) "
             "and not sent again. --fresh measures again."
         )
+    lines += [
+        f"No rollout of {score.measured.name} was scored, so nothing is known about it."
+        for score in scores
+        if not score.measured.has_score
+    ]
     for run in dict.fromkeys(str(relative_to_here(score.run)) for score in scores):
         lines.append(f"Every answer: {shell_line('report', run)}")
     return "\n".join(lines)

@@ -473,8 +473,12 @@ class Fold:
     def _selection(self, points: Sequence[Point]) -> SplitScores:
         """Score the initial and best skill; of an evaluation, the first and the highest."""
         if self._measured is not None:
-            scores = [score.hard for score in self._measured.scores]
-            return SplitScores(scores[0], max(scores) if scores[1:] else None)
+            first, *others = self._measured.scores
+            known = [one.hard for one in (first, *others) if one.has_score]
+            return SplitScores(
+                first.hard if first.has_score else None,
+                max(known, default=None) if others else None,
+            )
         measured = next((point.score for point in points if point.name == "baseline"), None)
         if self._finished is None:
             return SplitScores(measured)
@@ -684,7 +688,9 @@ class ScoreBook:
 
     def _type_score(self, event: EvaluationFinished | None, name: str) -> float | None:
         found = event.by_type.get(name) if event else None
-        return None if found is None else self.evaluation.value(found.hard_acc, found.soft_acc)
+        if found is None or not found.total:
+            return None
+        return self.evaluation.value(found.hard_acc, found.soft_acc)
 
 
 def row_value(evaluation: EvaluationSection, row: RolloutFinished | RolloutScore) -> float:

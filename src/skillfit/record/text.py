@@ -111,6 +111,8 @@ def measured_sentence(event: SkillsMeasured) -> str:
     split = "" if event.split == "all" else f"{event.split} "
     scores = [
         f"{score.name} {percent(score.hard)} ({percent(score.low)} to {percent(score.high)})"
+        if score.has_score
+        else f"{score.name} has no score, because every rollout failed"
         for score in event.scores
     ]
     count = quantity(event.scores[0].planned, f"{split}rollout")
@@ -219,9 +221,11 @@ def facts(record: Record) -> list[Fact]:
         interval = f"{percent(score.low)} to {percent(score.high)}, the whole skill"
         found.append(Fact("Score", percent(score.mean), interval))
     for measured in record.measured.scores if record.measured else ():
-        interval = f"{percent(measured.low)} to {percent(measured.high)}"
-        scored = f"{measured.scored} of {quantity(measured.planned, 'rollout')} scored"
-        found.append(Fact(measured.name, percent(measured.hard), f"{interval}, {scored}"))
+        note = f"{measured.scored} of {quantity(measured.planned, 'rollout')} scored"
+        if measured.has_score:
+            note = f"{percent(measured.low)} to {percent(measured.high)}, {note}"
+        value = percent(measured.hard) if measured.has_score else "no score"
+        found.append(Fact(measured.name, value, note))
     for row in comparisons(record):
         if record.changed:
             change = f"{row.difference}, {quantity(row.items, 'item')}"

@@ -393,6 +393,11 @@ class MeasuredScore:
     scored: int
     planned: int
 
+    @property
+    def has_score(self) -> bool:
+        """False where every rollout failed: the numbers mean nothing then."""
+        return self.scored > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal
 
-from skillfit.errors import InputError
+from skillfit.errors import InfrastructureError, InputError
 from skillfit.gate import Arm, Candidate
 from skillfit.gate.local_effects import TypedItems, local_effects
 from skillfit.gate.pool import Pool, is_harmless
@@ -103,18 +103,32 @@ class Measured:
         return {item: sum(scores) / len(scores) for item, scores in values.items()}
 
     @property
+    def has_score(self) -> bool:
+        """False where every rollout failed."""
+        return any(outcome.score is not None for outcome in self.outcomes)
+
+    @property
     def interval(self) -> Interval:
+        """The score with its 90 % interval. Raises where every rollout failed."""
+        self.refuse_without_score()
         return interval(list(weighted_values(self.means, weights_of(self.items)).values()))
 
     @property
     def score(self) -> float:
-        """The mean hard score over the items."""
+        """The mean hard score over the items. Raises where every rollout failed."""
+        self.refuse_without_score()
         return self.tally.hard
+
+    def refuse_without_score(self) -> None:
+        if not self.has_score:
+            cause = next((one.failure.message for one in self.outcomes if one.failure), "")
+            raise InfrastructureError(f"No rollout of {self.name} was scored. {cause}".strip())
 
     @property
     def record(self) -> MeasuredScore:
         """The score as the log of a run keeps it."""
-        tally, bounds = self.tally, self.interval
+        tally = self.tally
+        bounds = self.interval if self.has_score else Interval(0.0, 0.0, 1.0)
         return MeasuredScore(
             name=self.name,
             skill_hash=self.skill.hash,
@@ -246,16 +260,16 @@ class _Replayed:
 
     def __init__(self) -> None:
         self._begun = time.time()
-        self._times: defaultdict[str, list[float]] = defaultdict(list)
+        self._times: defaultdict[str, dict[str, float]] = defaultdict(dict)
 
     def __call__(self, stored: Stored) -> None:
         if isinstance(stored.event, RolloutFinished) and stored.at < self._begun:
-            self._times[stored.event.skill_hash].append(stored.at)
+            self._times[stored.event.skill_hash][stored.event.rollout] = stored.at
 
     def of(self, skill: Skill) -> tuple[int, float | None]:
         """How many rollouts under the skill there were, and the time of the oldest."""
         times = self._times[skill.hash]
-        return len(times), min(times, default=None)
+        return len(times), min(times.values(), default=None)
 
 
 def _evaluation_identity(inputs: Inputs) -> Identity:

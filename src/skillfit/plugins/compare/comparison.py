@@ -122,7 +122,7 @@ class Row:
     @property
     def scores(self) -> tuple[float, ...]:
         """The test score of every seed."""
-        return tuple(one.measured.tally.hard for one in self.attempts if one.measured)
+        return tuple(one.measured.score for one in self.attempts if one.measured)
 
     @property
     def cost(self) -> Cost:
@@ -202,6 +202,8 @@ def _grouped(attempts: Iterable[Attempt]) -> dict[tuple[str, int], list[Attempt]
 
 def _row(attempts: Sequence[Attempt], initial: Measured | None) -> Row:
     first, measured = attempts[0], [one.measured for one in attempts if one.measured]
+    for one in measured:
+        one.refuse_without_score()
     items = measured[0].items
     means = _means_over_seeds(measured)
     gain = None
@@ -278,7 +280,8 @@ class _Runner:
         measured = self.effects.measure(
             inputs, named, path, split="selection", repeats=repeats, only=items[:each]
         )
-        best = max(measured, key=lambda one: (one.tally.hard, -int(one.name)))
+        scored = [one for one in measured if one.has_score]
+        best = max(scored or measured, key=lambda one: (one.score, -int(one.name)))
         return best.skill, _measured_cost(measured, path)
 
     def test(self, attempts: Sequence[Attempt], repeats: int) -> tuple[list[Attempt], Cost]:
