@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.config.schema import BudgetSection
-from skillfit.errors import Exit, InputError, SkillfitError
-from skillfit.models.protocol import Usage
+from skillfit.errors import Exit, InputError, SkillfitError, TaskFailure
+from skillfit.models.protocol import AuthFailed, Usage
 from skillfit.run.budget import (
     Amounts,
     Budget,
     BudgetReached,
     refuse_unpriced,
 )
+from skillfit.run.control import Interrupted
 from skillfit.run.journal import Journal
 
 CALL = Usage(calls=1, input=60, output=40, usd=0.1)
@@ -290,11 +291,12 @@ async def test_rollouts_are_counted_before_they_start_and_across_resumes(path: P
         journal = Journal(path)
         budget = Budget(BudgetSection(rollouts=5), journal)
 
-        async def rollout(budget: Budget = budget) -> None:
+        async def rollout(budget: Budget = budget, journal: Journal = journal) -> None:
             nonlocal started
             async with budget.rollout():
                 started += 1
                 await asyncio.sleep(0)
+            journal.record(f"rollout/{started}/{asyncio.current_task()}", 1, int)
 
         results = await asyncio.gather(*(rollout() for _ in range(4)), return_exceptions=True)
         journal.close()
@@ -312,6 +314,46 @@ async def test_a_rollout_that_fails_counts_and_recorded_ones_do_too(path: Path) 
     with pytest.raises(BudgetReached, match="2 rollouts"):
         async with budget.rollout():
             pass
+
+
+async def test_a_rollout_that_a_resumed_run_makes_again_counts_once(path: Path) -> None:
+    """It was stopped, cancelled or killed, or ended by an error that ends every other one too."""
+    caps = BudgetSection(rollouts=3)
+
+    async def interrupted(budget: Budget, error: BaseException) -> None:
+        with pytest.raises(type(error)):
+            async with budget.rollout():
+                raise error
+
+    budget = Budget(caps, Journal(path))
+    for error in (AuthFailed("wrong key"), BudgetReached("usd", 1, 1), asyncio.CancelledError()):
+        await interrupted(budget, error)
+    hanging = budget.rollout()
+    await hanging.__aenter__()  # in flight when the process is killed
+    budget = Budget(caps, Journal(path))
+    assert budget.spent.rollouts == 0
+    await interrupted(budget, TaskFailure("grader", "it failed"))
+    assert Budget(caps, Journal(path)).spent.rollouts == 1
+
+
+async def test_a_rollout_interrupted_by_a_stop_does_not_count(path: Path) -> None:
+    budget = Budget(BudgetSection(rollouts=1), Journal(path))
+    with pytest.raises(Interrupted):
+        async with budget.rollout(), budget.waiting():
+            budget.stop(Interrupted())
+            await asyncio.sleep(10)
+    assert Budget(BudgetSection(rollouts=1), Journal(path)).spent.rollouts == 0
+
+
+async def test_a_rollout_killed_before_it_is_recorded_counts_once(
+    path: Path,
+) -> None:
+    journal = Journal(path)
+    async with Budget(BudgetSection(rollouts=3), journal).rollout():
+        pass
+    assert Budget(BudgetSection(rollouts=3), journal).spent.rollouts == 0  # not yet recorded
+    journal.record("rollout/a", 1, int)
+    assert Budget(BudgetSection(rollouts=3), journal).spent.rollouts == 1
 
 
 async def test_budget_reserved_for_the_ship_test_is_available_to_it(path: Path) -> None:

@@ -3,7 +3,8 @@
 The most an attempt can cost is reserved before it is sent, and replaced by its real cost
 afterwards, so no cap is ever passed. While a cap is set, reservations are recorded in the journal
 too: an attempt that was in flight when the process was killed counts in full after a resume,
-because nobody knows whether it was billed.
+because nobody knows whether it was billed. The cap in rollouts is the plan of a run and bills
+nothing: a rollout that was interrupted runs again when the run is resumed, and counts once.
 
 A command that works in several run directories (`verify` measures twice, `eval` once per model)
 hands one list to the budget of each run. The caps then hold for all of them together.
@@ -18,12 +19,13 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from skillfit.config.schema import BudgetSection
-from skillfit.errors import Exit, InputError, SkillfitError
-from skillfit.models.protocol import Role, Usage
+from skillfit.errors import Exit, InputError, SkillfitError, TaskFailure
+from skillfit.models.failures import policy_of
+from skillfit.models.protocol import ModelError, Role, Usage
 from skillfit.plain_text import budget_amount
 from skillfit.run.journal import ROLLOUTS, Journal
 
@@ -94,6 +96,7 @@ class Amounts:
 
 
 NOTHING = Amounts()
+_ONE_ROLLOUT = Amounts(rollouts=1)
 
 
 @dataclass(slots=True)
@@ -136,11 +139,11 @@ class Budget:
         self._caps, self._journal = caps, journal
         self._clock, self._on_warning = clock, on_warning
         bill = journal.bill()
-        billed = Amounts(
-            bill.known_usd, bill.total.tokens, bill.total.calls, journal.count(ROLLOUTS)
-        )
+        billed = Amounts(bill.known_usd, bill.total.tokens, bill.total.calls)
         kept = journal.fact(_FACT, dict[str, Amounts]) or {}
-        self._counted = billed.at_least(kept.get("counted", NOTHING))
+        counted = billed.at_least(kept.get("counted", NOTHING))
+        self._failed_rollouts = counted.rollouts
+        self._counted = replace(counted, rollouts=counted.rollouts + journal.count(ROLLOUTS))
         self._lost = kept.get("unsure", NOTHING).at_least(NOTHING)  # in flight when it was killed
         self._in_flight = NOTHING
         self._held, self._held_minutes = NOTHING, 0.0
@@ -226,15 +229,32 @@ class Budget:
 
     @asynccontextmanager
     async def rollout(self) -> AsyncIterator[None]:
-        """Count one attempt at a rollout against the cap in rollouts, however it ends. It is
-        interrupted when the time is over: a program that hangs must not hold the cap in minutes.
+        """Count one attempt at a rollout against the cap in rollouts, also a failed one; not one
+        that a resumed run makes again. It is interrupted when the time is over: a program that
+        hangs must not hold the cap in minutes.
         """
-        reserved = await self._reserve(Amounts(rollouts=1))
+        reserved = await self._reserve(_ONE_ROLLOUT)
+        used = NOTHING
         try:
             async with self._until_time_is_over():
                 yield
+            used = _ONE_ROLLOUT
+        except Exception as error:
+            if not self._made_again(error):
+                used = _ONE_ROLLOUT
+                self._failed_rollouts += 1
+            raise
         finally:
-            reserved.count(Amounts(rollouts=1))
+            reserved.count(used)
+
+    def _made_again(self, error: Exception) -> bool:
+        """Whether a rollout that ended with `error` runs again when the run is resumed."""
+        if self._stopped_by is not None or isinstance(error, BudgetReached):
+            return True
+        if not isinstance(error, (ModelError, TaskFailure)):
+            return False
+        policy = policy_of(error)
+        return policy.fatal or policy.pending
 
     async def _reserve(self, bound: Amounts) -> Reserved:
         while True:
@@ -378,9 +398,14 @@ class Budget:
                 waiter.set_result(None)
 
     def _keep(self) -> None:
-        """Record what is counted and reserved, for a process that resumes after a kill."""
+        """Record what is counted and reserved, for a process that resumes after a kill. Of the
+        rollouts only those that failed: the journal has the others.
+        """
         if any(limit is not None for _, limit in self._caps):
-            kept = {"counted": self._counted, "unsure": self._lost + self._in_flight}
+            kept = {
+                "counted": replace(self._counted, rollouts=self._failed_rollouts),
+                "unsure": replace(self._lost + self._in_flight, rollouts=0),
+            }
             self._journal.set_fact(_FACT, {name: asdict(each) for name, each in kept.items()})
         if self._clock() - self._saved > _SAVE_EVERY:
             self._save_minutes()
