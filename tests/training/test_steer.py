@@ -132,6 +132,22 @@ async def test_a_cap_can_be_raised_while_the_run_is_running(make_project: MakePr
     assert len(project.history()) == 6 and len(project.calls) > 60
 
 
+async def test_a_cap_raised_after_the_run_ended_at_it_is_followed_when_the_run_is_resumed(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(*STEPS, "budget.calls=60", rows=ROWS)
+    await project.train()
+    assert len(project.history()) < 6
+    request_steering(project.folder / "run", "budget", "calls", "5000")
+    await project.train()
+    assert len(project.history()) == 6 and len(project.calls) > 60
+    assert [event.cap for event in project.events(PersonDecided)] == [5000]
+    before, asked = readable(project.folder / "run"), len(project.calls)
+    await project.train()
+    assert differences(readable(project.folder / "run"), before) == []
+    assert len(project.calls) == asked
+
+
 async def test_a_cap_raised_in_the_config_overrides_an_earlier_request(
     make_project: MakeProject,
 ) -> None:

@@ -150,6 +150,15 @@ class RecordedRequests:
         self._journal, self.run = journal, run
         self._last = 0  # the number of the last request that was read
 
+    def unread(self) -> list[SteeringRequest]:
+        """The requests that no earlier process of this run has read."""
+        recorded = [
+            request.number
+            for entry in self._journal.entries("steering/")
+            for request in entry.value(list[SteeringRequest])
+        ]
+        return read_requests(self.run, after=max(recorded, default=0))
+
     async def read(
         self, place: str, budget: Budget, undecided: Sequence[str] = ()
     ) -> list[SteeringRequest]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -534,6 +535,16 @@ async def follow_requests(
                 cap=budget.cap(request.target) if request.action == "budget" else None,
             )
         )
+
+
+def set_requested_caps(requests: RecordedRequests, budget: Budget) -> None:
+    """Set the caps that were asked for since the run ended. It reads requests between steps, and
+    the calls of its next step may need them: a run that ended at a cap would end there again.
+    """
+    for request in requests.unread():
+        if request.action == "budget":
+            with suppress(InputError):  # a warning when the request is read
+                _set_cap(request, budget)
 
 
 def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:

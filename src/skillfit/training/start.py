@@ -38,7 +38,7 @@ from skillfit.training.inputs import (
     with_checked_plan,
     with_recorded_evidence,
 )
-from skillfit.training.loop import train
+from skillfit.training.loop import set_requested_caps, train
 from skillfit.training.preflight import PreflightReport, budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
 from skillfit.training.user_parts import PartFailed
@@ -130,6 +130,7 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
     unproven. With `evaluation.ship_test` off it hands back the best one.
     """
     run, finish_parts = ready.components, ready.finish_parts
+    set_requested_caps(run.requests, run.budget)
     state = TrainingState.begin(run.initial, evidence)
     pairs: int | None = None  # None: nothing is kept for the ship test yet
     try:
