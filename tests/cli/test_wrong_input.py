@@ -251,6 +251,32 @@ def test_a_run_that_never_reached_its_model_accepts_corrected_settings(
 @pytest.mark.parametrize("command", ["resume", "show", "diff", "apply", "report"])
 def test_a_directory_without_a_run(command: str, shell: Shell, tmp_path: Path) -> None:
     one_sentence(shell(command, tmp_path), "is not a run directory")
+    (tmp_path / "first").mkdir()
+    one_sentence(shell(command, tmp_path / "frist"), "does not exist", "Did you mean 'first'?")
+
+
+def test_a_config_that_is_not_utf8_is_named_with_its_line(shell: Shell, config: Path) -> None:
+    config.write_bytes(config.read_bytes() + "# Straße\n".encode("cp1252"))
+    line = config.read_bytes().count(b"\n")
+    one_sentence(shell("train", config), f"line {line}: byte", "Save the file as UTF-8.")
+
+
+def test_a_folder_with_the_name_of_the_document(shell: Shell, config: Path) -> None:
+    skill = config.parent / "triage-tickets"
+    (skill / "SKILL.md").unlink()
+    (skill / "SKILL.md").mkdir()
+    one_sentence(shell("train", config), "SKILL.md is a folder", "markdown file")
+
+
+def test_an_item_without_an_answer_is_shown_with_its_text(shell: Shell, config: Path) -> None:
+    rows = [json.dumps({"input": f"Question {number}", "answer": "a"}) for number in range(20)]
+    lines = [*rows, '{"input": "Where is it?"}']
+    (config.parent / "tasks.jsonl").write_text("\n".join(lines))
+    one_sentence(shell("train", config), "(Where is it?): has no answer")
+
+
+def test_no_runs_in_this_folder(shell: Shell, tmp_path: Path) -> None:
+    assert f"No runs in {tmp_path}." in shell("ls", ".").out
 
 
 @pytest.mark.parametrize("command", ["resume", "show", "diff"])

@@ -14,6 +14,7 @@ from skillfit.errors import Exit, InputError
 from skillfit.models import Request, Usage, ask
 from skillfit.models.protocol import AnswerPending, Image, Message
 from skillfit.models.providers.handoff import Pending, _Form, pending, pending_error
+from skillfit.optimize.optimizer import CorpusReply
 from tests.models.clocks_and_meters import CappedMeter, InstantClock, to
 
 REQUEST = Request(
@@ -114,11 +115,15 @@ async def test_a_prompt_begins_with_the_task_and_ends_with_a_short_schema(tmp_pa
 
 
 async def test_a_prompt_says_how_to_propose_nothing(tmp_path):
-    schema = create_model("Wrapped", patch=(Patch, ...)).model_json_schema()
-    for form, field in ((Patch.model_json_schema(), "edits"), (schema, "patch.edits")):
+    forms = {
+        "edits": Patch.model_json_schema(),
+        "patch.edits": create_model("Wrapped", patch=(Patch, ...)).model_json_schema(),
+        "with/edits": CorpusReply.model_json_schema(),  # other lists come before them
+    }
+    for field, form in forms.items():
         prompt = await asked(tmp_path / field, replace(REQUEST, schema=form))
         text = prompt.prompt.read_text(encoding="utf-8")
-        assert f"To propose nothing, set `{field}` to `[]`." in text
+        assert f"To propose nothing, set `{field.removeprefix('with/')}` to `[]`." in text
 
 
 async def test_the_answer_file_is_pre_filled_and_is_used_once_it_changes(

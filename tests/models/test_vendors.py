@@ -296,7 +296,9 @@ def readiness(name: str, environ: dict[str, str]) -> Readiness:
 def test_a_local_model_is_ready_where_its_module_is_installed(monkeypatch):
     assert readiness("local", {}).ready
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    assert readiness("local", {}) == Readiness(False, "pip install 'skillfit[local]'")
+    assert readiness("local", {}) == Readiness(
+        False, "install it with: pip install 'skillfit[local]'"
+    )
 
 
 def test_ollama_is_ready_where_its_server_answers():

@@ -160,7 +160,7 @@ def test_an_empty_column_is_ignored(tmp_path: Path, nothing: str | None) -> None
 
 def test_a_null_gold_answer_counts_as_missing(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "t.jsonl", [{"id": "a", "input": "q", "answers": None}])
-    with pytest.raises(InputError, match="item a: has no answer"):
+    with pytest.raises(InputError, match=r"item a \\(q\\): has no answer"):
         load_task(EnvSection(tasks="t.jsonl", folder=str(tmp_path)))
 
 
@@ -499,6 +499,12 @@ def test_a_file_that_is_not_utf8_is_refused_with_line_and_cause(tmp_path: Path) 
     with pytest.raises(InputError, match="not UTF-8 text") as caught:
         list(read_rows(tmp_path / "a.jsonl"))
     assert "It is UTF-16" in caught.value.hint
+
+
+def test_an_input_that_is_no_number_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n{"input": NaN}\n')
+    with pytest.raises(InputError, match=r"tasks\.jsonl:2: the input is nan"):
+        items_of(read_rows(tmp_path / "tasks.jsonl"), {})
 
 
 def test_a_json_array_in_a_jsonl_file_is_named(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def ls_command(
         names = ("run", "date", "skill", "model", "result", "baseline", "best", "calls", "cost")
         print(aligned(names, map(_listed_cells, listing.runs)))
     else:
-        print(visible(f"No runs in {folder}."))
+        print(visible(f"No runs in {folder.resolve()}."))
 
 
 def _listed_cells(card: RunCard) -> tuple[str, ...]:

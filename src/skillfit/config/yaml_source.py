@@ -19,7 +19,7 @@ from skillfit.errors import InputError, near_file
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.plain_text import shorten
-from skillfit.skill.document import read_regular_file
+from skillfit.skill.document import BOM, decode_text, read_regular_file
 
 BASE = "_base_"
 FROM_PYTHON = "the settings"  # the name of the place of settings that are in no file
@@ -273,17 +273,15 @@ def _parse_file(path: Path, what: str) -> _ParsedYaml:
         data = read_regular_file(path, _FILE_LIMIT)
         if data is None:
             raise InputError(f"The {what} {path} is larger than {_FILE_LIMIT:,} bytes.")
-        text = data.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    except OSError as error:
         hint = ""
         if isinstance(error, FileNotFoundError) and what == "config":
             hint = near_file(path) or "Check the path, or write a config with: skillfit init"
         elif isinstance(error, IsADirectoryError):
             hint = f"Give a file, such as {path / 'skillfit.yaml'}"
-        raise InputError(f"Cannot read the {what} {path}: {reason}.", hint=hint) from error
+        raise InputError(f"Cannot read the {what} {path}: {error.strerror}.", hint=hint) from error
     try:
-        return _parse_yaml(text)
+        return _parse_yaml(decode_text(data, path).removeprefix(BOM))
     except _NotYaml as error:
         where = f"{path}:{error.line}:{error.column}" if error.line else str(path)
         raise InputError(f"{where}: not valid YAML: {error.problem}.") from error

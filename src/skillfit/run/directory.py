@@ -320,9 +320,11 @@ def _explained_file_errors(path: Path) -> Iterator[None]:
         if error.errno in _NO_ROOM:
             raise disk_full(str(path)) from error
         if error.errno in _NO_PERMISSION:
+            hint = "Check its owner and mode, or give another directory."
+            if error.errno == errno.EROFS:
+                hint = "Its file system is read-only: give another directory."
             raise RunNotWritable(
-                f"No permission to write {error.filename or path}.",
-                hint="Check its owner and mode, or give another directory.",
+                f"No permission to write {error.filename or path}.", hint=hint
             ) from error
         if error.errno in _BAD_PATH:
             raise InputError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, near_file
 from skillfit.run.events import (
     Event,
     EventLog,
@@ -41,6 +41,11 @@ class RunView:
     def open(cls, path: Path | str) -> RunView:
         """The run in `path`. Nothing is written; another process may be writing."""
         path = Path(path).absolute()
+        if not path.exists():
+            raise InputError(
+                f"{path} is not a run directory: it does not exist.",
+                hint=near_file(path) or "Give the directory named with --run.",
+            )
         if not (path / JOURNAL).is_file():
             raise InputError(
                 f"{path} is not a run directory: it has no {JOURNAL}.",

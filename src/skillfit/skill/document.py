@@ -267,6 +267,11 @@ def find_document(folder: Path) -> Path:
         raise InputError(f"{folder} is a symbolic link.", hint="Give the skill's real folder.")
     names = {entry.name for entry in folder.iterdir()}
     for name in DOCUMENT_NAMES:
+        if name in names and (folder / name).is_dir():
+            raise InputError(
+                f"{folder / name} is a folder.",
+                hint="It must be the skill's text: a markdown file.",
+            )
         if name in names:
             return folder / name
     raise InputError(
@@ -283,6 +288,11 @@ def read_document(path: Path) -> str:
             f"{path} is larger than {DOCUMENT_LIMIT:,} bytes, the limit for a skill document.",
             hint="The agent reads all of it for each task: move detail to references/.",
         )
+    return decode_text(data, path)
+
+
+def decode_text(data: bytes, path: Path) -> str:
+    """Return the text of a file; the error for another encoding names the line."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

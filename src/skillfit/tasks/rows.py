@@ -231,6 +231,11 @@ def _check_content(content: Mapping[str, Any], row: Row, mapped: str | None) -> 
         raise InputError(
             f"{row.where}: the input is blank.", hint="Write what the agent is asked, or drop it."
         )
+    if isinstance(text, float) and not math.isfinite(text):
+        raise InputError(
+            f"{row.where}: the input is {text}, which is no task.",
+            hint="Write what the agent is asked, or drop it.",
+        )
     _check_answers(content, row.where)
     if content.get("image_detail", "auto") not in _DETAILS:
         raise InputError(

@@ -239,7 +239,8 @@ def _prompt(name: str, request: Request, form: _Form) -> str:
             f"`{name}.request.json` has the complete schema):\n\n```json\n{form.prefilled}```\n"
         )
         if form.lists:
-            nothing = f"To propose nothing, set `{form.lists[0]}` to `[]`."
+            edits = [name for name in form.lists if name.rpartition(".")[2] == "edits"]
+            nothing = f"To propose nothing, set `{(edits or form.lists)[0]}` to `[]`."
             parts.append(f"\n{nothing} Other lists may be empty too.\n")
     return "".join(parts)
 

@@ -529,7 +529,9 @@ def local_readiness(environ: Mapping[str, str]) -> Readiness:
         installed = importlib.util.find_spec("xllamacpp") is not None
     except ValueError:  # the module is blocked
         installed = False
-    return Readiness(installed, "installed" if installed else "pip install 'skillfit[local]'")
+    return Readiness(
+        installed, "installed" if installed else "install it with: pip install 'skillfit[local]'"
+    )
 
 
 @dataclass(frozen=True)

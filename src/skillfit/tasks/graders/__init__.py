@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from skillfit.errors import InputError, did_you_mean
 from skillfit.extensions import extension_names, find_extension, name_of
 from skillfit.models.protocol import Model
-from skillfit.plain_text import quantity
+from skillfit.plain_text import one_line, quantity
 from skillfit.sandbox.known_good import KnownGood
 from skillfit.settings import setting_problems
 from skillfit.tasks.graders.built_in import (
@@ -115,7 +115,7 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
         for part in parts:
             if why := part.problem(item):
                 raise InputError(
-                    f"item {item.id}: {why}.",
+                    f"item {item.id} ({one_line(item.input, 60)}): {why}.",
                     hint=similar_column(item.content(), "answers")
                     + "Change the item, map its column with env.fields (for skillfit init: --field "
                     "answers=COLUMN), or choose another env.grader.",
