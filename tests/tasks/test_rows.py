@@ -160,7 +160,7 @@ def test_an_empty_column_is_ignored(tmp_path: Path, nothing: str | None) -> None
 
 def test_a_null_gold_answer_counts_as_missing(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "t.jsonl", [{"id": "a", "input": "q", "answers": None}])
-    with pytest.raises(InputError, match=r"item a \\(q\\): has no answer"):
+    with pytest.raises(InputError, match=r"item a \(q\): has no answer"):
         load_task(EnvSection(tasks="t.jsonl", folder=str(tmp_path)))
 
 
