@@ -635,7 +635,7 @@ def test_an_estimate_in_dollars_fits_a_terminal_of_80_columns(
         lines = shell("estimate", config, *models, f"train.num_epochs={epochs}").out.splitlines()
         total = next(at for at, line in enumerate(lines) if line.startswith("total"))
         stages = [line for line in lines[1 : total + 1] if line.strip() not in ROLES]
-        assert len(stages) > 8
+        assert {"rollout", "reflect", "total"} <= {line.split()[0] for line in stages}
         for line in stages:
             assert re.search(r"\$[\d.,]+ \([<\d.,]+–[\d.,]+\)$", line.rstrip()), line
 

@@ -79,7 +79,7 @@ class MatchOrJudge(TextGrader, name="match_or_judge"):
         )
         messages = (Message("system", _JUDGE_PROMPT), Message("user", content))
         request = Request(messages, stage="judge", purpose=item.id)
-        given = await ask(self._judge, request, Comparison)
+        given = await ask(self._judge, request, AnswerVerdict)
         wrong = "No answer was given." if given.verdict == "not_attempted" else "It is wrong."
         right = given.verdict == "correct"
         return Score(
@@ -92,7 +92,7 @@ class MatchOrJudge(TextGrader, name="match_or_judge"):
         return super().problem(item)
 
 
-class Comparison(BaseModel):
+class AnswerVerdict(BaseModel):
     reason: str = Field(description="what agrees or differs, in a sentence")
     verdict: Literal["correct", "incorrect", "not_attempted"]
 

@@ -40,7 +40,7 @@ class CapReached(SkillfitError):
     exit_code = Exit.BUDGET
 
 
-class Measure(Protocol):
+class MeasureSkills(Protocol):
     """Measures skills in a run directory."""
 
     def __call__(
@@ -67,7 +67,7 @@ class Effects:
 
     inputs: MakeInputs
     train: Callable[[Inputs, Path], TrainingResult]
-    measure: Measure
+    measure: MeasureSkills
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class WayAttempt:
     """One way with one number of rollouts and one seed: the skill that it handed back."""
 
     way: Way
@@ -110,12 +110,12 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WayRow:
     """A way with one number of rollouts, over all seeds."""
 
     way: Way
     rollouts: int
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[WayAttempt, ...]
     score: Interval  # of the items' mean scores over all seeds
     gain: Interval | None  # over the initial skill, paired by item
 
@@ -151,7 +151,7 @@ class Row:
 class Comparison:
     """All rows, and what the test cost."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[WayRow, ...]
     items: int  # of the test split
     repeats: int
     test_cost: Cost
@@ -193,14 +193,14 @@ def compare(
     return Comparison(rows, items, repeats, test_cost, tuple(left_out))
 
 
-def _grouped(attempts: Iterable[Attempt]) -> dict[tuple[str, int], list[Attempt]]:
-    groups: defaultdict[tuple[str, int], list[Attempt]] = defaultdict(list)
+def _grouped(attempts: Iterable[WayAttempt]) -> dict[tuple[str, int], list[WayAttempt]]:
+    groups: defaultdict[tuple[str, int], list[WayAttempt]] = defaultdict(list)
     for one in attempts:
         groups[one.way.name, one.rollouts].append(one)
     return groups
 
 
-def _row(attempts: Sequence[Attempt], initial: Measured | None) -> Row:
+def _row(attempts: Sequence[WayAttempt], initial: Measured | None) -> WayRow:
     first, measured = attempts[0], [one.measured for one in attempts if one.measured]
     for one in measured:
         one.refuse_without_score()
@@ -211,7 +211,7 @@ def _row(attempts: Sequence[Attempt], initial: Measured | None) -> Row:
         gain = interval(_weighted(item_differences(means, initial.means), items))
     score = interval(_weighted(means, items))
     bounded = Interval(score.mean, max(0.0, score.low), min(1.0, score.high))
-    return Row(first.way, first.rollouts, tuple(attempts), bounded, gain)
+    return WayRow(first.way, first.rollouts, tuple(attempts), bounded, gain)
 
 
 def _means_over_seeds(measured: Sequence[Measured]) -> dict[str, float]:
@@ -237,12 +237,12 @@ class _Runner:
     def __post_init__(self) -> None:
         self.base = self.effects.inputs((), GivenParts())
 
-    def attempt(self, way: Way, rollouts: int, seed: int) -> Attempt:
+    def attempt(self, way: Way, rollouts: int, seed: int) -> WayAttempt:
         """Return the skill that a way finds. What is on disk is not paid for again."""
         base = self.base
         if not way.trains:
             skill = NO_SKILL if way.name == "no-skill" else base.skill
-            return Attempt(way, 0, seed, skill, Cost())
+            return WayAttempt(way, 0, seed, skill, Cost())
         trainings = way.trainings(rollouts, base.available)
         place = self.folder / way.folder / f"{rollouts}" / f"seed_{seed}"
         reasons, skills, cost = [], [], Cost()
@@ -258,7 +258,7 @@ class _Runner:
         if len(skills) > 1:
             found, choosing = self._choose(skills, way.choosing(rollouts, base.available), place)
             cost += choosing
-        return Attempt(way, rollouts, seed, found, cost, tuple(reasons))
+        return WayAttempt(way, rollouts, seed, found, cost, tuple(reasons))
 
     def _train(self, training: Training, path: Path, seed: int) -> TrainingResult:
         settings = (*training.settings, f"train.seed={seed}")
@@ -284,8 +284,8 @@ class _Runner:
         best = max(scored or measured, key=lambda one: (one.score, -int(one.name)))
         return best.skill, _measured_cost(measured, path)
 
-    def test(self, attempts: Sequence[Attempt], repeats: int) -> tuple[list[Attempt], Cost]:
-        """Measure all attempts on the test split. Attempts with the same
+    def test(self, attempts: Sequence[WayAttempt], repeats: int) -> tuple[list[WayAttempt], Cost]:
+        """MeasureSkills all attempts on the test split. Attempts with the same
         skill share its rollouts.
         """
         path = self.folder / "test"

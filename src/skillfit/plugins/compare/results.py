@@ -14,7 +14,7 @@ from markupsafe import Markup
 from skillfit import __version__
 from skillfit.config import Config
 from skillfit.plain_text import dollars, duration, quantity, score_with_interval, with_interval
-from skillfit.plugins.compare.comparison import Comparison, Cost, Row
+from skillfit.plugins.compare.comparison import Comparison, Cost, WayRow
 
 FORMAT = 1
 COLUMNS = (
@@ -33,7 +33,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _RIGHT = 720, 360, 48, 24, 44, 170
 _COLOURS = ("#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#1864ab", "#846358")
 
 
-class RowJson(TypedDict):
+class WayRowJson(TypedDict):
     way: str
     meaning: str
     budget: int  # rollouts that the way might use; 0: it needs none
@@ -58,7 +58,7 @@ class ComparisonJson(TypedDict):
     test_items: int
     repeats: int
     test_cost: Cost
-    rows: list[RowJson]
+    rows: list[WayRowJson]
     left_out: list[str]
 
 
@@ -79,9 +79,9 @@ def as_json(comparison: Comparison, config: Config) -> ComparisonJson:
     )
 
 
-def _row_json(row: Row) -> RowJson:
+def _row_json(row: WayRow) -> WayRowJson:
     gain = row.gain
-    return RowJson(
+    return WayRowJson(
         way=row.way.name,
         meaning=row.way.meaning,
         budget=row.rollouts,
@@ -97,7 +97,7 @@ def _row_json(row: Row) -> RowJson:
     )
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: WayRow) -> tuple[str, ...]:
     """Return a row of the table."""
     score, gain, cost = row.score, row.gain, row.cost
     improved = "" if row.improved is None else f"{row.improved} of {len(row.attempts)}"
@@ -144,7 +144,7 @@ def _meanings(comparison: Comparison) -> dict[str, str]:
 
 def figure(comparison: Comparison) -> str:
     """Draw the test score of every way by its number of rollouts, as SVG."""
-    curves: defaultdict[str, list[Row]] = defaultdict(list)
+    curves: defaultdict[str, list[WayRow]] = defaultdict(list)
     for row in comparison.rows:
         curves[row.way.name].append(row)
     most = max((row.rollouts for row in comparison.rows), default=0) or 1
@@ -178,7 +178,7 @@ def _axes(most: int, budgets: Sequence[int]) -> Iterator[Markup]:
     yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "rollouts", "middle")
 
 
-def _curve(name: str, rows: Sequence[Row], most: int, colour: str) -> Iterator[Markup]:
+def _curve(name: str, rows: Sequence[WayRow], most: int, colour: str) -> Iterator[Markup]:
     """Draw scores with their intervals; a dashed level for ways without rollouts."""
     if not rows[0].way.trains:
         yield Markup('<path d="M{} {}H{}" stroke="{}" stroke-dasharray="4 4"/>').format(
@@ -200,7 +200,7 @@ def _curve(name: str, rows: Sequence[Row], most: int, colour: str) -> Iterator[M
         )
 
 
-def _names(curves: Mapping[str, Sequence[Row]]) -> Iterator[Markup]:
+def _names(curves: Mapping[str, Sequence[WayRow]]) -> Iterator[Markup]:
     """Write names beside the ends of the lines, moved down where they would overlap."""
     below = -100.0
     ends = [
