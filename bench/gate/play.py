@@ -32,7 +32,7 @@ class Played:
     edits: int  # in the final skill
     harmful: int  # of these, edits that lower the true score
     useless: int  # of these, edits that change nothing
-    optimism: float  # the gate's own score of its final skill minus the true one
+    optimism: float  # the gate's own score of its incumbent minus the true one
 
 
 def batch(world: World, step: int) -> list[Item]:
@@ -41,17 +41,17 @@ def batch(world: World, step: int) -> list[Item]:
     return world.training[first : first + BATCH]
 
 
-def played(world: World, skill: Skill, steps: int, score: float) -> Played:
-    rules, true = world.rules(skill), world.true_score(skill)
+def played(world: World, skill: Skill, steps: int, optimism: float) -> Played:
+    rules = world.rules(skill)
     harmful = sum(world.harms(rule) for rule in rules)
     helpful = sum(world.helps(rule) for rule in rules)
     return Played(
-        gain=true - world.true_score(START),
+        gain=world.true_score(skill) - world.true_score(START),
         steps=steps,
         edits=len(rules),
         harmful=harmful,
         useless=len(rules) - harmful - helpful,
-        optimism=score - true,
+        optimism=optimism,
     )
 
 
@@ -67,7 +67,7 @@ async def play_strict(world: World, settings: GateSettings, patch: int = PATCH) 
             await gate.judge(f"step_{steps + 1:04d}", Candidate(skill, edits))
             steps += 1
     except Exhausted:
-        return played(world, gate.incumbent, steps, gate.best_score)
+        return played(world, gate.incumbent, steps, _optimism(world, gate.incumbent, gate.score))
 
 
 async def play_race(world: World, settings: GateSettings, candidates: int = 4) -> Played:
@@ -82,7 +82,11 @@ async def play_race(world: World, settings: GateSettings, candidates: int = 4) -
             verdict = await gate.race(f"step_{steps + 1:04d}", skill, raced)
             skill, steps = verdict.winner, steps + 1
     except Exhausted:
-        return played(world, skill, steps, gate.best_score)
+        return played(world, skill, steps, _optimism(world, skill, gate.best_score))
+
+
+def _optimism(world: World, skill: Skill, score: float) -> float:
+    return score - world.true_score(skill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,5 +131,7 @@ DEFAULT_PLAN = Plan()
 async def play_screening(world: World, settings: GateSettings, plan: Plan = DEFAULT_PLAN) -> Played:
     gate = ScreeningGate(world, world.items, settings)
     steps = await screened(world, gate, plan)
+    # A run shows the score of the incumbent; that of the final skill is measured on fresh rollouts.
+    optimism = _optimism(world, gate.incumbent, gate.score)
     finalists = await gate.compose()
-    return played(world, finalists[0] if finalists else START, steps, gate.best_score)
+    return played(world, finalists[0] if finalists else START, steps, optimism)

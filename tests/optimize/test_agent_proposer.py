@@ -348,7 +348,8 @@ async def test_a_model_works_with_tools(tmp_path: Path) -> None:
     [
         use("write", path="../../x", content="x"),
         use("read", path="/etc/passwd"),
-        use("python", code="open('/etc/shadow').read()"),
+        # bubblewrap shows an empty file in its place
+        use("python", code="assert 'root' in open('/etc/shadow').read()"),
         use("run_command", command="id"),
         use("edit", path="skill/SKILL.md", old="letter", new="x"),
         use("nothing"),
