@@ -90,7 +90,7 @@ async def follow_to_the_end(agent: Client, run: Path) -> tuple[dict[str, Any], l
 def calls_of(run: Path) -> int:
     from skillfit.record.fold import read_record
 
-    return read_record(run).total.calls
+    return read_record(run).usage.calls
 
 
 async def test_an_agent_checks_starts_follows_shows_and_applies_a_run(tmp_path: Path) -> None:
