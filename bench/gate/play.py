@@ -33,6 +33,7 @@ class Played:
     harmful: int  # of these, edits that lower the true score
     useless: int  # of these, edits that change nothing
     optimism: float  # the gate's own score of its incumbent minus the true one
+    composed: float = 0.0  # the same of the final skill, before it is compared on fresh rollouts
 
 
 def batch(world: World, step: int) -> list[Item]:
@@ -41,7 +42,9 @@ def batch(world: World, step: int) -> list[Item]:
     return world.training[first : first + BATCH]
 
 
-def played(world: World, skill: Skill, steps: int, optimism: float) -> Played:
+def played(
+    world: World, skill: Skill, steps: int, optimism: float, composed: float = 0.0
+) -> Played:
     rules = world.rules(skill)
     harmful = sum(world.harms(rule) for rule in rules)
     helpful = sum(world.helps(rule) for rule in rules)
@@ -52,6 +55,7 @@ def played(world: World, skill: Skill, steps: int, optimism: float) -> Played:
         harmful=harmful,
         useless=len(rules) - harmful - helpful,
         optimism=optimism,
+        composed=composed,
     )
 
 
@@ -131,7 +135,7 @@ DEFAULT_PLAN = Plan()
 async def play_screening(world: World, settings: GateSettings, plan: Plan = DEFAULT_PLAN) -> Played:
     gate = ScreeningGate(world, world.items, settings)
     steps = await screened(world, gate, plan)
-    # A run shows the score of the incumbent; that of the final skill is measured on fresh rollouts.
     optimism = _optimism(world, gate.incumbent, gate.score)
     finalists = await gate.compose()
-    return played(world, finalists[0] if finalists else START, steps, optimism)
+    final = finalists[0] if finalists else START
+    return played(world, final, steps, optimism, _optimism(world, final, gate.best_score))

@@ -114,6 +114,7 @@ def _gain_table(compared: Sequence[Compared]) -> str:
         "edits (harmful): race",
         "screening",
         "optimism",
+        "composed",
         "runs",
     ]
     rows = []
@@ -134,6 +135,7 @@ def _gain_table(compared: Sequence[Compared]) -> str:
                 f"{race['edits']:.0f} ({race['harmful']:.1f})",
                 f"{ours['edits']:.0f} ({ours['harmful']:.1f})",
                 f"{ours['optimism']:+.3f}",
+                f"{ours['composed']:+.3f}",
                 str(one.runs),
             ]
         )

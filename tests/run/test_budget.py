@@ -359,7 +359,7 @@ async def test_a_rollout_killed_before_it_is_recorded_counts_once(
 async def test_budget_reserved_for_the_ship_test_is_available_to_it(path: Path) -> None:
     budget = Budget(BudgetSection(calls=10), Journal(path))
     budget.hold_back(Amounts(calls=4))
-    with pytest.raises(BudgetReached, match="4 calls kept for the ship test"):
+    with pytest.raises(BudgetReached, match="4 calls kept for the end of the run"):
         for _ in range(10):
             await spend(budget)
     assert budget.spent.calls == 6
@@ -377,7 +377,7 @@ async def test_minutes_can_be_reserved_for_the_ship_test(path: Path) -> None:
     now[0] = 5.9 * 60
     await spend(budget)
     now[0] = 6.1 * 60
-    with pytest.raises(BudgetReached, match=r"6.1 min used, 4.0 min kept for the ship"):
+    with pytest.raises(BudgetReached, match=r"6.1 min used, 4.0 min kept for the end"):
         await spend(budget)
     async with budget.sending():  # what is in flight may finish
         pass

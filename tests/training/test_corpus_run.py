@@ -105,7 +105,7 @@ async def test_what_failed_and_what_was_tried_is_shown(make_project: MakeProject
     [edit] = [one for one in record.edits if one.id in failure["tried"]]
     assert edit.edit.content == "- gold means o."
     page = write_report(project.folder / "run").read_text()
-    assert "<h2>Failures</h2>" in page and "gold unknown" in page
+    assert "Failures in training" in page and "gold unknown" in page
     shown = CliRunner().invoke(app, ["show", str(project.folder / "run")], env={"COLUMNS": "200"})
     assert "gold unknown" in shown.output and f"{edit.id} {edit.status}" in shown.output
 

@@ -6,7 +6,7 @@ from skillfit.config.schema import BudgetSection
 from skillfit.models.protocol import Role, Usage
 from skillfit.models.registry import ModelSpec
 from skillfit.training.forecast import (
-    SHIP_SAFETY,
+    FINISH_SAFETY,
     EstimateRow,
     Forecast,
     RolloutCost,
@@ -71,7 +71,7 @@ async def test_the_calls_of_a_real_run_are_within_its_estimate(
         low, high = calls_of(found, role)
         used = sum(call.body["model"] == role and call.stage != "probe" for call in project.calls)
         assert low <= used <= high, role
-        assert 0 < high <= 30 * used, role  # a very wide range would be useless as an estimate
+        assert high <= 30 * used, role  # a very wide range would be useless as an estimate
 
 
 async def test_dollars_are_unknown_without_a_price_and_a_range_with_one(
@@ -214,7 +214,7 @@ def test_the_least_that_a_run_takes_has_room_for_a_short_ship_test(
         (small,) = small_caps(planned.config, inputs.task, inputs.skill, planned.schedule())
         return small.least
 
-    kept = 2 * FEWEST_PAIRS * SHIP_SAFETY  # of the initial skill and of the finalist
+    kept = 2 * FEWEST_PAIRS * FINISH_SAFETY  # of the initial skill and of the finalist
     assert fewest_calls(True) - fewest_calls(False) == pytest.approx(kept, abs=1)
 
 

@@ -313,7 +313,7 @@ async def test_a_lesson_over_the_token_ceiling_is_left_out_and_reported(
     await project.train()
     assert [event.action for event in project.events(SlowUpdateFinished)] == [
         "inject_placeholder",
-        "unchanged",
+        "refused",
     ]
     assert any(
         event.stage == "slow_update" and "200 are allowed" in event.reason

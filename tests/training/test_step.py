@@ -147,7 +147,6 @@ async def test_an_unusable_rewrite_is_skipped(make_project: MakeProject) -> None
     assert project.best() == SKILL
 
 
-@pytest.mark.xfail(strict=True, reason="the stage gate does not announce its rollouts yet")
 async def test_a_stage_announces_as_many_selection_rollouts_as_it_makes(
     make_project: MakeProject,
 ) -> None:

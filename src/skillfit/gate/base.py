@@ -156,6 +156,11 @@ class Judgement(Protocol):
         """The selection rollouts that have started; None: they wait for `decide`."""
         ...
 
+    @property
+    def started(self) -> int:
+        """Their number, for progress displays."""
+        ...
+
     async def decide(
         self, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict | None:
@@ -616,6 +621,10 @@ class _LaterJudgement:
     @property
     def running(self) -> None:
         return None
+
+    @property
+    def started(self) -> int:
+        return 0
 
     async def decide(
         self, candidate: Candidate | None, training: Sequence[Observation] = ()

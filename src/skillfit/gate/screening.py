@@ -85,6 +85,10 @@ class ScreeningJudgement:
     arms: Sequence[tuple[Arm, Item]] = ()  # of the selection rollouts that have started
     running: asyncio.Task[list[Outcome]] | None = None  # those rollouts
 
+    @property
+    def started(self) -> int:
+        return len(self.arms)
+
     async def decide(
         self, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict | None:

@@ -50,7 +50,7 @@ class BudgetReached(SkillfitError):
     ) -> None:
         amounts = [f"{budget_amount(cap, spent)} used"]
         if held:
-            amounts.append(f"{budget_amount(cap, held)} kept for the ship test")
+            amounts.append(f"{budget_amount(cap, held)} kept for the end of the run")
         if cap in ("usd", "tokens") and wanted:
             amounts.append(f"the next call may take up to {budget_amount(cap, wanted)}")
         super().__init__(
@@ -345,7 +345,7 @@ class Budget:
             self._wake()
 
     def hold_back(self, amounts: Amounts, minutes: float = 0.0) -> None:
-        """Keep this much of every cap for later (the ship test): until `release_held`, attempts
+        """Keep this much of every cap for the end of the run: until `release_held`, attempts
         that would use it raise `BudgetReached`. Attempts in flight may finish.
         """
         self._held, self._held_minutes = amounts, minutes

@@ -3,13 +3,14 @@ selection and test items, write the summary. Without a ship test the test split 
 
 When the ship test does not say "improved", the run hands back the initial skill. What training
 found is kept beside it as unproven. A part of the budget is kept for the ship test while training
-runs (`reserve_ship_test`).
+runs, and one for the prune rounds before it (`reserve_finish`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import ceil
@@ -50,8 +51,8 @@ from skillfit.run.records import (
 from skillfit.skill import Skill, units, without_placeholder
 from skillfit.tasks.item import Item, Score, stable_hash
 from skillfit.tasks.task import Task
-from skillfit.training.forecast import SHIP_SAFETY, RolloutCost, step_cost
-from skillfit.training.loop import follow_requests
+from skillfit.training.forecast import FINISH_SAFETY, RolloutCost, step_cost
+from skillfit.training.loop import follow_requests, prune
 from skillfit.training.measure import Measured
 from skillfit.training.schedule import FEWEST_PAIRS
 from skillfit.training.state import (
@@ -63,7 +64,7 @@ from skillfit.training.state import (
 )
 from skillfit.training.step_end import emit_estimate, emit_score
 
-SHIP_RESERVE = 0.35  # of every cap, at the most, while there is a choice
+FINISH_RESERVE = 0.35  # of every cap, at the most, while there is a choice
 _SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)  # of the planned pairs, where a cap has less room
 
 EXIT_OF: Mapping[RunFinishReason, Exit] = {
@@ -107,10 +108,11 @@ class Ending:
         return self.found.hash not in (self.handed_back.hash, initial.hash)
 
 
-def reserve_ship_test(run: Components, steps: int) -> int | None:
-    """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
+def reserve_finish(run: Components, steps: int) -> int | None:
+    """Keep a part of the budget for the prune rounds and the ship test, sized by what rollouts cost
+    so far.
 
-    Takes the largest number of pairs that needs at most SHIP_RESERVE of every cap and fits beside
+    Takes the largest number of pairs that needs at most FINISH_RESERVE of every cap and fits beside
     what is used: before the first step what that step is expected to use, later the calls so far.
     Return it; None: nothing is kept. `steps`: steps done.
     """
@@ -120,16 +122,35 @@ def reserve_ship_test(run: Components, steps: int) -> int | None:
     most = run.schedule.pairs
     if not stats.scored:
         return most
+    pruned = steps == run.schedule.total_steps  # the prune rounds come next
+    rounds_need = _rollouts_need(run, 0 if pruned else run.schedule.prune_rollouts)
     sizes = sorted({max(FEWEST_PAIRS, round(most * share)) for share in _SHARES}, reverse=True)
-    needs = {pairs: _ship_need(run, pairs) for pairs in sizes}
-    within = [pairs for pairs, need in needs.items() if _fits(need, caps, SHIP_RESERVE)]
+    needs = {pairs: _ship_need(run, pairs) + rounds_need for pairs in sizes}
+    within = [pairs for pairs, need in needs.items() if _fits(need, caps, FINISH_RESERVE)]
     used = _used_by(run, steps)
     possible = [pairs for pairs in within if _fits(used + needs[pairs], caps, 1)]
     pairs = (possible or within[-1:] or sizes[-1:])[0]
-    need = needs[pairs]
+    _keep(run, needs[pairs], steps)
+    return pairs
+
+
+async def prune_after_cap(run: Components, parts: FinishComponents, steps: int, pairs: int) -> None:
+    """Measure the pending edits of a run that a cap ended after `steps` steps, on what was kept for
+    it. What was kept for the ship test stays.
+    """
+    if steps == run.schedule.total_steps:
+        return  # the cap ended the prune rounds themselves
+    _keep(run, _ship_need(run, pairs), steps)
+    for engine in parts.engines:
+        engine.resume()
+    with suppress(BudgetReached):
+        await prune(run, f"prune_after_{steps}")
+
+
+def _keep(run: Components, need: Amounts, steps: int) -> None:
+    caps, stats = run.config.budget, run.engine.stats
     minutes = run.budget.minutes / stats.scored * need.rollouts if steps else 0.0
     run.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
-    return pairs
 
 
 def _used_by(run: Components, steps: int) -> Amounts:
@@ -147,10 +168,13 @@ def _used_by(run: Components, steps: int) -> Amounts:
 
 
 def _ship_need(run: Components, pairs: int) -> Amounts:
-    """What the ship test takes, by what rollouts cost so far."""
+    return _rollouts_need(run, (1 + run.config.evaluation.finalists) * pairs)
+
+
+def _rollouts_need(run: Components, rollouts: int) -> Amounts:
+    """What so many rollouts take, by what rollouts cost so far."""
     stats = run.engine.stats
-    rollouts = (1 + run.config.evaluation.finalists) * pairs
-    share = rollouts / stats.scored * SHIP_SAFETY
+    share = rollouts / stats.scored * FINISH_SAFETY
     return Amounts(
         usd=(stats.usage.usd or 0.0) * share,
         tokens=ceil(stats.usage.tokens * share),

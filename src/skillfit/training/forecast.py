@@ -36,7 +36,7 @@ from skillfit.training.schedule import (
 
 _SAMPLE = 50  # items whose length is looked at
 _BYTES = 4  # of a token; a reservation counts the bytes of a prompt as tokens
-SHIP_SAFETY = 1.2  # the ship test may cost this much more than rollouts did so far
+FINISH_SAFETY = 1.2  # prune rounds and ship test may cost this much more than rollouts did so far
 _STEP = ("rollout", "diagnosis", "gate")  # stages of a step that roll out
 _PROBES = 3  # calls that find out whether the models can be reached
 
@@ -308,9 +308,10 @@ def _rollout_rows(
     schedule: Schedule,
     cost: RolloutCost | None,
 ) -> list[EstimateRow]:
-    """The rollouts of some stages. Ship test: what is held back for it."""
+    """The rollouts of some stages. Prune rounds and ship test: what is held back for them."""
     counts = {stage: count.high for stage, count in schedule.rollouts.items()}
-    counts["ship"] *= SHIP_SAFETY
+    for held in ("prune", "ship"):
+        counts[held] *= FINISH_SAFETY
     rollouts = Range.exactly(sum(counts[stage] for stage in stages))
     item_tokens = _item_tokens(task)
     rows = [_one_rollout(config, skill, item_tokens, cost).times(rollouts, "total")]

@@ -132,14 +132,14 @@ async def take_step(run: Components, planned: PlannedStep, state: TrainingState)
     return close_step(run.config, gate, state, result, log)
 
 
-async def prune(run: Components) -> None:
+async def prune(run: Components, place: str = "prune") -> None:
     """Measure the edits that are still pending, so that useless ones leave before the final skill
     is composed.
     """
     log, gate = StepLog(run.emit), run.gate
-    with run.decision("prune"), log.stage("prune"):
+    with run.decision(place), log.stage("prune", run.schedule.prune_rollouts):
         for number, planned in enumerate(run.schedule.prune, start=1):
-            name = f"prune_{number}"
+            name = f"{place}_{number}"
             verdict = await gate.begin(name, planned).decide(None)
             if verdict is not None:
                 emit_verdict(log, name, None, verdict)
@@ -488,9 +488,9 @@ class Judging:
 
 def begin_judging(gate: Gate, planned: PlannedStep, log: StepLog) -> Judging:
     """Start the selection rollouts of a step that need not wait for its candidate."""
-    stage = log.stage("gate")
     with log.within("gate"):
-        return Judging(planned.name, gate.begin(planned.name, planned.round), stage)
+        judgement = gate.begin(planned.name, planned.round)
+    return Judging(planned.name, judgement, log.stage("gate", judgement.started))
 
 
 async def judge(

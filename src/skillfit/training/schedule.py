@@ -194,6 +194,10 @@ class Schedule:
         return sum(len(epoch.steps) for epoch in self.epochs)
 
     @property
+    def prune_rollouts(self) -> int:
+        return ceil(self.rollouts["prune"].high)
+
+    @property
     def batches(self) -> list[StepBatch]:
         return [batch for step in self.steps for batch in step.batches]
 
@@ -375,13 +379,13 @@ def ship_pairs(config: Config, sizes: SplitSizes, rollouts: float) -> int:
     items = sizes.compared(config)
     few = min(FEW_PAIRS, rollouts // 4)
     wanted = max(few, min(round(SHIP_SHARE * rollouts), max(ENOUGH_PAIRS, items)))
-    return int(min(wanted, MOST_REPEATS * items))
+    return int(max(FEWEST_PAIRS, min(wanted, MOST_REPEATS * items)))
 
 
 def buy(config: Config, sizes: SplitSizes, gate: Gate, rollouts: int) -> RolloutPlan:
     """Return what about this number of rollouts buys. Raise when it is too small for one step."""
     ships = config.evaluation.ship_test
-    pairs = max(FEWEST_PAIRS, ship_pairs(config, sizes, rollouts)) if ships else 0
+    pairs = ship_pairs(config, sizes, rollouts) if ships else 0
     largest = _batch_size(config, sizes)
     smallest = min(largest, FEWEST)
     first = min(largest, max(SMALLEST_BATCH, rollouts // 10))

@@ -28,7 +28,8 @@ from skillfit.training.finish import (
     conclude,
     end_by_budget,
     finish,
-    reserve_ship_test,
+    prune_after_cap,
+    reserve_finish,
     unfinished,
 )
 from skillfit.training.inputs import (
@@ -125,7 +126,8 @@ async def check_run(
 async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> RunFinished:
     """Preflight, loop and finish.
 
-    When a budget is reached after the first step, the ship test still runs on what was kept for it.
+    When a budget is reached after the first step, pruning and the ship test still run on what was
+    kept for them.
     Without that test the run hands back the initial skill, and the best one that it found counts as
     unproven. With `evaluation.ship_test` off it hands back the best one.
     """
@@ -138,10 +140,11 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
         try:
             async for current in train(run, state):
                 state = current
-                pairs = reserve_ship_test(run, len(state.records))
+                pairs = reserve_finish(run, len(state.records))
         except BudgetReached as reached:
             if not state.records or pairs is None:
                 raise  # nothing was tried yet, so there is nothing to compare
+            await prune_after_cap(run, finish_parts, len(state.records), pairs)
             ended = await finish(run, finish_parts, state, pairs, cut_short=reached)
         else:
             ended = await finish(run, finish_parts, state, pairs)
