@@ -71,6 +71,7 @@ class Round:
     step: int = 0  # over the whole run
     selection: int = 20  # selection rollouts under pending edits
     share: float = 0.5  # of the rollouts, for edits without evidence
+    last: bool = False  # the final skill is composed next
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ class ScreeningJudgement:
     count: RolloutCount
     arms: Sequence[tuple[Arm, Item]] = ()  # of the selection rollouts that have started
     running: asyncio.Task[list[Outcome]] | None = None  # those rollouts
+    last: bool = False  # the final skill is composed next
 
     @property
     def started(self) -> int:
@@ -317,7 +318,7 @@ class ScreeningGate(BaseGate):
     def begin(self, name: str, at: Round = FIRST_ROUND) -> ScreeningJudgement:
         """Start selection rollouts of the pending edits; none when no edit is pending."""
         origin, count = Origin(name, at.step), RolloutCount(self.sampler)
-        judgement = ScreeningJudgement(self, origin, self.pool.incumbent, count)
+        judgement = ScreeningJudgement(self, origin, self.pool.incumbent, count, last=at.last)
         if not self.pool.pending():
             return judgement
         items = self._next_items(at.selection)
@@ -370,7 +371,7 @@ class ScreeningGate(BaseGate):
             return uncovered
         for entry in self.pool.pending():
             entry.judgements += entry.estimate is not None
-        changes = await self._carry_out(self._hold_for_review(self.pool.decide()))
+        changes = await self._carry_out(self._hold_for_review(self.pool.decide(), judgement.last))
         return Ruling("accept", changes) if changes else Ruling("reject", "no edit was promoted")
 
     def candidate(
@@ -399,14 +400,16 @@ class ScreeningGate(BaseGate):
     def _is_document(self, candidate: Candidate) -> bool:
         return not candidate.edits and candidate.skill.hash != self.incumbent.hash
 
-    def _hold_for_review(self, decisions: Decisions) -> Decisions:
+    def _hold_for_review(self, decisions: Decisions, last: bool) -> Decisions:
         """With `review`, mark each edit that would be promoted as waiting for the user's approval,
-        and return the decisions without those that are not approved yet.
+        and before the final skill is composed each that would be in it. Return the decisions
+        without those that are not approved yet.
         """
         if not self.config.review:
             return decisions
+        wanted = {*decisions.promote, *(self.pool.worthwhile() if last else ())}
         for entry in self.pool.pending():
-            if entry.id in decisions.promote:
+            if entry.id in wanted and entry.id not in decisions.drop:
                 entry.awaits_approval = True
                 entry.reason = f"{AWAITS_APPROVAL}: {_effect_text(entry)}"
             elif entry.awaits_approval:  # later rollouts lowered its estimate

@@ -255,7 +255,10 @@ def _timetable(
     counted = rollouts_by_stage(config, sizes, gate, shape)
     return Schedule(
         tuple(epochs),
-        (Round(plan.total_steps, selection, PRUNE_SHARE),) * rounds,
+        tuple(
+            Round(plan.total_steps, selection, PRUNE_SHARE, last=number == rounds)
+            for number in range(1, rounds + 1)
+        ),
         pairs,
         check_rollouts(config, sizes.train),
         counted,

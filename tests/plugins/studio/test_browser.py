@@ -343,8 +343,8 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         page.get_by_label("Budget", exact=True).select_option("calls")
         page.get_by_label("Amount", exact=True).fill("5000")
         page.get_by_role("button", name="Raise and resume").click()
-        expect(page.locator("h1")).to_contain_text("Waiting for your approval of 3 edits")
-        expect(page.locator(".review")).to_have_count(3)
+        expect(page.locator("h1")).to_contain_text("Waiting for your approval of 6 edits")
+        expect(page.locator(".review")).to_have_count(6)
         page.locator(".review", has_text="login").get_by_role("button", name="Approve").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed approve")
         page.get_by_role("link", name="Overview").click()
@@ -354,7 +354,7 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         opened.open("/edit/reviewed?id=s0001e03")
         page.get_by_role("button", name="Pin: keep it").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed pin")
-        opened.open("/edit/reviewed?id=s0001e04")
+        opened.open("/edit/reviewed?id=s0001e06")
         page.get_by_role("button", name="Veto: drop it").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed veto")
         opened.open("/edit/reviewed?id=s0001e05")
@@ -362,8 +362,10 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         page.get_by_label("New wording").fill("- Think of the queue that solves it.")
         page.get_by_role("button", name="Reword").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed reword")
-        expect(page.get_by_text("not yet read by the run")).to_be_visible()
+        expect(page.get_by_text("not yet read by the run").first).to_be_visible()
 
+        page.get_by_role("link", name="Overview").click()
+        page.locator(".review", has_text="label alone").get_by_role("button", name="Approve").click()
         page.get_by_role("link", name="Overview").click()
         expect(page.locator(".review")).to_have_count(0)
         page.get_by_role("button", name="Resume", exact=True).click()
@@ -377,22 +379,24 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         "pin",
         "veto",
         "reword",
+        "approve",
     ]
-    reasons = {edit.text: (edit.status, edit.reason) for edit in record.edits[:5]}
-    assert reasons == {
+    decided = [edit for edit in record.edits if edit.reason.endswith("by a person")]
+    assert {edit.text[:45]: (edit.status, edit.reason) for edit in decided} == {
         "- Mentions of parcel mean delivery.": ("dropped", "declined by a person"),
         "- Mentions of login mean account.": ("promoted", "approved by a person"),
         "- Mentions of refund mean billing.": ("promoted", "pinned by a person"),
-        "- When unsure, answer general.": ("dropped", "vetoed by a person"),
-        "- Think about what the writer needs most.": ("dropped", "reworded by a person"),
+        "- Think about what the writer needs most.": ("dropped", "vetoed by a person"),
+        "- Read the whole text before answering, becau": ("dropped", "reworded by a person"),
+        "- Answer with the label alone, in lower case:": ("promoted", "approved by a person"),
     }
-    assert [edit.in_best for edit in record.edits[:5]] == [False, True, True, False, False]
+    assert all(edit.in_best == (edit.status == "promoted") for edit in decided)
 
 
 def test_a_handoff_prompt_is_answered_and_the_run_continues(
     chromium: Browser, site: RunningStudio, folder: Path
 ) -> None:
-    train(folder, "asking", *ONE_STEP, "model.optimizer=handoff", "gradient.minibatch_size=20")
+    train(folder, "asking", *ONE_STEP, "model.optimizer=handoff")
     edit = {"op": "append", "target": "", "content": "- Mentions of refund mean billing."}
     with window(chromium, site) as opened:
         page = opened.open("/run/asking")
@@ -402,7 +406,7 @@ def test_a_handoff_prompt_is_answered_and_the_run_continues(
         page.get_by_label("Answer").fill("no JSON at all")
         page.get_by_role("button", name="Answer").click()
         expect(page.get_by_role("status")).to_contain_text("cannot be used")
-        page.get_by_label("Answer").fill(json.dumps({"patch": {"edits": [edit]}}))
+        page.get_by_label("Answer").fill(json.dumps({"edits": [edit]}))
         page.get_by_role("button", name="Answer").click()
         expect(page.get_by_role("status")).to_contain_text("Resume the run now.")
         page.get_by_role("button", name="Resume").click()

@@ -403,7 +403,7 @@ class NewRunPage(PageData):
 async def _start_run(
     studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
 ) -> Response:
-    if await asyncio.to_thread(_has_started, studio, filled.name):  # not only checked
+    if await asyncio.to_thread(_has_started, studio, filled.name):
         problem = f"There is a run named {filled.name} already. Give this one another name."
         return _form_page(studio, request, filled, problem=problem)
     forced = ["--force"] if force else []
@@ -447,10 +447,12 @@ class StartingPage(PageData):
 
 
 def _has_started(studio: Studio, name: str) -> bool:
+    """Return whether training has begun. The run of a check waits for it."""
     try:
-        return studio.library.record(name).has_begun
+        record = studio.library.record(name)
     except SkillfitError:
         return False
+    return record.has_begun and not record.only_checked
 
 
 @dataclass(frozen=True, slots=True)
