@@ -345,6 +345,7 @@ class ForgetfulJudgement:
     gate: Forgetful
     name: str
     running: None = None
+    started: int = 0
 
     async def decide(
         self, candidate: Candidate | None, training: Sequence[Observation] = ()
