@@ -365,7 +365,8 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         expect(page.get_by_text("not yet read by the run").first).to_be_visible()
 
         page.get_by_role("link", name="Overview").click()
-        page.locator(".review", has_text="label alone").get_by_role("button", name="Approve").click()
+        label = page.locator(".review", has_text="label alone")
+        label.get_by_role("button", name="Approve").click()
         page.get_by_role("link", name="Overview").click()
         expect(page.locator(".review")).to_have_count(0)
         page.get_by_role("button", name="Resume", exact=True).click()
