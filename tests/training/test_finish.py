@@ -839,6 +839,17 @@ class TestPreflight:
         )
         with pytest.raises(PreflightStopped, match="gold"):
             await project.train()
+        assert not project.asked("rollout"), "no rollout is paid for"
+
+    async def test_a_grader_that_fails_on_every_gold_answer_stops_the_run_before_rollouts(
+        self, make_project: MakeProject, tmp_path: Path
+    ) -> None:
+        grader = tmp_path / "grader.py"
+        grader.write_text("def grade(item, answer):\n    return 1 / 0\n")
+        project = make_project("evaluation.preflight=true", f"env.grader={grader}:grade")
+        with pytest.raises(PreflightStopped, match=r"failed on .* gold answers.*ZeroDivision"):
+            await project.train()
+        assert not project.asked("rollout")
 
     async def test_a_wrong_gold_answer_is_named(self, make_project: MakeProject) -> None:
         rows = [

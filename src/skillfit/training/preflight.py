@@ -76,10 +76,11 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_draft_checks(run.task.items),
             await _key_check(ready),
             *_isolation_checks(run.config, run.task),
-            *await _gold_checks(run.task, ready.finish_parts.ship_task, run.config),
-            *await _rollout_checks(run, tried),
-            *_budget_checks(run),
+            *(gold := await _gold_checks(run.task, ready.finish_parts.ship_task, run.config)),
         ]
+        # Rollouts whose grader works on no gold answer are paid for and say nothing.
+        if overall(gold) != "stop":
+            found += [*await _rollout_checks(run, tried), *_budget_checks(run)]
     report = PreflightReport(overall(found), tuple(found))
     run.emit(PreflightFinished(verdict=report.verdict, checks=found))
     return report
