@@ -316,6 +316,12 @@ def test_the_screen_and_the_lines_say_what_the_leak_check_blocked_with_the_words
     assert "! The server is slow." in drawn
 
 
+@pytest.mark.parametrize("stage", ["reflect.corpus", "reflect.failure", "merge", "rank", "rewrite"])
+def test_what_is_not_used_is_said_without_the_name_of_an_internal_stage(stage: str) -> None:
+    event = Discarded(step=1, stage=stage, what="edit 1", reason="the edit is empty")
+    assert event_lines(event) == ["writing edits: not used: the edit is empty"]
+
+
 def test_the_plain_terminal_does_not_repeat_replayed_events() -> None:
     console = Console(file=io.StringIO(), width=200)
     terminal = PlainTerminal(console)

@@ -479,7 +479,8 @@ def event_lines(event: Event) -> list[str]:
     if isinstance(event, Discarded) and event.stage == LEAK_CHECK:
         return [f"leak check blocked {event.blocked}"]
     if isinstance(event, Discarded):
-        return [f"discarded at {event.stage}: {event.reason}"]
+        stage = display_name(event.stage.partition(".")[0])  # reflect.corpus is a part of reflect
+        return [f"{stage}: not used: {event.reason}"]
     return [f"warning: {event.message}"] if isinstance(event, Warned) else []
 
 

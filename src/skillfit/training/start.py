@@ -173,7 +173,7 @@ async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
     budget = budget_check(ready.components, None)
     if budget.verdict == "stop" and not force:
         raise PreflightStopped(
-            f"Nothing was spent. {budget.message}", hint="Raise the budget, or use --force."
+            f"Nothing was sent. {budget.message}", hint="Raise the budget, or use --force."
         )
     with ready.components.decision("preflight"):  # the next start does not repeat them
         report = await run_preflight(ready)
