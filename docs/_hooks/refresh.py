@@ -77,7 +77,7 @@ def draw_terminal(directory: Path) -> None:
     assert finished.summary is not None
     seconds = finished.summary.total_wall_time_s
     recorder = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
-    recorder.print(render_screen(finished.story, spent, seconds, width=100, height=32))
+    recorder.print(render_screen(finished.record, spent, seconds, width=100, height=32))
     drawn = recorder.export_svg(title="skillfit")
     # Rich names web fonts; the documentation loads nothing from elsewhere.
     plain = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace(

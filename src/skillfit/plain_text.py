@@ -180,6 +180,10 @@ def with_interval(difference: float, low: float, high: float) -> str:
     return f"{score_change(difference)} ({change_interval(low, high)})"
 
 
+def p_value(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def change_interval(low: float, high: float) -> str:
     """The interval of a difference of mean scores: "+0.05 … +0.19"."""
     return f"{low:+z.2f} … {high:+z.2f}"

@@ -40,6 +40,7 @@ from skillfit.errors import Exit, InputError
 from skillfit.plain_text import (
     duration,
     mean_score,
+    p_value,
     quantity,
     score_change,
     score_with_interval,
@@ -770,7 +771,7 @@ def verify_command(
     recorded_score, measured_score = mean_score(compared.recorded), mean_score(compared.measured)
     text = (
         f"{verdict}: recorded {recorded_score}, now {measured_score} on "
-        f"{quantity(compared.items, 'item')} (p = {compared.p_value:.3f})."
+        f"{quantity(compared.items, 'item')} ({p_value(compared.p_value)})."
     )
     data = VerifyJson(
         verdict=verdict,

@@ -32,6 +32,7 @@ from skillfit.gate.samples import (
     paired_evidence,
 )
 from skillfit.intervals import Interval, interval
+from skillfit.plain_text import p_value
 from skillfit.rollout.outcome import Arm, gather
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import ShipTested
@@ -246,7 +247,7 @@ def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, better: 
         return replace(
             result,
             verdict="improved",
-            reason=f"better on fresh rollouts (p = {result.p_value:.3f})",
+            reason=f"better on fresh rollouts ({p_value(result.p_value)})",
         )
     if result.difference <= TOLERANCE:
         return replace(
@@ -254,5 +255,5 @@ def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, better: 
         )
     return replace(
         result,
-        reason=f"above the initial skill, but chance could explain it (p = {result.p_value:.2f})",
+        reason=f"above the initial skill, but chance could explain it ({p_value(result.p_value)})",
     )

@@ -823,15 +823,17 @@ class RolloutTotals:
     first_failure: dict[str, str] = field(default_factory=dict)  # kind -> message
     graded: bool = False  # some score is neither 0 nor 1
     skill_reads: Counter[bool] = field(default_factory=Counter)  # whether the agent loaded it
+    _keys: set[int] = field(default_factory=set)  # hashes: a rollout may belong to several stages
 
     @property
     def done(self) -> int:
-        return sum(stage.done for stage in self.stages.values())
+        return len(self._keys)
 
     def add(self, stored: Stored, event: RolloutFinished) -> None:
         stage = self._stage(event.phase, event.step)
         stage.done += 1
         stage.latest = max(stage.latest, stored.at)
+        self._keys.add(hash(event.rollout))
         if event.failure:
             stage.failed += 1
             self._count(event.failure)
@@ -844,6 +846,7 @@ class RolloutTotals:
         for count in events.rollouts_done():
             stage = self._stage(count.phase, count.step)
             stage.done, stage.latest = count.done, count.latest
+        self._keys = {hash(key) for key in events.rollout_keys()}
         for failed in events.failed_rollouts():
             self._stage(failed.phase, failed.step).failed += 1
             self._count(failed.failure)

@@ -278,6 +278,10 @@ SELECT counted.stage, counted.done, events.at FROM (
   FROM events WHERE key >= ? AND key < ? GROUP BY stage
 ) AS counted JOIN events ON events.seq = counted.last
 """
+_ROLLOUT_KEYS = f"""
+SELECT DISTINCT substr({_AFTER_KIND}, instr({_AFTER_KIND}, '/{ROLLOUTS}') + 1) FROM events
+WHERE key >= ? AND key < ?
+"""
 _FAILED_ROLLOUTS = f"""
 SELECT {_columns(RolloutFinished, RolloutFailure._fields)} FROM events NOT INDEXED
 WHERE kind = ? AND {_columns(RolloutFinished, ["failure"])} <> ''
@@ -669,6 +673,10 @@ class EventLog(Store):
             phase, _, step = stage.rpartition("/")
             counts.append(RolloutsDone(phase, int(step), done, self._time(at)))
         return counts
+
+    def rollout_keys(self) -> list[str]:
+        """The journal keys of the finished rollouts, each once: several phases may share one."""
+        return [key for (key,) in self._db.execute(_ROLLOUT_KEYS, _key_range(RolloutFinished))]
 
     def failed_rollouts(self) -> list[RolloutFailure]:
         """What failed rollouts recorded, in order."""

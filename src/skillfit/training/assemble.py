@@ -257,7 +257,8 @@ class _Models:
         return OptimizerModel(spec, self._prices, self._config.env.sandbox) if spec else None
 
     def _warn(self, cap: Cap, percent: int, message: str) -> None:
-        self._directory.events.emit(Warned(what=f"budget {cap} {percent}", message=message))
+        if cap != "rollouts":  # the run is planned to use these
+            self._directory.events.emit(Warned(what=f"budget {cap} {percent}", message=message))
 
     def connect(self, role: Role, spec: ModelSpec) -> RecordedModel:
         client = connect(
