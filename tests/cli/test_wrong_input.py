@@ -79,6 +79,16 @@ def test_a_task_of_one_item(shell: Shell, config: Path) -> None:
     )
 
 
+def test_tasks_at_an_address(shell: Shell, config: Path) -> None:
+    address = "https://example.org/t.jsonl"
+    one_sentence(shell("train", config, f"env.tasks={address}"), address, "Download it")
+
+
+def test_a_command_without_items(shell: Shell, config: Path) -> None:
+    command = ("env.tasks=command: ./grade.sh", "env.grader=null")
+    one_sentence(shell("train", config, *command), "needs items", "PROGRAM < tasks.jsonl")
+
+
 def test_an_empty_tasks_file(shell: Shell, config: Path) -> None:
     (config.parent / "tasks.jsonl").write_text("")
     one_sentence(shell("train", config), "tasks.jsonl")

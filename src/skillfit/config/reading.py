@@ -326,8 +326,10 @@ def _map_programs(spec: JsonObject, key: str, convert: Callable[[str, str], str]
 
 
 def _map_tasks(value: Any, convert: Callable[[str], str]) -> Any:
-    """Return a path or `file.py:name`; commands and named sources stay as they are."""
+    """Return a path or `file.py:name`; commands, named sources and addresses stay as they are."""
     if not isinstance(value, str) or value.startswith("command:") or is_source(value):
+        return value
+    if "://" in value:
         return value
     if _FILE_FUNCTION.match(value):
         return _map_functions(value, convert)

@@ -583,6 +583,11 @@ def _load(env: EnvSection, grader: GraderLike | None, context: LoadContext) -> T
 def _file_task(env: EnvSection, grader: GraderLike | None, judge: Model | None) -> Task:
     base = Path(env.folder)
     path = base / env.tasks
+    if "://" in env.tasks:
+        raise InputError(
+            f"env.tasks: {env.tasks} is an address, not a file.",
+            hint="Download it, and give the path of the file.",
+        )
     if not env.tasks or not path.exists():
         raise InputError(
             f"env.tasks: {env.tasks or 'nothing'!r} is neither a file nor a folder in "
@@ -608,7 +613,13 @@ def _command_task(env: EnvSection, grader: GraderLike | None) -> Task:
     _refuse_grader(grader, "a command")
     base = Path(env.folder)
     line, _, items = env.tasks.removeprefix("command:").partition("<")
-    rows = read_rows(base / (items.strip() or "items.jsonl"))
+    file = base / (items.strip() or "items.jsonl")
+    if not items and not file.is_file():
+        raise InputError(
+            f"env.tasks: the command needs items, and {file} does not exist.",
+            hint="Name their file: command: PROGRAM < tasks.jsonl",
+        )
+    rows = read_rows(file)
     evaluator = CommandEvaluator.parse(line, base, env.exec_timeout or ROLLOUT_SECONDS)
     return Task(items_of(rows, env.fields), evaluator=evaluator, splits=env)
 
