@@ -458,6 +458,15 @@ def test_verify_works_with_a_small_record(shell: Shell, run: Path) -> None:
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
 
 
+def test_verify_reads_the_record_of_a_run_whose_grader_has_settings(
+    shell: Shell, config: Path
+) -> None:
+    grader = "env.grader={exact: {ignore_case: true}}"  # as `skillfit init` writes it
+    shell("train", config, *SMALL, grader, "--run", "r", "--force")
+    assert shell("verify", "r", "--save", "record.json").code == 0
+    assert shell("verify", "record.json", "--json").code in (0, Exit.REGRESSION)
+
+
 @pytest.mark.parametrize(
     ("written", "why"),
     [

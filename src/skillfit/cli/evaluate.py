@@ -610,7 +610,7 @@ class VerifyRecord:
             return "config.env is missing"
         for described in describe_keys():
             section, _, key = described.key.rpartition(".")
-            is_text = section == "env" and described.type.startswith("str")
+            is_text = section == "env" and described.type in ("str", "str | null")
             if is_text and not isinstance(env.get(key) or "", str):
                 return f"config.env.{key} should be text"
         for item, mean in self.means.items():
