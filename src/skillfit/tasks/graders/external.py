@@ -48,6 +48,7 @@ from skillfit.tasks.graders.built_in import GRADER_KEY, BuiltIn, GraderContext, 
 from skillfit.tasks.item import Attempt, Grader, Item, Score, as_score, stable_hash
 
 _CODE_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_STARTING = 10.0  # seconds, that one of the two processes may start after the other
 _CODE_SCRIPT = Path(__file__).with_name("code_process.py")
 _CODE_PROCESSES = 64
 _JUDGE_PROMPT = """\
@@ -117,9 +118,13 @@ class Code(BuiltIn, name="code", short="column"):
         with scratch_folder("code") as folder:
             (folder / "answer.py").write_text(code, encoding="utf-8", errors="replace")
             stdin = test.encode(errors="replace")
-            answer = asyncio.ensure_future(self._process("answer", folder, isolation, for_answer))
+            # The tests must reach the limit first: the answer ends with them.
+            longer = 2 * self.timeout + _STARTING
+            answer = asyncio.ensure_future(
+                self._process("answer", folder, isolation, for_answer, longer)
+            )
             checking = asyncio.ensure_future(
-                self._process("check", folder, isolation, for_checking, stdin)
+                self._process("check", folder, isolation, for_checking, self.timeout, stdin)
             )
             try:
                 await asyncio.wait({answer, checking}, return_when=asyncio.FIRST_COMPLETED)
@@ -147,12 +152,13 @@ class Code(BuiltIn, name="code", short="column"):
         folder: Path,
         isolation: Isolation,
         inherited: InheritedDescriptors,
+        timeout: float,
         stdin: bytes = b"",
     ) -> ProcessResult:
         return await run_untrusted(
             [sys.executable, "-I", str(_CODE_SCRIPT), role, *map(str, inherited.descriptors)],
             cwd=folder,
-            timeout=self.timeout,
+            timeout=timeout,
             memory=self.memory_mb << 20,
             processes=_CODE_PROCESSES,
             readable=(_CODE_SCRIPT,),
