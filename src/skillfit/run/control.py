@@ -27,9 +27,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import one_line, quantity
+from skillfit.plain_text import one_line, quantity, visible
 from skillfit.run.records import EditStatus
 from skillfit.run.store import in_use, read_holder
+from skillfit.skill.regions import clean
 
 if TYPE_CHECKING:
     from skillfit.run.budget import Budget
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 STEERING = "steering.jsonl"
 _STEERING_LOCK = ".steering.lock"
 _LONGEST = 20_000  # characters of a new wording
+_LONGEST_TARGET = 200  # characters of the name of an edit, a cap or a prompt
 
 EditAction = Literal["veto", "pin", "reword", "approve", "decline"]  # about one edit of the pool
 Action = Literal[EditAction, "budget", "stop", "apply", "undo", "answer"]
@@ -213,12 +215,17 @@ def _checked(action: str, target: str, text: str) -> Action:
         raise InputError(f"Unknown action {action!r}.", hint=hint)
     if action in _NEED_TARGET and not target:
         raise InputError(f"{action} needs a target.", hint="Give the edit's id, like s0003e02.")
-    if action in _NEED_TEXT and not text.strip():
+    if action in _NEED_TEXT and not clean(text).strip():
         raise InputError(f"{action} needs a text.", hint="Give the new wording or value.")
     if len(text) > _LONGEST:
         raise InputError(f"The text has {len(text):,} characters; {_LONGEST:,} are allowed.")
     if action == "budget":
         cap_amount(target, text)
+    if len(target) > _LONGEST_TARGET or visible(target) != target:
+        raise InputError(
+            f"{action} has a target that is no name: {one_line(target, 60)!r}.",
+            hint="Give the edit's id, like s0003e02.",
+        )
     return next(name for name in known if name == action)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -24,7 +25,7 @@ from skillfit.plugins.studio.web_app import Session, make_app, serve_studio
 from skillfit.record.fold import read_record
 from skillfit.record.record import NOT_IN_SKILL
 from skillfit.report.html_report import PageData, make_environment
-from skillfit.run.control import read_requests
+from skillfit.run.control import EDIT_ACTIONS, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.run.store import RunLock, in_use
@@ -256,16 +257,46 @@ def test_hostile_forms_are_refused_with_a_reason(tmp_path: Path) -> None:
             page = client.post("/new", data=form | csrf)
             assert page.status_code == 400, (key, page.text)
             assert 'role="alert"' in page.text
-        for form in (
-            {"do": "veto", "target": "x" * 100_000},
-            {"do": "budget", "target": "usd", "text": "9" * 100_000},
-            {"do": "budget", "target": "x" * 100_000, "text": "9"},
-        ):
-            page = client.post("/act/open", data=form | csrf)
-            assert len(str(page.url)) < 2_000 and 'class="message bad" role="status"' in page.text
         many = {f"field-{number}": "" for number in range(2_000)}
         assert client.post("/act/open", data=many | csrf).status_code == 400
     assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_actions_with_nonsense_are_refused_with_a_reason_and_not_recorded(tmp_path: Path) -> None:
+    """Runs before their first edit, stopped and finished runs, and a run that does not exist."""
+    WrittenRun(tmp_path / "new").close()
+    screening_run(tmp_path / "open", steps=4, finish="")
+    screening_run(tmp_path / "done", steps=4)
+    nonsense = ("", "\0", "s0001e01\0", "x" * 100_000, "../open", "a&b=c#d", "\u202e", "🙂" * 9_000)
+    with browser(tmp_path) as client:
+        csrf = {"csrf": csrf_of(client)}
+        for run, do, target in product(
+            ("new", "open", "done"), (*EDIT_ACTIONS, "budget", "answer"), nonsense
+        ):
+            if run == "new" and target in ("../open", "a&b=c#d"):
+                continue  # an id like any other, before there are edits
+            form = {"do": do, "target": target, "text": "5"}
+            page = client.post(f"/act/{run}", data=form | csrf)
+            assert page.status_code == 400, form
+            assert 'class="message bad" role="status"' in page.text
+            assert len(str(page.url)) < 4_000
+        texts = ("", " \r\n", "\0", "\0\u202e", "x" * 100_000, "🙂" * 30_000)
+        amounts = (*texts, "nan", "-1", "1e400", "0x10", "9" * 100_000)
+        for do, target, given in (
+            ("reword", "s0001e01", texts), ("budget", "usd", amounts), ("answer", "one", texts)
+        ):  # fmt: skip
+            for run, text in product(("new", "open", "done"), given):
+                page = client.post(
+                    f"/act/{run}", data={"do": do, "target": target, "text": text} | csrf
+                )
+                assert page.status_code == 400, (run, do, text)
+                assert 'class="message bad" role="status"' in page.text
+        for do in ("", "\0", "explode", "x" * 100_000):
+            assert client.post("/act/open", data={"do": do} | csrf).status_code == 400
+        for run in ("none", "open%00", "x" * 5_000, "%2e%2e/open"):
+            page = client.post(f"/act/{run}", data={"do": "stop"} | csrf)
+            assert page.status_code == 404
+    assert not list(tmp_path.rglob("steering.jsonl"))
 
 
 async def test_an_unexpected_error_is_a_page_in_the_usual_style(

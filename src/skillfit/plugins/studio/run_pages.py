@@ -575,7 +575,7 @@ async def act(studio: Studio, request: Request) -> Response:
     do, target = form.get("do", ""), form.get("target", "")
     text = form.get("text", "").replace("\r\n", "\n")
     run = studio.find(request)
-    back = _page_with_form(name, do, target)
+    back = await asyncio.to_thread(_page_with_form, studio, run, name, do, target)
     try:
         message = await _carry_out(studio, run, do, target, text)
     except SkillfitError as error:
@@ -586,9 +586,9 @@ async def act(studio: Studio, request: Request) -> Response:
     return studio.go_to(back, message, while_running=do == "stop")
 
 
-def _page_with_form(name: str, do: str, target: str) -> str:
+def _page_with_form(studio: Studio, run: Path, name: str, do: str, target: str) -> str:
     """The address of the page that has the form of an action."""
-    if do in ("veto", "pin", "reword") and len(target) <= _LONGEST:
+    if do in ("veto", "pin", "reword") and studio.library.follow(run).record().edit(target):
         return run_url("edit", name, id=target)
     if do in ("apply", "undo"):
         return run_url("apply", name)

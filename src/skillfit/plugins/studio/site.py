@@ -100,8 +100,12 @@ class Studio:
         return page.render(self.templates, part, csrf=self.csrf, **shared)
 
     def page(self, request: Request, page: PageData, status: int = 200) -> Response:
-        """A page as the reply, with the message that a change left for it."""
+        """A page as the reply, with the message that a change left for it. After a change that was
+        refused the status says so too.
+        """
         message = self._messages.pop(request.query_params.get("message", ""), None)
+        if message is not None and message.failed:
+            status = max(status, 400)
         return HTMLResponse(self.render(page, message=message), status)
 
     def go_to(
