@@ -361,7 +361,8 @@ def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(
 def test_a_waiting_command_continues_when_the_answers_are_there(
     config: Path, tmp_path: Path
 ) -> None:
-    settings = ("env.limit=4", "train.num_epochs=1", "model.optimizer=handoff")
+    one_step = ("env.limit=4", "train.num_epochs=1", "budget.rollouts=null")
+    settings = (*one_step, "model.optimizer=handoff")
     run = tmp_path / "run"
     line = ("train", config, *settings, "--run", run, "--force", "--wait", "--json")
     waiting, answered = process(*line, cwd=tmp_path), 0
@@ -396,8 +397,8 @@ def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, conf
     result = shell("train", own, "--rollouts", 120, "--run", "r")
     (line,) = [line for line in result.err.splitlines() if line.startswith("--rollouts")]
     assert line == (
-        "--rollouts 120 replaces settings of own.yaml: train.num_epochs: 9, "
-        "budget.rollouts: 600 (now 120)."
+        "--rollouts 120 replaces settings of own.yaml: budget.rollouts: 600 (now 120), "
+        "train.num_epochs: 9."
     )
     assert "11 selection" in result.err
     assert Run.open("r").config.budget.rollouts == 120
