@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse
 
 from skillfit.errors import Exit, InputError
 from skillfit.run.budget import BudgetReached
-from skillfit.run.control import Control, Interrupted
-from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stored
+from skillfit.run.control import Control, Interrupted, request_steering
+from skillfit.run.events import Event, RolloutFinished, RunFinished, StepFinished, Stored
 from tests.support.chat_server import Call
 from tests.training.practice_project import (
     SKILL,
@@ -309,3 +309,36 @@ class TestBudget:
             Exit.INCONCLUSIVE,
             Exit.INFRASTRUCTURE,
         )
+
+
+class TestFinishedRun:
+    async def test_starting_it_again_returns_what_is_recorded_without_its_models(
+        self, make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project = make_project(*SETTINGS, rows=items(4, 4, 2))
+        first = await project.train()
+        before = readable(project.folder / "run")
+        (project.folder / "run/best_skill.md").unlink()
+        monkeypatch.delenv("OPENAI_API_KEY")
+        told: list[Stored] = []
+        again = await project.train(listeners=[told.append])
+        assert (again.finish_reason, again.exit_code) == (first.finish_reason, first.exit_code)
+        assert again.diagnosis == first.diagnosis
+        assert [stored.event for stored in told] == project.events(Event)
+        assert readable(project.folder / "run") == before
+
+    @pytest.mark.parametrize("change", ["budget.calls=1000", "a request"])
+    async def test_one_that_can_continue_is_run_again(
+        self, make_project: MakeProject, change: str
+    ) -> None:
+        project = make_project(*SETTINGS, rows=items(4, 4, 2))
+        first: list[Stored] = []
+        await project.train(listeners=[first.append])
+        settings = [change]
+        if change == "a request":
+            settings = []
+            request_steering(project.folder / "run", "budget", "calls", "1000")
+        again: list[Stored] = []
+        await project.train(*settings, listeners=[again.append])
+        assert isinstance(again[-1].event, RunFinished)
+        assert again[-1].at > first[-1].at

@@ -259,7 +259,7 @@ approval; stopped: before its end, it can be resumed.
 """
 # How a run ended; empty until then.
 RunEnd = RunFinishReason | Literal["ablation", "evaluation", ""]
-_RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
+RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,7 @@ class RunCard:
     @property
     def is_over(self) -> bool:
         """Whether the run has ended for good: there is nothing to resume."""
-        return self.state == "finished" and self.finish_reason not in _RESUMABLE
+        return self.state == "finished" and self.finish_reason not in RESUMABLE
 
     @property
     def failed(self) -> bool:

@@ -400,12 +400,14 @@ class ProgressLines:
         self._tested: set[str] = set()  # hashes of skills
 
     def __call__(self, stored: Stored) -> None:
-        if stored.at < self._since and not isinstance(stored.event, RunStarted):
+        ended = isinstance(stored.event, RunFinished)
+        replayed = stored.at < self._since and not isinstance(stored.event, RunStarted)
+        if replayed and not ended:
             self._replayed += 1
             return
         if self._replayed and not self._resumed:  # later ones are parts of the new work
             known = quantity(self._replayed, "recorded event")
-            if isinstance(stored.event, RunFinished):
+            if ended:
                 self.say(f"The run was finished already: nothing was sent again ({known}).")
             else:
                 self.say(f"Resuming where the run stopped ({known}).")

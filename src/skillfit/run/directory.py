@@ -116,8 +116,8 @@ class RunDirectory:
 
         `identity` identifies the run (settings, skill, tasks). It may change as long as the run has
         only tested its models, and in the file of a part that failed (`expect_fix_of`). `force_new`
-        first moves an existing run aside. With `keep_end` a finished run stays finished: nothing of
-        its result is decided again. A run that records nothing leaves no files when it is closed.
+        first moves an existing run aside. With `keep_end` a finished run stays finished until
+        `reopen`. A run that records nothing leaves no files when it is closed.
         """
         path = Path(path).absolute()
         # As it will be read back, to compare like with like.
@@ -160,8 +160,11 @@ class RunDirectory:
         if before is None:
             self.journal.set_fact("run", secrets.token_hex(6))
         self.run_id = self.journal.fact("run", str) or ""
-        if self.resumed and keep_end:
-            return
+        if not (self.resumed and keep_end):
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Delete the end of the run: its result is decided again."""
         self.events.resume()
         self.journal.set_fact(CARD_FACT, "")  # it said that the run has ended
 

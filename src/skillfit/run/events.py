@@ -579,9 +579,16 @@ class EventLog(Store):
             else:
                 seq, at = self._replace(seq, key, kind, data)
         if self._listeners:
-            stored = Stored(seq, at, event if data == dumped else self._parse(kind, data))
-            for listener in self._listeners:
-                listener(stored)
+            self._tell(Stored(seq, at, event if data == dumped else self._parse(kind, data)))
+
+    def replay(self) -> None:
+        """Tell the listeners everything that is stored, in order."""
+        for stored in self.read():
+            self._tell(stored)
+
+    def _tell(self, stored: Stored) -> None:
+        for listener in self._listeners:
+            listener(stored)
 
     def _in_this_version(self, kind: str, data: str) -> str:
         """A stored event as this version writes it: with the fields that a later version added."""

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from skillfit.config import Config
 from skillfit.errors import Exit, InfrastructureError, SkillfitError
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
 from skillfit.optimize.memory import write_evidence
+from skillfit.record.record import RESUMABLE
 from skillfit.run.budget import BudgetReached
-from skillfit.run.control import Control, Interrupted
+from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
 from skillfit.run.records import (
@@ -61,6 +63,11 @@ class TrainingResult:
     exit_code: Exit
     summary: RunSummary
 
+    @classmethod
+    def of(cls, ended: RunFinished, run: Path) -> TrainingResult:
+        reason = ended.finish_reason
+        return cls(reason, ended.diagnosis, run, EXIT_OF[reason], ended.summary)
+
 
 async def start(
     inputs: Inputs,
@@ -71,7 +78,8 @@ async def start(
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
 ) -> TrainingResult:
-    """Train in the run directory `path`, or resume the run that is there.
+    """Train in the run directory `path`, or resume the run that is there. A run that is over only
+    tells the listeners what it recorded.
 
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
     run is saved, and the same call resumes it. `force_new` moves a run that is there aside and
@@ -83,8 +91,16 @@ async def start(
         inputs.refuse_useless_plan()
     else:
         inputs = with_recorded_evidence(with_checked_plan(inputs, path), path)
-    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as directory:
-        async with assemble(inputs, directory, listeners, control or Control()) as ready:
+    control, identity = control or Control(), inputs.identity()
+    with RunDirectory.open(path, identity, force_new=force_new, keep_end=True) as directory:
+        if (over := _recorded_end(inputs.config, directory)) is not None:
+            control.read_usage = directory.journal.spent
+            for listener in listeners:
+                directory.events.listen(listener)
+            directory.events.replay()
+            return TrainingResult.of(over, directory.path)
+        directory.reopen()
+        async with assemble(inputs, directory, listeners, control) as ready:
             directory.expect_no_fix()
             components = ready.components
             _begin(ready, directory.run_id, inputs)
@@ -98,13 +114,23 @@ async def start(
                 directory.expect_fix_of(failure.kind)
                 given = getattr(inputs.given, failure.kind) is not None
                 raise failure.in_run(directory.path, from_python=given) from failure.__cause__
-            return TrainingResult(
-                ended.finish_reason,
-                ended.diagnosis,
-                directory.path,
-                EXIT_OF[ended.finish_reason],
-                ended.summary,
-            )
+            return TrainingResult.of(ended, directory.path)
+
+
+def _recorded_end(config: Config, directory: RunDirectory) -> RunFinished | None:
+    """Return how a run ended if it would end the same again; None for one that can continue: it
+    stopped at a cap or a failure, or has other caps or places now, or requests to read.
+    """
+    started, ended = directory.events.found(RunStarted), directory.events.found(RunFinished)
+    if not started or not ended or ended[0].finish_reason not in EXIT_OF:
+        return None
+    requests = RecordedRequests(directory.journal, directory.path).unread()
+    if ended[0].finish_reason in RESUMABLE or started[0].config.settings != config:
+        return None
+    if any(request.action not in ("apply", "undo") for request in requests):
+        return None
+    # A stop before the memory was written would leave it without this run.
+    return None if config.optimizer.memory else ended[0]
 
 
 async def check_run(
