@@ -1,4 +1,4 @@
-"""Twenty ways a run can end: each gets its own diagnosis, and a next step."""
+"""The ways a run can end: each gets its own diagnosis, and a next step."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ COMPOSED = {"accepted": 0, "changed": True, "verified": True, "difference": 0.01
 PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("a real gain", {"ship": "improved", "difference": 0.1}, "improved"),
     ("wrong base URL, most rollouts fail", {"coverage": 0.3}, "infrastructure"),
+    (
+        "candidates whose rollouts fail",
+        {"coverage": 0.7, "accepted": 0, "rejected": 6, "uncovered": 4, "effects": ()},
+        "infrastructure",
+    ),
     ("a cap below the baseline", {"budget_reached": True, "measured": False}, "budget too small"),
     ("a grader for another task", {"gold_rejected_by": "env.grader"}, "wrong grader"),
     ("a grader that takes anything", {"blind_grader": "The grader is blind."}, "blind grader"),

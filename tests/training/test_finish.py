@@ -139,6 +139,23 @@ async def test_unusable_replies_are_an_infrastructure_failure_and_not_no_improve
     assert "optimizer calls brought no usable reply" in result.diagnosis
 
 
+async def test_candidates_that_cannot_be_scored_are_an_infrastructure_failure(
+    make_project: MakeProject, tmp_path: Path
+) -> None:
+    """The initial skill is scored, so most rollouts of the run are."""
+    (tmp_path / "grader.py").write_text(
+        "def grade(item, answer):\n"
+        "    if item['id'].startswith('selection') and answer not in ('r', 'unknown'):\n"
+        "        raise ImportError('No module named pytest')\n"
+        "    return float(answer in item['answers'])\n"
+    )
+    grader = f"env.grader={tmp_path / 'grader.py'}:grade"
+    project = make_project(*STRICT, grader, rows=items(8, 8, 0))
+    result = await project.train()
+    assert (result.finish_reason, result.exit_code) == ("infrastructure", Exit.INFRASTRUCTURE)
+    assert "In 1 of 1 step with a candidate, fewer than 60% of the rollouts" in result.diagnosis
+
+
 async def test_edits_that_cannot_be_applied_are_reported_as_the_cause(
     make_project: MakeProject,
 ) -> None:

@@ -213,6 +213,8 @@ class Facts:
     refused: int = 0  # texts that the leak check refused: proposals, notes, lessons, rewrites
     usable: int = 0  # edits that could be applied
     accepted: int = 0  # steps that changed the incumbent
+    rejected: int = 0  # steps that judged a candidate and kept the incumbent
+    uncovered: int = 0  # those of them with too few scored rollouts for a verdict
     effects: Sequence[EditEffect] = ()  # of all edits that were measured
     difference: float = 0.0  # final minus initial skill
     proposer: Literal["model", "examples", "custom"] = "model"  # who wrote the edits
@@ -292,8 +294,22 @@ def _failed_rollouts(f: Facts) -> Diagnosis | None:
     if f.coverage >= f.coverage_floor:
         return None
     message = f"Only {f.coverage:.0%} of the rollouts could be scored."
-    step = f"Fix the failures listed by `skillfit show {f.run}`, then run the same command again."
-    return Diagnosis("infrastructure", message, step)
+    return Diagnosis("infrastructure", message, _fix_failures(f))
+
+
+def _fix_failures(f: Facts) -> str:
+    return f"Fix the failures listed by `skillfit show {f.run}`, then run the same command again."
+
+
+def _candidates_failed(f: Facts) -> Diagnosis | None:
+    if f.accepted or f.changed or 2 * f.uncovered <= f.rejected:
+        return None
+    steps = quantity(f.rejected, "step")
+    message = (
+        f"In {f.uncovered} of {steps} with a candidate, fewer than {f.coverage_floor:.0%} of the "
+        "rollouts could be scored, so nothing is known about it."
+    )
+    return Diagnosis("infrastructure", message, _fix_failures(f))
 
 
 def _budget_before_baseline(f: Facts) -> Diagnosis | None:
@@ -546,6 +562,7 @@ def _nothing_held(f: Facts) -> Diagnosis:
 _CAUSES: tuple[Callable[[Facts], Diagnosis | None], ...] = (
     _improved,
     _failed_rollouts,
+    _candidates_failed,
     _budget_before_baseline,
     _gold_rejected,
     _blind_grader,

@@ -593,6 +593,7 @@ def _facts(
     improved: ShipVerdict | None = "improved" if finish_reason == "improved" else None
     stopped = {check.name: check.message for check in state.checks if check.verdict == "stop"}
     effects = run.gate.effects() if is_measured else ()
+    actions = count_actions(state.records)
     return Facts(
         run=str(run.path.resolve()),
         ship=ending.ship.verdict if ending.ship else improved,
@@ -613,7 +614,9 @@ def _facts(
         ),
         refused=run.text_filter.refused,
         usable=state.usable_edits,
-        accepted=count_actions(state.records).accepts,
+        accepted=actions.accepts,
+        rejected=actions.rejects,
+        uncovered=sum(record.action == "inconclusive" for record in state.records),
         effects=effects,
         difference=ending.ship.difference if ending.ship else after - before,
         proposer=author_of(run.proposer),
