@@ -27,7 +27,7 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     assert "promoted s0" in output.err and "dropped" in output.err
     assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
     record = read_record(tmp_path / "here" / "run")
-    assert record.rollouts == record.rollouts_used.used <= 300
+    assert record.rollouts == (record.rollouts_used.used or 0) <= 300
     kept = [edit for edit in record.edits if edit.in_best]
     left = len(record.edits) - len(kept)
     assert f"edits: {len(kept)} in the skill, {left} not in the skill" in output.out

@@ -129,7 +129,7 @@ async def test_the_score_of_the_whole_demo_skill_is_covered_by_its_interval(tmp_
     (skill / "SKILL.md").write_text(two_lines + DEMO_RULES, "utf-8")
 
     def demo(seed: int) -> Inputs:
-        settings = [f"env.skill={skill}", f"train.seed={seed}", "budget.rollouts=null"]
+        settings = [f"env.skill={skill}", f"train.seed={seed}"]
         return read_inputs(load_config(DEMO / "skillfit.yaml", settings), training=False)
 
     truth = 0.0
