@@ -361,8 +361,7 @@ def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(
 def test_a_waiting_command_continues_when_the_answers_are_there(
     config: Path, tmp_path: Path
 ) -> None:
-    one_step = ("env.limit=4", "train.num_epochs=1", "budget.rollouts=null")
-    settings = (*one_step, "model.optimizer=handoff")
+    settings = ("env.limit=4", "train.num_epochs=1", "model.optimizer=handoff")
     run = tmp_path / "run"
     line = ("train", config, *settings, "--run", run, "--force", "--wait", "--json")
     waiting, answered = process(*line, cwd=tmp_path), 0
@@ -397,8 +396,8 @@ def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, conf
     result = shell("train", own, "--rollouts", 120, "--run", "r")
     (line,) = [line for line in result.err.splitlines() if line.startswith("--rollouts")]
     assert line == (
-        "--rollouts 120 replaces settings of own.yaml: budget.rollouts: 600 (now 120), "
-        "train.num_epochs: 9."
+        "--rollouts 120 replaces settings of own.yaml: train.num_epochs: 9, "
+        "budget.rollouts: 600 (now 120)."
     )
     assert "11 selection" in result.err
     assert Run.open("r").config.budget.rollouts == 120
@@ -406,7 +405,7 @@ def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, conf
 
 def test_the_rollouts_option_does_not_report_settings_it_keeps(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
-    text = config.read_text().replace("  num_epochs: 3\n", "")
+    text = config.read_text().replace("  num_epochs: 2\n", "")
     own.write_text(f"{text}evaluation: {{preflight: false}}\nbudget: {{rollouts: 120}}\n")
     assert "replaces" not in shell("train", own, "env.limit=6", "--rollouts", 120).err
 
