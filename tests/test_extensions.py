@@ -1,6 +1,7 @@
 """Parts by name, and the user's own Python files."""
 
 import asyncio
+import py_compile
 import subprocess
 import sys
 
@@ -68,6 +69,14 @@ def test_the_error_for_a_missing_file_or_name_lists_what_exists(tmp_path):
         find_extension("gate", "no_such.py:Gate", {}, tmp_path)
     with pytest.raises(InputError, match=r"other\.py has no 'Gates'\. It has: Gate\."):
         find_extension("gate", "other.py:Gates", {}, tmp_path)
+
+
+def test_compiled_code_is_not_loaded(tmp_path):
+    (tmp_path / "grader.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ngrade = 1\n")
+    compiled = py_compile.compile(str(tmp_path / "grader.py"), str(tmp_path / "grader.pyc"))
+    with pytest.raises(InputError, match=r"grader\.pyc is not a Python file"):
+        load_object(f"{compiled}:grade")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_unknown_name_gets_a_suggestion():

@@ -526,6 +526,11 @@ def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> An
         raise InputError(
             f"{setting or reference}: {path} does not exist.", hint="Write path/to/file.py:name."
         )
+    if path.suffix != ".py":  # Python loads compiled code of other suffixes too
+        raise InputError(
+            f"{setting or reference}: {path} is not a Python file.",
+            hint="Write path/to/file.py:name.",
+        )
     module = _load_module(path, path.stat().st_mtime_ns)
     if not hasattr(module, name):
         own = [

@@ -4,17 +4,25 @@ itself, and requests that are refused.
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mcp import Client, StdioServerParameters
 
+from skillfit.config.reading import parse_override
+from skillfit.errors import InputError
+from skillfit.plugins.mcp.server import Tools, Unconfirmed
+from skillfit.plugins.studio.commands import Folders
 from skillfit.run.control import read_requests
 from skillfit.run.store import in_use
 from skillfit.skill import Skill, without_placeholder
+from tests.plugins.studio.test_folders import KEYS, QUOTINGS
 from tests.report.recorded_runs import WrittenRun, screening_run
 
 LABELS = {"refund": "billing", "parcel": "delivery", "login": "account"}
@@ -236,6 +244,29 @@ async def test_what_yaml_makes_of_an_override_is_checked(tmp_path: Path) -> None
             assert await refused(agent, "estimate", config=str(config), overrides=given)
             assert await refused(agent, "check", config=str(config), overrides=given, **run)
     assert not (inside / "ran").exists() and not (inside / "run").exists()
+
+
+@pytest.mark.parametrize("quoting", QUOTINGS)
+async def test_every_tool_checks_every_setting_as_yaml_reads_it(
+    tmp_path: Path, quoting: str
+) -> None:
+    """The keys are those of the schema, so that new ones are tried too."""
+    config = project(tmp_path, "practice/optimizer")
+    run = screening_run(tmp_path / "run", steps=1, items=2, rollouts=2)
+    tools, quoted = Tools(Folders.of(tmp_path)), QUOTINGS[quoting]
+    for tool in (tools.check, tools.evaluate, tools.ablate, tools.start, tools.verify):
+        given = {} if tool == tools.verify else {"config": str(config)}
+        for key, text in product(KEYS, ("sub/evil.py:make", "../outside", "/etc/passwd")):
+            if key == "env.prompt" and not text.endswith("make"):
+                continue  # it is no path
+            with pytest.raises(InputError, match=r"cannot be set here|is outside of"):
+                await tool(run=str(run), overrides=[f"{key}={quoted(text)}"], **given)
+                pytest.fail(f"{tool.__name__} {key}")
+        for word in (f"env.skill={quoted('triage')}", f"model.agent={quoted('openai/gpt-5')}"):
+            shown = await tool(run=str(run), overrides=[word], **given)
+            assert isinstance(shown, Unconfirmed)
+            words = shlex.split(shown.command)
+            assert parse_override(word) in [parse_override(one) for one in words if "=" in one]
 
 
 async def test_an_answer_to_a_prompt_is_no_config(tmp_path: Path) -> None:

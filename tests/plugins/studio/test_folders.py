@@ -9,6 +9,7 @@ import pytest
 
 from skillfit.config import describe_keys
 from skillfit.config.reading import parse_override, text_keys
+from skillfit.config.yaml_source import read_source, walk
 from skillfit.errors import InputError
 from skillfit.plugins.studio.commands import (
     Folders,
@@ -16,6 +17,7 @@ from skillfit.plugins.studio.commands import (
     check_run_name,
     checked_overrides,
 )
+from skillfit.plugins.studio.folder_pages import NewRun, form_fields
 from skillfit.tasks.rows import SUFFIXES
 from tests.report.recorded_runs import screening_run
 
@@ -34,6 +36,8 @@ from tests.report.recorded_runs import screening_run
         "env.grader=package.module:grade",
         "env.grader={all: [exact, {command: rm -rf /}]}",
         "env.grader={mean: [{python: {file: grade.py}}]}",
+        "env.grader={python: 'sub/compiled.pyc:grade'}",
+        "env.grader={all: [exact, {python: {path: 'sub/compiled.pyc:grade'}}]}",
         "env.skill=../../other",
         "env.folder=/",
         "env.agent=cli",
@@ -75,7 +79,7 @@ QUOTINGS: dict[str, Callable[[str], str]] = {
     "comment": lambda text: f"'{text}' # harmless",
     "document": lambda text: f"--- '{text}'",
 }
-TEXT_KEYS = [key.key for key in describe_keys() if "str" in key.type or "mapping" in key.type]
+KEYS = [key.key for key in describe_keys()]
 CODE = ("command: touch X", "evil.py:grade", "./sub/evil.py:Make", "os.path:join")
 OUTSIDE = (
     "../outside",
@@ -88,16 +92,21 @@ OUTSIDE = (
 )
 
 
+def folder_with_link(folder: Path) -> Folders:
+    """A folder in which `link` leads outside."""
+    inside = folder / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to("/etc")
+    return Folders.of(inside)
+
+
 @pytest.mark.parametrize("quoting", QUOTINGS)
 def test_no_setting_takes_programs_or_outside_paths_however_they_are_quoted(
     tmp_path: Path, quoting: str
 ) -> None:
     """New settings are tried too: the keys are those of the schema."""
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "link").symlink_to("/etc")
-    folders = Folders.of(inside)
-    for key, text in product(TEXT_KEYS, (*CODE, *OUTSIDE)):
+    folders = folder_with_link(tmp_path)
+    for key, text in product(KEYS, (*CODE, *OUTSIDE)):
         if key == "env.prompt" and text in OUTSIDE:
             continue  # it is no path
         section, _, name = key.rpartition(".")
@@ -112,6 +121,26 @@ def test_no_setting_takes_programs_or_outside_paths_however_they_are_quoted(
             with pytest.raises(InputError):
                 checked_overrides(folders, [word])
                 pytest.fail(word)
+
+
+@pytest.mark.parametrize("quoting", QUOTINGS)
+def test_a_form_passes_on_the_values_that_were_checked(tmp_path: Path, quoting: str) -> None:
+    """A quoted text in a form is no YAML: it is refused, or means itself, with the quotes."""
+    folders = folder_with_link(tmp_path)
+    for one, text in product(form_fields(), (*CODE, *OUTSIDE)):
+        for typed in (QUOTINGS[quoting](text), f"{{some: {QUOTINGS[quoting](text)}}}"):
+            form = {"name": "new", f"set:{one.key}": typed}
+            try:
+                filled = NewRun.from_form(form)
+                filled.check(folders)
+            except InputError:
+                continue
+            [given] = filled.settings.items()
+            if one.key != "env.prompt":
+                assert text not in [value for _, value in walk(dict([given]))]
+            assert [parse_override(word) for word in filled.overrides()] == [given]
+            (tmp_path / "new.yaml").write_text(filled.yaml_text())
+            assert given in list(walk(read_source(tmp_path / "new.yaml").data))
 
 
 @pytest.mark.parametrize("quoting", QUOTINGS)

@@ -19,8 +19,10 @@ import pytest
 from jinja2 import Environment, meta
 
 from skillfit.config import Config
+from skillfit.config.reading import text_keys
 from skillfit.errors import InputError
 from skillfit.plain_text import quantity
+from skillfit.plugins.studio.folder_pages import form_fields
 from skillfit.plugins.studio.web_app import Session, make_app, serve_studio
 from skillfit.record.fold import read_record
 from skillfit.record.record import NOT_IN_SKILL
@@ -943,6 +945,25 @@ def test_the_form_refuses_programs_and_outside_paths(tmp_path: Path) -> None:
             form = {"csrf": csrf, "name": "new", "do": "start"} | given
             assert client.post("/new", data=form).status_code == 400, given
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+def test_the_form_takes_no_path_outside_the_folder_for_any_setting(tmp_path: Path) -> None:
+    """The fields are those of the schema, so that new settings are tried too."""
+    inside = tmp_path / "inside"
+    practice_project(inside)
+    (inside / "link").symlink_to(tmp_path)
+    (tmp_path / "SKILL.md").write_text("# Secret")
+    nested = "{some: ../SKILL.md}"  # of a setting that may be a mapping
+    outside = ("../SKILL.md", str(tmp_path), "link/SKILL.md", nested)
+    with browser(inside) as client:
+        csrf = csrf_of(client)
+        for one, path in product(form_fields(), outside):
+            if one.key == "env.prompt" or (path == nested and one.key in text_keys()):
+                continue  # it is no path
+            form = {"csrf": csrf, "name": "new", "do": "estimate", f"set:{one.key}": path}
+            page = client.post("/new", data=form)
+            assert page.status_code == 400 and 'role="alert"' in page.text, (one.key, path)
+    assert not (inside / "new.yaml").exists()
 
 
 def test_the_form_shows_the_values_of_the_chosen_config(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ _CODE_VALUE = re.compile(
 )
 _CODE_KEYS = re.compile(
     r"^(executor|env\.folder|model\.\w+\.(options|base_url|key_env)(\..*)?)$"
-    r"|(^|\.)(_base_|command|program|script|function|module|shell)(\.|$)"
+    r"|(^|\.)(_base_|command|program|script|function|module|python|shell)(\.|$)"
 )
 _OWN_AGENTS = ("chat", "tools")
 _FILE_MODELS = ("local/", "scripted/")  # the rest of the id is the path of a file
