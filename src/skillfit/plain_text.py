@@ -211,13 +211,6 @@ _WORDS = {
     "infrastructure": "failed",
     "preflight": "check",
     "rollout": "training rollouts",
-    "reflect": "writing edits",
-    "aggregate": "writing edits",
-    "merge": "writing edits",
-    "select": "writing edits",
-    "rank": "writing edits",
-    "update": "writing edits",
-    "rewrite": "writing edits",
     "gate": "measuring edits",
     "compose": "final skill",
     "ship": "ship test",
@@ -231,6 +224,31 @@ def display_name(name: str) -> str:
     "slow_update_epoch_02" becomes "slow update 2".
     """
     return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
+
+
+# The stages by what a run does in them. Calls are recorded under names of their own.
+_WORK = {
+    "check": ("preflight", "probe"),
+    "writing edits": (
+        *("reflect", "aggregate", "merge", "select", "rank", "lr_autonomous", "update", "rewrite"),
+        *("diagnose", "slow_update", "meta_skill", "appendix", "appendix_consolidate"),
+    ),
+    "measuring": (
+        *("baseline", "rollout", "diagnosis", "gate", "prune", "compose", "final"),
+        *("grading", "judge", "evaluate", "ablate", "compare"),
+    ),
+    "final comparison": ("ship", "test"),
+}
+_WORK_IN = {stage: work for work, stages in _WORK.items() for stage in stages}
+
+
+def work_name(stage: str, role: str = "optimizer") -> str:
+    """Return what a run does in a stage, as screens, estimates and bills show it: "check",
+    "writing edits", "measuring" or "final comparison". `role`: whose calls these are; only the
+    optimizer writes. A stage of a user's part has its own name.
+    """
+    work = _WORK_IN.get(stage.partition(".")[0]) or display_name(stage)
+    return "measuring" if work == "writing edits" and role != "optimizer" else work
 
 
 def label_of(name: str) -> str:

@@ -631,7 +631,17 @@ def test_check_reports_go_and_estimate_gives_ranges(shell: Shell, config: Path) 
         "agent",
         "optimizer",
     }
-    assert "stage" in shell("estimate", config).out
+    assert {"rollout", "gate", "ship", "reflect"} <= {row["stage"] for row in found["rows"]}
+    of_work = found["work"]
+    assert [(row["role"], row["stage"]) for row in of_work] == [
+        ("agent", "check"),
+        ("agent", "measuring"),
+        ("agent", "final comparison"),
+        ("optimizer", "writing edits"),
+    ]
+    assert sum(row["calls"][2] for row in of_work) == sum(row["calls"][2] for row in found["rows"])
+    text = shell("estimate", config).out
+    assert all(row["stage"] in text for row in of_work) and "rollout  " not in text
 
 
 def test_an_estimate_in_dollars_fits_a_terminal_of_80_columns(
@@ -644,7 +654,7 @@ def test_an_estimate_in_dollars_fits_a_terminal_of_80_columns(
         lines = shell("estimate", config, *models, f"train.num_epochs={epochs}").out.splitlines()
         total = next(at for at, line in enumerate(lines) if line.startswith("total"))
         stages = [line for line in lines[1 : total + 1] if line.strip() not in ROLES]
-        assert {"rollout", "reflect", "total"} <= {line.split()[0] for line in stages}
+        assert {"measuring", "writing", "total"} <= {line.split()[0] for line in stages}
         for line in stages:
             assert re.search(r"\$[\d.,]+ \([<\d.,]+–[\d.,]+\)$", line.rstrip()), line
 

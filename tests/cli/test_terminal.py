@@ -29,6 +29,7 @@ from skillfit.run.events import (
     GateDecided,
     RolloutFinished,
     SlowUpdateFinished,
+    StageFinished,
     StageStarted,
     StepFinished,
     Stored,
@@ -42,6 +43,7 @@ from skillfit.run.records import (
     ScoreEstimate,
     SlowUpdateAction,
     SlowUpdateRecord,
+    StageName,
     slow_update_name,
 )
 from skillfit.skill import Edit
@@ -119,8 +121,23 @@ def test_the_screen_shows_models_step_progress_and_spend() -> None:
     stage = StageStarted(epoch=1, step=1, stage="rollout", total=40)
     drawn = screen(STARTED, BASELINE, stage, *(rollout(n) for n in range(10)))
     assert "triage" in drawn and "openai/gpt-5-mini ← openai/gpt-5" in drawn
-    assert "step 1 of 6" in drawn and "training rollouts" in drawn and "10 of 40" in drawn
+    assert "step 1 of 6" in drawn and "measuring" in drawn and "10 of 40" in drawn
     assert "120 calls of 1,000 (12%)" in drawn and "$0.25" in drawn
+
+
+def test_the_screen_has_one_line_for_each_kind_of_work_in_a_step() -> None:
+    stages: list[StageName] = ["reflect", "aggregate", "select", "update"]
+    wrote: list[Event] = []
+    for stage in stages:
+        wrote.append(StageStarted(epoch=1, step=1, stage=stage, total=0))
+        wrote.append(StageFinished(epoch=1, step=1, stage=stage, seconds=2.0))
+    first = StageStarted(epoch=1, step=1, stage="rollout", total=2)
+    over = StageFinished(epoch=1, step=1, stage="rollout", seconds=4.0)
+    gate = StageStarted(epoch=1, step=1, stage="gate", total=40)
+    drawn = screen(STARTED, BASELINE, first, rollout(0), rollout(1), over, *wrote, gate)
+    assert drawn.count("writing edits") == 1 and "✓ writing edits" in drawn and "8.0 s" in drawn
+    assert drawn.count("measuring") == 1 and "▸ measuring" in drawn
+    assert "gate" not in drawn and "rollout" not in drawn and "reflect" not in drawn
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20), (120, 50)])
@@ -272,12 +289,12 @@ def test_a_slow_update_that_the_gate_decided_on_has_one_line() -> None:
         decided(4, []), name=slow_update_name(2), decision="reject", evidence=found, score=None
     )
     [line] = [*event_lines(gate), *event_lines(slow_update("reject"))]
-    assert line.startswith("slow update 2: rejected, selection score +0.000")
+    assert line.startswith("writing edits after epoch 2: rejected, selection score +0.000")
     assert event_lines(slow_update("join_pool")) == [
-        "slow update after epoch 2: added as a pending edit"
+        "writing edits after epoch 2: added as a pending edit"
     ]
     [line] = event_lines(slow_update("force_accept"))  # no gate decided
-    assert line.startswith("slow update after epoch 2: ")
+    assert line.startswith("writing edits after epoch 2: ")
 
 
 def slow_update(action: SlowUpdateAction) -> SlowUpdateFinished:
@@ -345,7 +362,7 @@ def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
         terminal.tick(Usage(calls=3))
         terminal.say("Stopping.")
     assert isinstance(console.file, io.StringIO)
-    assert "ship test" in console.file.getvalue()
+    assert "final comparison" in console.file.getvalue()
 
 
 def test_the_cursor_stays_below_the_frame_so_that_an_echoed_interrupt_does_not_break_it() -> None:

@@ -103,7 +103,7 @@ def test_plain_lines_report_each_stage_and_name_the_practice_models(
 ) -> None:
     result = shell("train", config, *SMALL, "train.num_epochs=4", "--run", "here", "--plain")
     assert "practice models, no language model" in result.err
-    stages = ("step 1: ", "prune 1: ", "final skill: ", "ship test: ", "test split: ")
+    stages = ("step 1: ", "measuring 1: ", "final skill: ", "ship test: ", "test split: ")
     places = [result.err.index(f"\n{stage}") for stage in stages]
     assert places == sorted(places)
     assert ("skillfit apply" in result.out) == result.out.startswith("improved")

@@ -1,7 +1,9 @@
 """The report: one self-contained file, for every kind of run and any text in it."""
 
+import asyncio
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,6 +12,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.intervals import Interval
+from skillfit.models.protocol import Usage
 from skillfit.record.fold import read_record
 from skillfit.record.text import event_lines
 from skillfit.report import write_report
@@ -352,10 +355,43 @@ def test_an_ablation_has_a_report_with_the_worth_of_each_part(tmp_path: Path) ->
     assert "promoted" not in markdown and "trained with" not in markdown
 
 
+async def test_costs_are_shown_by_kind_of_work_and_on_demand_by_stage(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    for stage, role in (
+        ("rollout", "agent"),
+        ("judge", "judge"),
+        ("reflect.failure", "optimizer"),
+        ("merge", "optimizer"),
+    ):
+        await run.journal.once(
+            f"call/{stage}",
+            partial(asyncio.sleep, 0, "reply"),
+            returns=str,
+            stage=stage,
+            role=role,
+            model="m",
+            usage=lambda _: Usage(calls=2, input=10),
+        )
+    run.close()
+    rows = [
+        (row.stage, row.role, row.usage.calls)
+        for row in read_record(tmp_path / "run").costs_by_work
+    ]
+    assert sorted(rows) == [
+        ("measuring", "agent", 2),
+        ("measuring", "judge", 2),
+        ("writing edits", "optimizer", 4),
+    ]
+    page = write_report(tmp_path / "run").read_text()
+    shown, _, by_stage = page.partition("<summary>By stage</summary>")
+    assert "writing edits" in shown and "reflect.failure" not in shown
+    assert "reflect.failure" in by_stage and "merge" in by_stage
+
+
 def test_the_current_stage_is_shown_only_while_a_run_is_running(tmp_path: Path) -> None:
     run = WrittenRun(tmp_path / "run")
     run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
-    assert "Now: baseline" in write_report(tmp_path / "run").read_text()
+    assert "Now: measuring" in write_report(tmp_path / "run").read_text()
     run.close()
     assert "Now:" not in write_report(tmp_path / "run").read_text()
 

@@ -21,24 +21,27 @@ from rich.table import Table
 from rich.text import Text
 
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import display_name, duration, mean_score, quantity, visible, with_interval
+from skillfit.plain_text import (
+    duration,
+    mean_score,
+    quantity,
+    visible,
+    with_interval,
+    work_name,
+)
 from skillfit.record.fold import Fold
 from skillfit.record.record import IN_SKILL, GateSummary, Record
-from skillfit.record.text import HEARTBEAT, UNPRICED, ProgressLines, cap_uses, time_left
+from skillfit.record.text import (
+    HEARTBEAT,
+    UNPRICED,
+    ProgressLines,
+    cap_uses,
+    decision_name,
+    time_left,
+)
 from skillfit.run.events import RolloutFinished, Stored, Warned
-from skillfit.run.records import StageName
 
 STYLES = {"promoted": "green", IN_SKILL: "green", "dropped": "red"}
-_ROLLOUT_STAGES: tuple[StageName, ...] = (
-    "preflight",
-    "baseline",
-    "rollout",
-    "gate",
-    "compose",
-    "final",
-    "ship",
-    "test",
-)
 _LIVE_PLOT_HEIGHT = 5
 PLOT_TITLE = "selection score, from 0 to 1"
 
@@ -54,7 +57,7 @@ def render_screen(
     """The screen. What does not fit the height is left out from the bottom of each list."""
     parts: list[RenderableType] = [_header(record, spent, elapsed), _stages(record)]
     notices = _latest_notices(record)
-    room = height - 11 - min(4, len(record.stages)) - bool(notices)
+    room = height - 11 - min(4, len(record.work)) - bool(notices)
     points = [
         PlotPoint(point.score, point.kept) for point in record.points if point.split == "selection"
     ]
@@ -130,12 +133,12 @@ def _stages(record: Record) -> Table:
     table.add_column(width=19, no_wrap=True)
     table.add_column(width=24)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    for stage in record.stages[-4:]:
-        share = stage.share
+    for stage in record.work[-4:]:
+        share, name = stage.share, work_name(stage.stage)
         bar: RenderableType = Text("")
         if share is not None and stage.total:
             bar = ProgressBar(total=1.0, completed=share, width=24)
-        elif not stage.over and stage.stage not in _ROLLOUT_STAGES:
+        elif not stage.over and name == "writing edits":
             bar = Text("asking the optimizer", style="dim")
         count = f"{stage.done} of {stage.total}" if stage.total >= stage.done > 0 else ""
         if stage.failed:
@@ -144,7 +147,6 @@ def _stages(record: Record) -> Table:
         if stage.seconds_left:
             pace = f"{duration(stage.seconds_left)} left"
         style = "green" if stage.over else "bold"
-        name = display_name(stage.stage)
         table.add_row(
             Text(("✓ " if stage.over else "▸ ") + name, style), bar, f"{count}  {pace}".strip()
         )
@@ -180,7 +182,7 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
         if evidence.rollouts:
             found = with_interval(evidence.difference, *evidence.interval)
         reason = f": {gate.reason}" if gate.reason else ""
-        table.add_row(gate.label, found, f"{gate.decision}{reason}")
+        table.add_row(decision_name(gate.name), found, f"{gate.decision}{reason}")
     return table
 
 

@@ -600,7 +600,8 @@ class ReachedCapJson(TypedDict):
 class EstimateJson(TypedDict):
     steps: int
     rollouts: RangeJson
-    rows: Sequence[RowJson]
+    rows: Sequence[RowJson]  # by stage
+    work: Sequence[RowJson]  # the same by kind of work
     total: RowJson
     minutes: RangeJson
     measured_rollouts: int
@@ -615,6 +616,7 @@ def _estimate_json(planned: PlannedCost) -> EstimateJson:
         steps=planned.schedule.total_steps,
         rollouts=_range_json(planned.total.rollouts),
         rows=[_row_json(row) for row in planned.total.rows],
+        work=[_row_json(row) for row in planned.total.by_work],
         total=_row_json(planned.total.total),
         minutes=_range_json(planned.total.minutes),
         measured_rollouts=planned.total.measured,
@@ -721,16 +723,16 @@ def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
 
 
 def _cost_table(estimate: Forecast) -> RenderableType:
-    """The stages under the role that pays for them: this fits 80 columns."""
+    """The kinds of work under the role that pays for them: this fits 80 columns."""
     rows: list[tuple[str, ...]] = []
     role = ""
-    for row in estimate.rows:
+    for row in estimate.by_work:
         if row.role != role:
             role = row.role
             rows.append((role, "", "", ""))
         rows.append(_cost_row(row, indent="  "))
     rows.append(_cost_row(estimate.total))
-    return rich_table(("stage", "calls", "tokens", "usd"), rows)
+    return rich_table(("work", "calls", "tokens", "usd"), rows)
 
 
 def _cost_row(row: EstimateRow, indent: str = "") -> tuple[str, ...]:

@@ -6,16 +6,16 @@ very much of (steps, items, rollouts) is read when it is asked for: `report/run_
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypedDict, TypeVar
 
 from pydantic_core import to_jsonable_python
 
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import display_name, label_of, quantity
+from skillfit.plain_text import display_name, label_of, quantity, work_name
 from skillfit.record.evidence import TriedFailure, tried_failures, with_edits
 from skillfit.run.control import Action
 from skillfit.run.events import AblationFinished, Discarded, RunFinished, SkillsMeasured
@@ -195,6 +195,20 @@ class StageProgress:
         if self.over or not self.total or not self.rate:
             return None
         return max(0, self.total - self.done) / self.rate
+
+
+def _as_one(stages: Sequence[StageProgress]) -> StageProgress:
+    """Return the first of these stages that still runs; when all are over, their sum."""
+    running = [stage for stage in stages if not stage.over]
+    if running:
+        return running[0]
+    return replace(
+        stages[-1],
+        total=sum(stage.total for stage in stages),
+        done=sum(stage.done for stage in stages),
+        failed=sum(stage.failed for stage in stages),
+        seconds=sum(stage.seconds or 0.0 for stage in stages),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,6 +548,22 @@ class Record(RunCard):
                     cap = max(caps.get(name, 0.0), float(decision.text))
                 caps[name] = cap
         return caps
+
+    @property
+    def work(self) -> tuple[StageProgress, ...]:
+        """The stages, one for each kind of work in a step: the one that runs, or all together."""
+        groups: dict[tuple[int, int, str], list[StageProgress]] = {}
+        for stage in self.stages:
+            groups.setdefault((stage.epoch, stage.step, work_name(stage.stage)), []).append(stage)
+        return tuple(map(_as_one, groups.values()))
+
+    @property
+    def costs_by_work(self) -> tuple[BillRow, ...]:
+        """The costs with the stages of one kind of work as one row."""
+        sums: defaultdict[tuple[str, str, str], Usage] = defaultdict(Usage)
+        for row in self.costs:
+            sums[work_name(row.stage, row.role), row.role, row.model] += row.usage
+        return tuple(BillRow(*key, usage) for key, usage in sums.items())
 
     @property
     def running_stage(self) -> StageProgress | None:

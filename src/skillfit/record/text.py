@@ -28,6 +28,7 @@ from skillfit.plain_text import (
     quantity,
     score_change,
     with_interval,
+    work_name,
 )
 from skillfit.record.record import Record, practice_models
 from skillfit.run.control import RAISABLE
@@ -48,7 +49,15 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import COMPOSED, DECIDED, LEAK_CHECK, Decision, ShipResult
+from skillfit.run.records import (
+    COMPOSED,
+    DECIDED,
+    LEAK_CHECK,
+    Decision,
+    ShipResult,
+    slow_update_epoch,
+    slow_update_name,
+)
 from skillfit.run.store import CONFIG_FILE, HANDOFF, UNPROVEN_SKILL
 
 HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
@@ -435,7 +444,7 @@ class ProgressLines:
                 self.say(f"... waiting for the first reply, {duration(now - self._begun)}")
             return
         where = f"step {stage.step}, " if stage.step else ""
-        name = display_name(stage.stage)
+        name = work_name(stage.stage)
         total = f" of {stage.total}" if stage.total >= stage.done else ""
         done = f": {stage.done}{total} rollouts" if stage.total else ""
         left = time_left(record)
@@ -473,7 +482,8 @@ def event_lines(event: Event) -> list[str]:
     if isinstance(event, SlowUpdateFinished):
         if event.action in get_args(Decision):  # the line of the decision says more
             return []
-        return [f"slow update after epoch {event.epoch}: {display_name(event.action)}"]
+        name = decision_name(slow_update_name(event.epoch))
+        return [f"{name}: {display_name(event.action)}"]
     if isinstance(event, ShipTested):
         return [_shipped(event)]
     if isinstance(event, PersonDecided):
@@ -481,8 +491,7 @@ def event_lines(event: Event) -> list[str]:
     if isinstance(event, Discarded) and event.stage == LEAK_CHECK:
         return [f"leak check blocked {event.blocked}"]
     if isinstance(event, Discarded):
-        stage = display_name(event.stage.partition(".")[0])  # reflect.corpus is a part of reflect
-        return [f"{stage}: not used: {event.reason}"]
+        return [f"{work_name(event.stage)}: not used: {event.reason}"]
     return [f"warning: {event.message}"] if isinstance(event, Warned) else []
 
 
@@ -510,9 +519,19 @@ def _evaluated(event: EvaluationFinished) -> str:
     return f"{name}: {skill} scores {score} on {quantity(event.scored, f'{event.split} item')}"
 
 
+def decision_name(name: str) -> str:
+    """Return the name of a decision as screens show it: "step 3", "measuring 1", "writing edits
+    after epoch 2".
+    """
+    epoch = slow_update_epoch(name)
+    if epoch is not None:
+        return f"{work_name('slow_update')} after epoch {epoch}"
+    return label_of(name).replace("prune", work_name("prune"))
+
+
 def _decided(event: GateDecided) -> str:
     """One line per step: with a pool what changed in it, else the comparison."""
-    name = label_of(event.name)
+    name = decision_name(event.name)
     if event.effects or (event.score is not None and event.score.estimated):
         counts = [
             f"{sum(effect.status == status for effect in event.effects)} {status}"

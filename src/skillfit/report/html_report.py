@@ -38,6 +38,7 @@ from skillfit.plain_text import (
     quantity,
     shorten,
     visible,
+    work_name,
 )
 from skillfit.record.evidence import TriedFailure
 from skillfit.record.fold import read_record
@@ -547,6 +548,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "code": _code_marks,
     "content_hash": _content_hash,
     "words": display_name,
+    "work": work_name,
     "short": shorten,
     "line": lambda text: " ".join(text.split()),
     "percent": percent,

@@ -19,7 +19,7 @@ from skillfit.models import Prices, Role, Usage, context_window_of
 from skillfit.models.registry import local_slots
 from skillfit.optimize.agent_sessions import MOST_TURNS
 from skillfit.optimize.optimizer import REPLY_TOKENS
-from skillfit.plain_text import dollars
+from skillfit.plain_text import dollars, work_name
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, estimate_tokens
@@ -137,6 +137,16 @@ class Forecast:
     minutes: Range
     rollouts: Range
     measured: int = 0  # rollouts behind the cost of a rollout; 0: it is assumed
+
+    @property
+    def by_work(self) -> list[EstimateRow]:
+        """The rows with the stages of one kind of work as one."""
+        groups: dict[tuple[str, str], list[EstimateRow]] = {}
+        for row in self.rows:
+            groups.setdefault((work_name(row.stage, row.role), row.role), []).append(row)
+        return [
+            replace(_total(rows), stage=work, role=role) for (work, role), rows in groups.items()
+        ]
 
     def reached(self, caps: BudgetSection) -> list[ReachedCap]:
         """The caps that may end the run before the plan does."""

@@ -429,7 +429,7 @@ def test_progress_of_a_run_appears_on_open_pages(
         page.evaluate("window.untouched = true")
         expect(page.get_by_text("Nothing has been measured yet.")).to_be_visible()
         run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
-        expect(page.locator(".stages")).to_contain_text("baseline")
+        expect(page.locator(".stages")).to_contain_text("measuring")
         run.measured("baseline", "old", 0.25)
         expect(page.locator("svg .point").first).to_be_attached()
         run.step(1, "accept", BEST, "new")
@@ -599,7 +599,7 @@ def test_a_tab_shows_what_changed_while_it_was_hidden(chromium: Browser, tmp_pat
     run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
     with studio(tmp_path) as running, window(chromium, running) as opened:
         page = opened.open("/run/run")
-        expect(page.locator("#content")).to_contain_text("baseline")
+        expect(page.locator("#content")).to_contain_text("measuring")
         hide(page, True)
         run.emit(Warned(what="x", message="While it was hidden"))
         page.wait_for_timeout(seconds(3))

@@ -356,7 +356,7 @@ def test_events_of_a_running_run_reach_the_page_live(tmp_path: Path) -> None:
         )
         assert "Running, before the first step" in next(parts)["head"]
         run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
-        assert "baseline" in next(part for part in parts if "stages" in part)["stages"]
+        assert "measuring" in next(part for part in parts if "stages" in part)["stages"]
         run.measured("baseline", "old", 0.25)
         assert "25\u00a0%" in next(part for part in parts if "scores" in part)["scores"]
         run.emit(PersonDecided(number=1, action="veto", target="s1", command="skillfit steer"))
