@@ -342,6 +342,31 @@ def test_one_ctrl_c_ends_a_check_whose_grader_hangs(config: Path, tmp_path: Path
     assert running.returncode == 130, err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_second_ctrl_c_ends_a_run_whose_proposer_blocks_the_loop(
+    config: Path, tmp_path: Path
+) -> None:
+    (config.parent / "own.py").write_text(
+        "import time\nfrom pathlib import Path\n\n"
+        "class Blocks:\n"
+        "    def __init__(self, parts):\n        pass\n\n"
+        "    async def propose(self, skill, rollouts, context):\n"
+        "        Path('called').touch()\n        time.sleep(600)\n"
+    )
+    proposer = f"optimizer.proposer={config.parent}/own.py:Blocks"
+    running = process("train", config, *SMALL, proposer, "--run", "r", "--plain", cwd=tmp_path)
+    try:
+        while not (tmp_path / "called").exists() and running.poll() is None:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(1.5)
+        running.send_signal(signal.SIGTERM)
+        _, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130 and "Resume with: skillfit resume" in err, err
+
+
 def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(
     shell: Shell, config: Path, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ Track = Annotated[
 T = TypeVar("T")
 _ANSWER_POLL = 0.5  # seconds between two looks for answers
 _REFRESH_SECONDS = 0.1  # between two refreshes of the terminal
+_BLOCKED_SECONDS = 1.0  # a request to stop that the loop has not read until then
 
 
 def train_command(
@@ -413,7 +414,17 @@ async def _run_until_done(work: Coroutine[Any, Any, T], terminal: Terminal, cont
         else:
             task.cancel()
 
-    with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)):
+    first = 0.0
+
+    def receive() -> None:
+        nonlocal first
+        loop.call_soon_threadsafe(interrupt)
+        now = time.monotonic()
+        if first and not interrupts and now - first > _BLOCKED_SECONDS:
+            raise Interrupted  # in code of the user, which blocks the loop
+        first = first or now
+
+    with _on_signals(receive):
         while not task.done():
             await asyncio.wait({task}, timeout=_REFRESH_SECONDS)
             terminal.tick(control.usage)
