@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from skillfit.api import Run
-from skillfit.cli.output import result_text
+from skillfit.cli.output import result_text, shell_line
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import config_inputs, run_in_terminal
 from skillfit.errors import Exit
@@ -180,7 +181,7 @@ def test_an_interrupted_run_prints_the_resume_command_and_pays_nothing_twice(
         time.sleep(0.05)
     _, output = running.communicate(timeout=60)
     assert running.returncode == 130, output
-    assert "Resume with: skillfit resume" in output and "Traceback" not in output
+    assert f"Resume with: {shell_line('resume')}" in output and "Traceback" not in output
     paid = _rollouts(tmp_path / "here")
     assert Run.open(tmp_path / "here").finish_reason == "unfinished"
     ended = shell("resume", "here", "--json").json
@@ -375,7 +376,7 @@ def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(
     settings = (*SMALL, "optimizer.proposer=reflect", optimizer)
     run = Path("r").resolve()
     result = shell("train", config, *settings, "--run", f"{run.parent}/nothing/../r")
-    assert f"See the errors with `skillfit show {run}`" in result.err + result.out
+    assert f"See the errors with `{shell_line('show', run)}`" in result.err + result.out
     shown = " ".join(shell("show", run).out.split())
     assert "not used because" in shown and "There is no JSON in the reply." in shown
     rejections = shell("show", run, "--json").json["rejections"]
@@ -410,6 +411,20 @@ def test_waiting_for_answers_is_no_error(shell: Shell, config: Path) -> None:
     waiting = shell("train", config, *SMALL, "model.optimizer=handoff", "--run", "r")
     assert waiting.code == Exit.HANDOFF and "error" not in waiting.err
     assert "With --wait the command stays" in waiting.err
+
+
+def test_printed_commands_have_the_path_of_the_program_where_the_shell_does_not_know_it(
+    shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    program = str(Path(sys.executable).with_name("skillfit"))
+    shell("train", config, *SMALL, "model.optimizer=handoff", "--run", "r")
+    shown, refused = shell("show", "r").out, shell("apply", "r").err
+    for text in (shown, refused):
+        assert f": {program} " in text and not re.search(r"(`|: )skillfit [a-z]", text), text
+    command = shown.strip().rpartition("Resume with: ")[2]
+    again = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert again.returncode == Exit.HANDOFF, again.stderr
 
 
 def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:

@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from skillfit import __version__
 from skillfit.cli import compare, doctor, draft, evaluate, init, reference, runs, serve, train
-from skillfit.cli.output import docstring_paragraphs
+from skillfit.cli.output import docstring_paragraphs, runnable
 from skillfit.errors import Exit, InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -123,10 +123,10 @@ def main(argv: list[str] | None = None) -> None:
     except SkillfitError as error:
         if os.environ.get("SKILLFIT_DEBUG"):
             traceback.print_exception(error)
-        hint = f"\n  {error.hint}" if error.hint else ""
+        hint = f"\n  {runnable(error.hint)}" if error.hint else ""
         # Waiting for a person, and a stop that was asked for, are no errors.
         label = "" if error.exit_code in (Exit.HANDOFF, Exit.INTERRUPTED) else "error: "
-        print(f"{label}{error.message.rstrip()}{hint}", file=sys.stderr)
+        print(f"{label}{runnable(error.message.rstrip())}{hint}", file=sys.stderr)
         if "--json" in arguments:
             print(json.dumps(_error_json(error)))
         sys.exit(int(error.exit_code))

@@ -309,7 +309,8 @@ def demo_command(
     lines = [
         result_text(record),
         f"The report: {relative_to_here(write_report(result.run))}",
-        f"Edit the project and train it again: {folder}",
+        f"Edit the project in {folder} and train it again:",
+        f"  {shell_line('train', folder / _CONFIG_NAME)}",
     ]
     show(record.result_json(), "\n".join(lines), as_json)
 

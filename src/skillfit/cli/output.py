@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -52,6 +53,13 @@ def shell_line(*words: object) -> str:
     """
     program = [_program()] if _program().endswith("skillfit") else [_program(), "-m", "skillfit"]
     return shlex.join([*program, *map(str, words)])
+
+
+def runnable(text: str) -> str:
+    """Return the text with its commands of skillfit as `shell_line` writes them. A command is in
+    backticks or after a colon, with arguments; without them it is only named.
+    """
+    return re.sub(r"(`|: )skillfit (?=[a-z]+ )", lambda found: f"{found[1]}{shell_line()} ", text)
 
 
 def _program() -> str:
@@ -155,7 +163,7 @@ def coloured_diff(text: str) -> RenderableType:
 def result_text(record: Record) -> str:
     """Say how a run ended, for people: verdict, scores, cost, next commands."""
     reason = record.finish_reason or "unfinished"
-    lines = [f"{display_name(reason)}: {record.diagnosis}", *_score_lines(record)]
+    lines = [f"{display_name(reason)}: {runnable(record.diagnosis)}", *_score_lines(record)]
     if record.edit_counts:
         lines.append(f"edits: {record.edit_counts}")
     lines += [*_unused_rollouts(record), _cost(record)]

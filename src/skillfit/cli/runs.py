@@ -28,6 +28,7 @@ from skillfit.cli.output import (
     relative_to_here,
     result_text,
     rich_table,
+    runnable,
     shell_line,
     show,
     warn,
@@ -160,7 +161,7 @@ def _show_measured(record: Record, run: Path, as_json: bool) -> None:
     lines += [f"{one.verdict}  {one.name}: {one.message}" for one in record.checks]
     lines += [failed_text(items, name, _FAILED_SHOWN) for name, items in failed.items()]
     if resume := resume_line(record, str(run)):
-        lines.append(f"Train with: {resume}")
+        lines.append(runnable(f"Train with: {resume}"))
     show(data, "\n".join(filter(None, lines)), as_json)
 
 
@@ -168,7 +169,8 @@ def _unfinished_text(record: Record, run: Path) -> str:
     from skillfit.record.text import resume_line
 
     resume = resume_line(record, str(run)) if record.state != "running" else ""
-    return f"{record.verdict}\nResume with: {resume}" if resume else record.verdict
+    lines = [record.verdict, f"Resume with: {resume}"] if resume else [record.verdict]
+    return runnable("\n".join(lines))
 
 
 def _record_tables(record: Record) -> list[RenderableType]:
@@ -583,7 +585,8 @@ def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
     left = answer_prompt(run, prompt_id, text)
-    rest = f"{quantity(left, 'prompt')} left." if left else f"Resume the run: skillfit resume {run}"
+    resume = f"Resume the run: {shell_line('resume', run)}"
+    rest = f"{quantity(left, 'prompt')} left." if left else resume
     data = AnswerJson(answered=prompt_id, waiting=left)
     show(data, f"Answered {prompt_id}. {rest}", as_json)
 

@@ -401,7 +401,7 @@ def refuse_other_models() -> None:
             if rollout is None or data.model_name.startswith((f"{PROVIDER}/", *_FREE_MODELS)):
                 return
             rollout.error = own_model_failure(
-                f"The Inspect task called {data.model_name} directly: skillfit could neither "
+                f"The Inspect task called {data.model_name} directly, so skillfit could neither "
                 "record nor budget that call."
             )
             # The one exception of a hook that Inspect does not ignore.
