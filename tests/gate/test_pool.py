@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from skillfit.gate import Candidate
 from skillfit.gate.pool import (
+    CROWDED,
     DROP_Z,
     FINAL_WORTH_Z,
     HARMLESS_ROLLOUTS,
@@ -231,15 +232,15 @@ def test_clear_effects_are_decided_at_once_and_no_others_are_decided_at_all():
     assert status(pool)["s0001e05"] == "pending"
 
 
-def test_an_edit_that_was_judged_often_is_decided_by_the_sign_of_its_effect():
+def test_an_edit_of_a_crowded_pool_is_decided_by_the_sign_of_its_effect_in_time():
     pool = pool_of(append("better"), append("worse"), append("unknown"))
     believed(pool, "s0001e01", 0.1)
     believed(pool, "s0001e02", -0.1)
     for entry in pool.pending():
-        entry.judgements = LONGEST_PENDING - 1
-    assert pool.decide() == Decisions()
-    for entry in pool.pending():
         entry.judgements = LONGEST_PENDING
+    assert pool.decide() == Decisions()
+    others = tuple(append(f"rule {number}") for number in range(CROWDED - 2))
+    pool.join(Candidate(BASE, others, step=2))
     assert pool.decide() == Decisions(promote=("s0001e01",), drop=("s0001e02",))
 
 

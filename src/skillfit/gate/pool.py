@@ -24,9 +24,11 @@ from skillfit.tasks.item import Item
 
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
 DROP_Z = -1.5  # drop a pending edit at once when its effect is below
-# An edit that was judged this often is decided by the sign of its effect. Otherwise long runs carry
-# hundreds of pending edits at a time, and the intervals of their effects become too narrow.
+# In a crowded pool, an edit that was judged this often is decided by the sign of its effect:
+# otherwise long runs carry hundreds of pending edits at a time, and the intervals of their effects
+# become too narrow. In other pools that would drop helpful edits whose effect is still uncertain.
 LONGEST_PENDING = 10
+CROWDED = 50  # pending edits
 DEMOTE_Z = -0.3  # drop a promoted edit when its effect is below
 FINAL_WORTH_Z = 0.0  # edits above are in the final skill: they are more likely to help than not
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
@@ -325,8 +327,10 @@ class Pool:
         """What the estimates say about each edit. An edit without evidence stays as it is."""
         promote: list[PoolEdit] = []
         drop: list[str] = []
-        for entry in [*self.promoted(), *self.pending()]:
-            verdict = _decide(entry) if entry.estimate is not None else entry.status
+        pending = self.pending()
+        longest = LONGEST_PENDING if len(pending) > CROWDED else math.inf
+        for entry in [*self.promoted(), *pending]:
+            verdict = _decide(entry, longest) if entry.estimate is not None else entry.status
             if verdict == "dropped":
                 drop.append(entry.id)
             elif verdict == "promoted" and entry.status == "pending":
@@ -479,8 +483,8 @@ def _expects_no_loss(entry: PoolEdit) -> bool:
     return found is not None and found.rollouts >= HARMLESS_ROLLOUTS and found.mean >= 0
 
 
-def _decide(entry: PoolEdit) -> EditStatus:
-    """What should become of an edit with an estimate."""
+def _decide(entry: PoolEdit, longest: float) -> EditStatus:
+    """What should become of an edit with an estimate. `longest`: judgements that it may wait."""
     assert entry.estimate is not None
     z = entry.estimate.contrast.z
     if entry.pinned:
@@ -489,7 +493,7 @@ def _decide(entry: PoolEdit) -> EditStatus:
         return _decide_removal(entry, entry.estimate)
     if entry.status == "promoted":
         return "dropped" if z < DEMOTE_Z else "promoted"
-    if entry.judgements >= LONGEST_PENDING:
+    if entry.judgements >= longest:
         return "promoted" if z > FINAL_WORTH_Z else "dropped"
     if z < DROP_Z:
         return "dropped"
