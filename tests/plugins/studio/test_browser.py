@@ -407,6 +407,7 @@ def test_a_handoff_prompt_is_answered_and_the_run_continues(
         page.get_by_label("Answer").fill("no JSON at all")
         page.get_by_role("button", name="Answer").click()
         expect(page.get_by_role("status")).to_contain_text("cannot be used")
+        assert "status of 400" in opened.problems.pop()  # Chromium logs the refused form
         page.get_by_label("Answer").fill(json.dumps({"edits": [edit]}))
         page.get_by_role("button", name="Answer").click()
         expect(page.get_by_role("status")).to_contain_text("Resume the run now.")
