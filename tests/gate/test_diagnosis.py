@@ -43,6 +43,11 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
         {"coverage": 0.7, "accepted": 0, "rejected": 6, "uncovered": 4, "effects": ()},
         "infrastructure",
     ),
+    (
+        "a ship test whose rollouts fail",
+        {**COMPOSED, "ship": "inconclusive", "ship_coverage": 0.5},
+        "infrastructure",
+    ),
     ("a cap below the baseline", {"budget_reached": True, "measured": False}, "budget too small"),
     ("a grader for another task", {"gold_rejected_by": "env.grader"}, "wrong grader"),
     ("a grader that takes anything", {"blind_grader": "The grader is blind."}, "blind grader"),

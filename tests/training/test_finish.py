@@ -139,21 +139,37 @@ async def test_unusable_replies_are_an_infrastructure_failure_and_not_no_improve
     assert "optimizer calls brought no usable reply" in result.diagnosis
 
 
+@pytest.mark.parametrize(
+    ("gate", "split", "failing", "says"),
+    [
+        (
+            "strict",
+            "selection",
+            "answer not in ('r', 'unknown')",
+            "In 1 of 1 step with a candidate",
+        ),
+        ("screening", "", "GRADED > 24", "of the rollouts of the ship test could be scored"),
+    ],
+)
 async def test_candidates_that_cannot_be_scored_are_an_infrastructure_failure(
-    make_project: MakeProject, tmp_path: Path
+    make_project: MakeProject, tmp_path: Path, gate: str, split: str, failing: str, says: str
 ) -> None:
     """The initial skill is scored, so most rollouts of the run are."""
     (tmp_path / "grader.py").write_text(
+        "GRADED = 0\n"
         "def grade(item, answer):\n"
-        "    if item['id'].startswith('selection') and answer not in ('r', 'unknown'):\n"
+        "    global GRADED\n"
+        "    GRADED += 1\n"
+        f"    if item['id'].startswith('{split}') and {failing}:\n"
         "        raise ImportError('No module named pytest')\n"
         "    return float(answer in item['answers'])\n"
     )
     grader = f"env.grader={tmp_path / 'grader.py'}:grade"
-    project = make_project(*STRICT, grader, rows=items(8, 8, 0))
+    settings = (f"evaluation.gate={gate}", grader, "evaluation.coverage_floor=0.6")
+    project = make_project(*settings, rows=items(8, 8, 0))
     result = await project.train()
     assert (result.finish_reason, result.exit_code) == ("infrastructure", Exit.INFRASTRUCTURE)
-    assert "In 1 of 1 step with a candidate, fewer than 60% of the rollouts" in result.diagnosis
+    assert says in result.diagnosis
 
 
 async def test_edits_that_cannot_be_applied_are_reported_as_the_cause(

@@ -215,6 +215,7 @@ class Facts:
     accepted: int = 0  # steps that changed the incumbent
     rejected: int = 0  # steps that judged a candidate and kept the incumbent
     uncovered: int = 0  # those of them with too few scored rollouts for a verdict
+    ship_coverage: float = 1.0  # share of the rollouts of the ship test that was scored
     effects: Sequence[EditEffect] = ()  # of all edits that were measured
     difference: float = 0.0  # final minus initial skill
     proposer: Literal["model", "examples", "custom"] = "model"  # who wrote the edits
@@ -308,6 +309,16 @@ def _candidates_failed(f: Facts) -> Diagnosis | None:
     message = (
         f"In {f.uncovered} of {steps} with a candidate, fewer than {f.coverage_floor:.0%} of the "
         "rollouts could be scored, so nothing is known about it."
+    )
+    return Diagnosis("infrastructure", message, _fix_failures(f))
+
+
+def _comparison_failed(f: Facts) -> Diagnosis | None:
+    if f.ship_coverage >= f.coverage_floor:
+        return None
+    message = (
+        f"Only {f.ship_coverage:.0%} of the rollouts of the ship test could be scored, so nothing "
+        "is known about the skill that was found."
     )
     return Diagnosis("infrastructure", message, _fix_failures(f))
 
@@ -563,6 +574,7 @@ _CAUSES: tuple[Callable[[Facts], Diagnosis | None], ...] = (
     _improved,
     _failed_rollouts,
     _candidates_failed,
+    _comparison_failed,
     _budget_before_baseline,
     _gold_rejected,
     _blind_grader,

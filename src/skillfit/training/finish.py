@@ -617,6 +617,9 @@ def _facts(
         accepted=actions.accepts,
         rejected=actions.rejects,
         uncovered=sum(record.action == "inconclusive" for record in state.records),
+        ship_coverage=(
+            ending.ship.evidence.coverage if ending.ship is not None and ending.ship.pairs else 1.0
+        ),
         effects=effects,
         difference=ending.ship.difference if ending.ship else after - before,
         proposer=author_of(run.proposer),
