@@ -365,7 +365,7 @@ def test_a_second_ctrl_c_ends_a_run_whose_proposer_blocks_the_loop(
         _, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert running.returncode == 130 and "Resume with: skillfit resume" in err, err
+    assert running.returncode == 130 and "skillfit resume r" in err, err
 
 
 def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(

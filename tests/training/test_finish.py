@@ -378,6 +378,19 @@ class TestBudget:
         result = await make_project(*ALONE, "budget.calls=3").train()
         assert "before the initial skill was measured" in result.diagnosis
 
+    async def test_a_plan_of_rollouts_keeps_all_pairs_of_its_ship_test(
+        self, make_project: MakeProject
+    ) -> None:
+        colours = ("red", "green", "blue", "gold", "pink")
+        project = make_project(
+            "budget.rollouts=60",
+            rows=items(20, 20, 20, colours),
+            optimizer={"reflect": json.dumps(append("- green means g."))},
+        )
+        await project.train()
+        [tested] = project.events(ShipTested)
+        assert tested.pairs == project.inputs().schedule().pairs > 0.35 * 60 / 2
+
     @pytest.mark.parametrize("gate", ["strict", "screening"])
     async def test_a_budget_too_small_for_a_step_is_refused_with_a_sufficient_value(
         self, make_project: MakeProject, gate: str

@@ -119,6 +119,8 @@ def reserve_finish(run: Components, steps: int) -> int | None:
     caps, stats = run.config.budget, run.engine.stats
     if not run.config.evaluation.ship_test:
         return None
+    if run.schedule.bought is not None:  # the plan has room for all of it
+        caps = caps.model_copy(update={"rollouts": None})
     most = run.schedule.pairs
     if not stats.scored:
         return most
