@@ -130,6 +130,8 @@ def optimizer_reply(stage, prompt):
     if stage.startswith(("reflect", "analyst")):
         rules = _new_rules(prompt, len(set(_NOTE.findall(prompt))))
         edits = [{"op": "append", "target": "", "content": rule} for rule in rules]
+        if stage == "reflect.corpus":
+            return json.dumps({"reasoning": "scripted", "failures": [], "edits": edits})
         return json.dumps(
             {
                 "batch_size": len(edits),
