@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -425,6 +426,20 @@ def test_printed_commands_have_the_path_of_the_program_where_the_shell_does_not_
     command = shown.strip().rpartition("Resume with: ")[2]
     again = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert again.returncode == Exit.HANDOFF, again.stderr
+
+
+def test_the_plan_of_a_checked_run_counts_what_the_check_rolled_out(
+    shell: Shell, config: Path
+) -> None:
+    assert shell("check", config, "--run", "r").code == 0
+    trained = shell("train", config, "--rollouts", 120, "--run", "r")
+    assert trained.code != Exit.BUDGET, trained.err
+    record = Run.open("r").record
+    assert record.steps_done == record.total_steps
+    used = record.rollouts_used.used
+    assert used == record.rollouts <= 120
+    with closing(RunDirectory.read(Path("r"))) as run:
+        assert run.journal.count("rollout/") == used
 
 
 def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:

@@ -466,7 +466,7 @@ class Fold:
             unproven=summary.unproven,
             cut=summary.cut,
             skill_tokens=summary.skill_tokens,
-            rollouts_used=RolloutUse(summary.rollouts.planned, settings.budget.rollouts),
+            rollouts_used=RolloutUse(self.rollouts.done, settings.budget.rollouts),
             wall_s=summary.total_wall_time_s,
         )
 

@@ -146,7 +146,7 @@ async def prune_after_cap(run: Components, parts: FinishComponents, steps: int, 
     for engine in parts.engines:
         engine.resume()
     with suppress(BudgetReached):
-        await prune(run, f"prune_after_{steps}")
+        await prune(run, f"_after_step_{steps}")
 
 
 def _keep(run: Components, need: Amounts, steps: int) -> None:

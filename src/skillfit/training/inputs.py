@@ -37,6 +37,8 @@ from skillfit.training.schedule import (
     Schedule,
     SplitSizes,
     buy,
+    check_rollouts,
+    fewest_rollouts,
     make_schedule,
     refuse_endless_plan,
 )
@@ -255,7 +257,8 @@ def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = 
 def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
     """Return the inputs with the plan of the run in `path`, if it was started with this
     `budget.rollouts`: a run keeps its plan, also where a later version would plan another one or
-    refuse it. Else with their own plan, which is refused when it is endless.
+    refuse it. Else with a plan of their own, which is refused when it is endless: what `skillfit
+    check` rolled out there beyond the check of this plan counts against the budget too.
     """
     rollouts = inputs.config.budget.rollouts
     if not (path / JOURNAL).is_file():
@@ -265,10 +268,16 @@ def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
         return inputs  # the other settings that decide the plan are part of the run's identity
     with closing(RunView.open(path)) as view:
         started = view.started
-    if started is None or started.config.settings.budget.rollouts != rollouts:
-        inputs.refuse_useless_plan()
-        return inputs
-    return replace(inputs, rollout_plan=started.rollout_plan)
+        done = view.events.rollouts_done()
+    if started is not None and started.config.settings.budget.rollouts == rollouts:
+        return replace(inputs, rollout_plan=started.rollout_plan)
+    config, sizes, gate = inputs.config, inputs.available, inputs.gate.gate
+    checked = sum(one.done for one in done if one.phase == "preflight")
+    left = rollouts - max(0, checked - check_rollouts(config, sizes.train).total)
+    if left >= fewest_rollouts(config, sizes, gate):
+        inputs = replace(inputs, rollout_plan=buy(config, sizes, gate, left))
+    inputs.refuse_useless_plan()
+    return inputs
 
 
 def with_recorded_evidence(inputs: Inputs, path: Path) -> Inputs:

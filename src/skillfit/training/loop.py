@@ -132,14 +132,14 @@ async def take_step(run: Components, planned: PlannedStep, state: TrainingState)
     return close_step(run.config, gate, state, result, log)
 
 
-async def prune(run: Components, place: str = "prune") -> None:
+async def prune(run: Components, after: str = "") -> None:
     """Measure the edits that are still pending, so that useless ones leave before the final skill
-    is composed.
+    is composed. `after`: what names say of rounds that a cap brought forward.
     """
     log, gate = StepLog(run.emit), run.gate
-    with run.decision(place), log.stage("prune", run.schedule.prune_rollouts):
+    with run.decision(f"prune{after}"), log.stage("prune", run.schedule.prune_rollouts):
         for number, planned in enumerate(run.schedule.prune, start=1):
-            name = f"{place}_{number}"
+            name = f"prune_{number}{after}"
             verdict = await gate.begin(name, planned).decide(None)
             if verdict is not None:
                 emit_verdict(log, name, None, verdict)
