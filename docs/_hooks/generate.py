@@ -3,7 +3,7 @@
 - `<!-- generate: NAME -->` up to `<!-- end -->` holds a generated table. It is committed, so that a
   code host shows it; `python -m docs._hooks.write_reference` brings it up to date.
 - `[FILE](../FILE)<!-- include -->` is a link on a code host. On the site the file takes its place.
-  `<!-- include: FILE | HEADING -->` does the same for one section, without a link.
+  `<!-- include: FILE -->` does the same without a link.
 """
 
 from __future__ import annotations
@@ -48,19 +48,12 @@ def fill_generated(markdown: str) -> str:
     return _GENERATED.sub(table, markdown)
 
 
-def _include(name: str) -> str:
-    """A result file, or with `FILE | HEADING` one section of it; headings go one level down."""
-    file, _, heading = name.partition(" | ")
+def _include(file: str) -> str:
+    """A result file; its headings go one level down."""
     path = ROOT / file
     if not path.is_file():
         return f"*`{file}` does not exist: it was not measured in this checkout.*"
     text = re.sub(r"^# .+\n", "", path.read_text(encoding="utf-8"), count=1)
-    if heading:
-        sections = re.split(r"^## ", text, flags=re.MULTILINE)
-        found = [section for section in sections if section.startswith(heading)]
-        if not found:
-            return f'*`{file}` has no section "{heading}": it was not measured in this checkout.*'
-        text = found[0].partition("\n")[2]
     return re.sub(r"^#", "##", text, flags=re.MULTILINE)
 
 
@@ -332,6 +325,36 @@ def _other_processes(isolation: Isolation) -> str:
     return "command lines" if isolation.hides_processes else "command lines and environment"
 
 
+def comparisons() -> str:
+    """The files of `skillfit compare` in bench/comparisons, one row per way and number of rollouts."""
+    from skillfit.plain_text import dollars, score_with_interval, with_interval
+    from skillfit.plugins.compare.results import FORMAT
+
+    rows = []
+    for path in sorted((ROOT / "bench" / "comparisons").glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise SystemExit(f"{path}: format {found['format']}, expected {FORMAT}.")
+        task = f"{found['task']} ({found['test_items']} test items)"
+        models = f"{found['agent']}, {found['optimizer'] or 'no optimizer'}"
+        for row in found["rows"]:
+            gain = row["gain_interval"]
+            rows.append(
+                (
+                    task,
+                    models,
+                    row["way"],
+                    str(row["budget"]),
+                    score_with_interval(row["score"], *row["interval"]),
+                    with_interval(row["gain"] or 0.0, *gain) if gain else "",
+                    dollars(row["cost"]["usd"]),
+                    f"{found['date']}, skillfit {found['version']}",
+                )
+            )
+    columns = ("task", "agent, optimizer", "way", "rollouts", "test score (90 %)", "gain (90 %)")
+    return _table((*columns, "cost", "when"), rows) if rows else "None were sent yet."
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "isolations": isolations,
     "config": config,
@@ -345,4 +368,5 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "graders": graders,
     "stand_in": stand_in,
     "benchmarks": benchmarks,
+    "comparisons": comparisons,
 }

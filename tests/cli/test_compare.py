@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs._hooks import generate
 
 from tests.cli.cli_project import Shell
 
@@ -51,6 +52,20 @@ def test_the_results_are_files_and_a_table(shell: Shell, config: Path) -> None:
     figure = Path("cmp/comparison.svg").read_text()
     assert figure.startswith("<svg") and "train:reflect" in figure
     assert "| one-shot |" in Path("cmp/comparison.md").read_text()
+
+
+def test_the_page_of_evidence_collects_result_files(
+    shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "ROOT", Path.cwd())
+    assert generate.comparisons() == "None were sent yet."
+    assert shell("compare", config, "--rollouts", "60", *WAYS[:4], "--run", "cmp").code == 0
+    sent = Path("bench", "comparisons", "triage.json")
+    sent.parent.mkdir(parents=True)
+    Path("cmp/comparison.json").rename(sent)
+    table = generate.comparisons()
+    assert "| practice/agent, practice/optimizer | one-shot | 60 |" in table
+    assert len(table.splitlines()) == 4
 
 
 @pytest.mark.parametrize("cap", ["budget.calls=60", "budget.tokens=20000"])

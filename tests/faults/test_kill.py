@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -82,6 +82,7 @@ class Killer:
     project: TrainingProject
     driver: subprocess.Popen[str]
     numbers: Iterator[int] = field(default_factory=count)
+    kills: int = 0
 
     def train(
         self, run: Path, settings: list[str], kill: tuple[str, int] | None = None
@@ -102,6 +103,7 @@ class Killer:
         self.driver.stdin.write(json.dumps(order) + "\n")
         self.driver.stdin.flush()
         report = json.loads(self.driver.stdout.readline())
+        self.kills += report["killed"]
         return report, Counter(
             fingerprint(call)
             for call in self.project.calls
@@ -131,6 +133,14 @@ def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
             yield killer
             assert driver.stdin
             driver.stdin.close()
+
+
+@pytest.fixture(autouse=True)
+def counted_kills(killer: Killer, record_property: Callable[[str, int], None]) -> Iterator[None]:
+    """Count for `python -m bench.faults`."""
+    before = killer.kills
+    yield
+    record_property("runs killed and resumed", killer.kills - before)
 
 
 @dataclass

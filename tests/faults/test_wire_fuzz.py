@@ -13,6 +13,7 @@ import os
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,7 +116,10 @@ def check(result: object, case: str) -> str:
 
 @pytest.mark.parametrize("layer", ["json", "http"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_mutated_reply_is_a_reply_or_a_typed_failure(protocol: str, layer: str) -> None:
+async def test_a_mutated_reply_is_a_reply_or_a_typed_failure(
+    protocol: str, layer: str, record_property: Callable[[str, int], None]
+) -> None:
+    record_property("mutated replies", CASES)
     spec, replies = PROTOCOLS[protocol]
     sent: Counter[str] = Counter()
 
@@ -184,7 +188,10 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("stage", FORMS)
-async def test_a_mutated_stage_reply_is_read_or_a_bad_reply(stage: str) -> None:
+async def test_a_mutated_stage_reply_is_read_or_a_bad_reply(
+    stage: str, record_property: Callable[[str, int], None]
+) -> None:
+    record_property("mutated optimizer answers", CASES // 5)
     form, read = FORMS[stage], 0
     for number in range(CASES // 5):
         case = f"{SEED}/{stage}/{number}"
