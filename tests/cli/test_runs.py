@@ -213,10 +213,25 @@ def test_apply_shows_the_diff_and_undo_restores_every_byte(shell: Shell, run: Pa
     assert refused.code == 2 and "+- Mentions of" in refused.out and skill.read_bytes() == before
     assert shell("apply", run, "--yes").code == 0
     assert skill.read_text() == Run.open(run).best_skill.text != before.decode()
-    assert "has the best skill already" in shell("apply", run, "--yes").out
+    assert "has that skill already" in shell("apply", run, "--yes").out
     assert shell("apply", run, "--undo").code == 0
     assert skill.read_bytes() == before
     assert "is not applied" in shell("apply", run, "--undo").err
+
+
+def test_a_forced_apply_writes_the_skill_that_was_found_and_not_proven(
+    shell: Shell, config: Path
+) -> None:
+    few = ("env.limit=6", "evaluation.preflight=false", "--rollouts", 120)
+    assert shell("train", config, *few, "--run", "one").code == 4
+    skill, found = skill_of(config), Path("one/unproven_skill.md").read_text()
+    before = skill.read_text()
+    refused = shell("apply", "one", "--yes").err
+    assert "did not show an improvement" in refused and "--force" in refused
+    assert shell("apply", "one", "--yes", "--force").code == 0
+    assert skill.read_text() == found != before
+    assert shell("apply", "one", "--undo").code == 0
+    assert skill.read_text() == before
 
 
 def test_apply_refuses_a_changed_skill_and_keeps_protected_text(shell: Shell, run: Path) -> None:

@@ -653,8 +653,8 @@ class UndoneChange:
 
 
 def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
-    """What applying would change. Refused without `force`: a run that did not improve, a document
-    that changed since it began.
+    """What applying would change. Refused without `force`: a run that did not improve, whose
+    unproven skill is applied then, and a document that changed since the run began.
     """
     from skillfit.skill import Skill, with_trained_body, without_placeholder
     from skillfit.skill.document import find_document
@@ -665,7 +665,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
             f"({display_name(run.finish_reason)}).",
             hint=_why_not(run),
         )
-    best = without_placeholder(run.best_skill)
+    best = without_placeholder(Skill.from_text(run.record.found_skill))
     began = Path(run.config.env.skill) if run.config.env.skill else None
     named = to or began
     if named is None:
@@ -676,7 +676,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     if not named.exists() and to is not None:
         return _new_document(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
-    if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
+    if present.text in (run.initial_skill.text, run.record.found_skill, best.text):
         return DocumentChange(run, document, present, present.with_body(best.body))
     if not force:
         raise InputError(
@@ -696,7 +696,7 @@ def _why_not(run: Run) -> str:
     unproven = run.path / UNPROVEN_SKILL
     if unproven.is_file():
         where = relative_to_here(unproven)
-        return f"What it found is unproven: {where}. To use it, copy it to your skill."
+        return f"What it found is unproven: {where}. To apply that all the same: --force"
     return f"The reason: skillfit show {relative_to_here(run.path)}"
 
 
@@ -793,7 +793,7 @@ class UndoJson(TypedDict):
 
 
 class ApplyJson(TypedDict):
-    applied: str | None  # the document; None: it has the best skill already
+    applied: str | None  # the document; None: it has that skill already
     backup: NotRequired[str]
     diff: str
     edits: NotRequired[list[dict[str, object]]]  # of the diff, with what was measured about them
@@ -813,7 +813,7 @@ def apply_command(
     as_json: Json = False,
 ) -> None:
     """Write the best skill into its folder, after showing what changes. The former text is kept in
-    the run.
+    the run. With --force, a run without a proven improvement applies what it found, unproven.
 
     Example: skillfit apply runs/first --yes
     """
@@ -833,7 +833,7 @@ def apply_command(
     edits = _edits_of(difference, opened.record)
     if not difference:
         nothing = ApplyJson(applied=None, diff="")
-        return show(nothing, f"{change.document} has the best skill already.", as_json)
+        return show(nothing, f"{change.document} has that skill already.", as_json)
     if not as_json:
         console().print(coloured_diff(difference), soft_wrap=True)
         _show_evidence(edits, stderr=False)
