@@ -442,6 +442,22 @@ def test_the_plan_of_a_checked_run_counts_what_the_check_rolled_out(
         assert run.journal.count("rollout/") == used
 
 
+def test_a_run_keeps_the_noise_that_its_check_measured(shell: Shell, config: Path) -> None:
+    def noise() -> str:
+        checks = json.loads(Path("r/preflight.json").read_text())["checks"]
+        (message,) = (check["message"] for check in checks if check["name"] == "power")
+        return message.partition(":")[0]
+
+    assert shell("check", config, "--run", "r").code == 0
+    measured = noise()
+    assert "assumed" not in measured
+    assert shell("train", config, "--rollouts", 120, "--run", "r").code != Exit.BUDGET
+    assert noise() == measured
+    assert shell("train", config, "--rollouts", 120, "--run", "other").code != Exit.BUDGET
+    checks = json.loads(Path("other/preflight.json").read_text())["checks"]
+    assert any("assumed rollout noise" in check["message"] for check in checks)
+
+
 def test_the_rollouts_option_reports_the_settings_it_replaces(shell: Shell, config: Path) -> None:
     own = config.with_name("own.yaml")
     own.write_text(

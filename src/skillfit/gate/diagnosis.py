@@ -16,7 +16,14 @@ from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.intervals import interval
 from skillfit.plain_text import dollars, quantity, with_interval
-from skillfit.run.records import CheckName, CheckResult, EditEffect, Level, ShipVerdict
+from skillfit.run.records import (
+    CheckName,
+    CheckResult,
+    CheckValue,
+    EditEffect,
+    Level,
+    ShipVerdict,
+)
 
 SATURATED = 0.98
 SAYS_ENOUGH = 300  # tokens: removing half of a shorter skill may change nothing
@@ -126,7 +133,7 @@ def power_check(
     items: int, noise: float | None, baseline: float, repeats: int = MOST_REPEATS
 ) -> CheckResult:
     """What the ship test can see with this selection split. `noise` is the within-item variance
-    from repeats.
+    from repeats; None: it was not measured.
     """
     if items < 5:
         message = (
@@ -136,10 +143,16 @@ def power_check(
         return CheckResult("power", "warn", message, {"items": items})
     rollout_noise = baseline * (1 - baseline) / 2 if noise is None else noise
     effect = detectable_effect(items, rollout_noise, repeats)
-    detail = {"items": items, "noise": rollout_noise, "detectable": effect}
+    detail: dict[str, CheckValue] = {
+        "items": items,
+        "noise": rollout_noise,
+        "noise_measured": noise is not None,
+        "detectable": effect,
+    }
+    assumed = "assumed " if noise is None else ""
     message = (
-        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains of about {effect:.2f} "
-        "or more can be shown."
+        f"{items} items, {assumed}rollout noise {rollout_noise**0.5:.2f}: gains of about "
+        f"{effect:.2f} or more can be shown."
     )
     return CheckResult(
         "power", "warn" if effect > min(0.15, 1 - baseline) else "go", message, detail

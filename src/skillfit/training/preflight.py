@@ -30,7 +30,7 @@ from skillfit.models.registry import find_provider
 from skillfit.plain_text import quantity
 from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
-from skillfit.run.events import PreflightFinished
+from skillfit.run.events import EventLog, PreflightFinished
 from skillfit.run.journal import RecordedModel
 from skillfit.run.records import (
     CheckName,
@@ -80,10 +80,22 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
         ]
         # Rollouts whose grader works on no gold answer are paid for and say nothing.
         if overall(gold) != "stop":
-            found += [*await _rollout_checks(run, tried), *_budget_checks(run)]
+            noise = _measured_noise(ready.directory.events)
+            found += [*await _rollout_checks(run, tried, noise), *_budget_checks(run)]
     report = PreflightReport(overall(found), tuple(found))
     run.emit(PreflightFinished(verdict=report.verdict, checks=found))
     return report
+
+
+def _measured_noise(events: EventLog) -> float | None:
+    """The noise that an earlier check of this run measured with repeats, if there was one: a run
+    with a small budget rolls out no item twice in its own check.
+    """
+    stored = events.last(PreflightFinished)
+    checks = stored.event.checks if stored and isinstance(stored.event, PreflightFinished) else ()
+    details = [check.detail for check in checks if check.name == "power"]
+    measured = [one["noise"] for one in details if one.get("noise_measured")]
+    return next((noise for noise in measured if isinstance(noise, int | float)), None)
 
 
 async def probe(ready: Assembled, *, again: bool = False) -> list[Role]:
@@ -216,10 +228,12 @@ async def _gold_check_of(task: Task, name: CheckName, grader: str, timeout: floa
     return gold_check(scores, name, grader, failed)
 
 
-async def _rollout_checks(run: Components, tried: CheckRollouts) -> list[CheckResult]:
+async def _rollout_checks(
+    run: Components, tried: CheckRollouts, measured_noise: float | None
+) -> list[CheckResult]:
     """Rollouts of some training items with the skill and without a part of it: noise, headroom,
     and whether the grader notices the difference. The first rollout of each item with the skill is
-    also one of the first step.
+    also one of the first step. `measured_noise`: for a check that rolls out no item twice.
     """
     engine, task, skill, settings = run.engine, run.task, run.initial, run.gate_settings
     first_step = run.schedule.steps[0]
@@ -248,6 +262,7 @@ async def _rollout_checks(run: Components, tried: CheckRollouts) -> list[CheckRe
             if known.scored:
                 lost[name] = list(item_differences(known.means, samples.means).values())
     noise = within_item_variance({item: known.values(item) for item in known.scores})
+    noise = measured_noise if noise is None else noise
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     floor = settings.config.evaluation.coverage_floor
     constant = _only_score(known, list(worse.values()))
