@@ -204,6 +204,14 @@ def test_a_pattern_never_lists_items_that_succeeded():
     assert pattern.task_ids == ("a",) and pattern.count == 1
 
 
+def test_a_pattern_keeps_items_of_earlier_steps_that_the_proposer_read():
+    notes = (FailureNote("slip", "d", 3, ("a", "b", "earlier")),)
+    (pattern,) = failure_patterns(
+        [outcome("a", 0), outcome("b", 1)], [Patch((), "failure", failure_summary=notes)]
+    )
+    assert pattern.task_ids == ("a", "earlier") and pattern.count == 2
+
+
 def test_rejected_edits_are_listed_with_their_scores():
     rejected = Proposal(Edit("append", content="Shout."), "failure", ("a",)).record()
     entry = StepMemory(

@@ -62,6 +62,16 @@ def test_a_dropped_edit_is_kept_with_its_text_and_effect():
     ]
 
 
+def test_an_edit_for_items_of_two_patterns_is_tried_against_both():
+    found = with_step(
+        EvidenceMemory(),
+        1,
+        [pattern("order", "a", "b"), pattern("dates", "b", "a")],
+        [effect("s0001e01", "a", "b")],
+    )
+    assert [len(edits) for edits in tried_against(found).values()] == [1, 1]
+
+
 def test_edits_without_items_are_tried_against_nothing():
     assert with_step(EvidenceMemory(), 1, [], [effect("s0000e01")]).edits == ()
 

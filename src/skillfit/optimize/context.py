@@ -374,7 +374,8 @@ def failure_patterns(
         if outcome.score is not None and not outcome.succeeded
     }
     notes = [note for patch in patches for note in patch.failure_summary]
-    described = _described_patterns(notes, reasons.keys())
+    solved = {outcome.item_id for outcome in outcomes if outcome.succeeded} - reasons.keys()
+    described = _described_patterns(notes, solved)
     covered = {item for pattern in described for item in pattern.task_ids}
     rest = {item: reason for item, reason in reasons.items() if item not in covered}
     patterns = [*described, *_patterns_by_reason(rest)]
@@ -382,16 +383,16 @@ def failure_patterns(
 
 
 def _described_patterns(
-    notes: Sequence[FailureNote], failed: Collection[str]
+    notes: Sequence[FailureNote], solved: Collection[str]
 ) -> list[FailurePattern]:
-    """One pattern for each failure type that analysts named. A type that names no failed item keeps
-    the analysts' own count.
+    """One pattern for each failure type that analysts named, with items of earlier steps that they
+    read too. A type that names no failed item keeps the analysts' own count.
     """
     patterns: dict[str, FailurePattern] = {}
     for note in notes:
         key = note.failure_type.casefold().strip()
         first = patterns.setdefault(key, FailurePattern(note.failure_type, 0, (), note.description))
-        items = union(first.task_ids, (item for item in note.items if item in failed))
+        items = union(first.task_ids, (item for item in note.items if item not in solved))
         patterns[key] = replace(first, task_ids=items, count=len(items) or first.count + note.count)
     return list(patterns.values())
 

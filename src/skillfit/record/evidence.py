@@ -45,17 +45,18 @@ def _key(name: str) -> str:
 
 def tried_against(memory: EvidenceMemory) -> Mapping[str, tuple[EditEffect, ...]]:
     """Return the edits by the name of the pattern that they were written against: the one that
-    shares most items with them, the latest of several.
+    shares most items with them, or each of several that share as many.
     """
     found: dict[str, list[EditEffect]] = {pattern.name: [] for pattern in memory.patterns}
     for effect in memory.edits:
-        shared = [
-            (len(set(effect.items).intersection(pattern.items)), at)
-            for at, pattern in enumerate(memory.patterns)
-        ]
-        most, at = max(shared, default=(0, 0))
-        if most:
-            found[memory.patterns[at].name].append(effect)
+        shared = {
+            pattern.name: len(set(effect.items).intersection(pattern.items))
+            for pattern in memory.patterns
+        }
+        most = max(shared.values(), default=0)
+        for name, count in shared.items():
+            if count == most > 0:
+                found[name].append(effect)
     return {name: tuple(effects) for name, effects in found.items()}
 
 
