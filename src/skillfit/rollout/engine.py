@@ -703,7 +703,10 @@ class _Batch:
         )
         if not why:
             return None
-        hint = "Everything so far is saved. Fix the cause, then start the same run again."
+        hint = (
+            "Everything so far is saved. Fix the cause, then start the same run again. If that "
+            "changes a setting of the run, start a new one with --run NAME."
+        )
         return InfrastructureError(f"{why} The last error: {outcome.failure.message}", hint=hint)
 
     @property
