@@ -30,7 +30,15 @@ from bench.local.house_style import START, write_task
 from bench.local.pool import POOL
 from skillfit.config import load_config
 from skillfit.config.schema import Config, TrainSection
-from skillfit.gate import Arm, Candidate, GateSettings, Observation, ScreeningGate, StrictGate
+from skillfit.gate import (
+    Arm,
+    Candidate,
+    GateSettings,
+    Observation,
+    Round,
+    ScreeningGate,
+    StrictGate,
+)
 from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import Edit, Skill, apply_edits
@@ -123,18 +131,19 @@ async def play_screening(
 ) -> Played:
     gate, played = ScreeningGate(world, items, settings), Played(INITIAL)
     await gate.baseline(INITIAL)
-    while world.left >= BATCH + 3 * len(items):  # a step, and two passes for the composition
-        name, batch = f"step_{played.steps + 1:04d}", world.batch(played.steps)
+    while world.left >= BATCH + len(items):
+        batch, edits = world.batch(played.steps), world.proposed(played.steps, gate.incumbent)
+        played.steps += 1
+        name = f"step_{played.steps:04d}"
         arms = gate.assign(name, batch)
+        judgement = gate.begin(name, Round(played.steps, len(items)))
         outcomes = await world(list(zip(arms, batch, strict=True)), repeat=0, series="training")
         observed = [
             Observation(item.id, arm, outcome)
             for item, arm, outcome in zip(batch, arms, outcomes, strict=True)
         ]
-        edits = tuple(world.proposed(played.steps, gate.incumbent))
-        played.steps += 1
-        candidate = Candidate(gate.incumbent, edits, step=played.steps)
-        await gate.judge(name, candidate if edits else None, observed)
+        candidate = Candidate(gate.incumbent, tuple(edits), step=played.steps)
+        await judgement.decide(candidate if edits else None, observed)
     finalists = await gate.compose()
     played.skill = finalists[0] if finalists else INITIAL
     for effect in gate.effects():

@@ -68,9 +68,8 @@ def _comparison(runs: Sequence[Compared]) -> str:
         f"{BATCH} training rollouts. Screening takes all of them into its pool; strict tries the",
         f"first {PATCH} as one patch; the race gets candidates of {PATCH} and {2 * PATCH} lines,",
         f"as in bench/gate. Screening draws {SUBSETS} subsets per pass. Temperature 0. A gate's",
-        "rollouts count training and selection, not the test. Screening keeps two passes for the",
-        "comparison of its composed skill with the incumbent, which is not needed while no edit is",
-        "promoted; race and strict end when a step no longer fits.\n",
+        "rollouts count training and selection, not the test or a final comparison. Every gate",
+        "ends when a step no longer fits.\n",
         f"Test score of the initial skill: {fixed.get('initial', 0.0):.3f}; of the initial skill",
         f"with all helpful lines: {fixed.get('all helpful lines', 0.0):.3f}.\n",
         "| rollouts | gate | test score of the final skill, mean ± s.e. | each seed | steps | used "

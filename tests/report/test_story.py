@@ -205,7 +205,10 @@ async def test_a_tile_states_whether_its_score_is_a_result(
     assert scores.note == f"+25.0 points, 8 items{doubt}"
     unproven = verdict == "inconclusive"
     assert ("Unproven skill" in tiles) == unproven
-    assert tiles["Edits"].value == ("1 in the unproven skill" if unproven else "1 in the skill")
+    standing = "in the unproven skill" if unproven else "in the skill"
+    assert tiles["Edits"].value == f"1 {standing}"
+    (edit,) = read_record(tmp_path / "run").edits
+    assert edit.standing == (standing if verdict else "promoted")
 
 
 def pooled(run: WrittenRun, *contents: str) -> None:

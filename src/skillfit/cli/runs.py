@@ -235,7 +235,7 @@ def _failure_table(record: Record) -> list[RenderableType]:
             one_line(visible(one.pattern.name), 60),
             str(len(one.pattern.items)),
             one.pattern.seen,
-            ", ".join(f"{edit.id} {edit.status}" for edit in one.edits),
+            ", ".join(f"{edit.id} {edit.standing}" for edit in one.edits),
         )
         for one in failures[:_FAILURES_SHOWN]
     ]

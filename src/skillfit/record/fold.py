@@ -490,6 +490,7 @@ class Fold:
         """Return all that the events say. The reader adds path, state, usage and the verdict."""
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
+        unproven = "" if unproven == self._best else unproven
         found = unproven or self._best
         return Record(
             **fields_of(self.card()),
@@ -502,14 +503,14 @@ class Fold:
             seconds_left=self._seconds_left(),
             initial_skill=started.skill,
             best_skill=self._best,
-            unproven_skill=unproven if unproven != self._best else "",
+            unproven_skill=unproven,
             tokens=(estimate_tokens(started.skill), estimate_tokens(found)),
             versions=self._listed_versions(unproven),
             ablation=self._ablation,
             measured=self._measured,
             checks=self._checks,
             gates=tuple(self._gates.values()),
-            edits=self._edits.listed(found, finished),
+            edits=self._edits.listed(found, finished, unproven=bool(unproven)),
             evidence=self._evidence,
             rejections=tuple(one for found in self._rejections.values() for one in found),
             types=self.scores.types(),
@@ -780,15 +781,18 @@ class EditHistory:
             awaits_approval=False,
         )
 
-    def listed(self, found: str, finished: RunFinished | None) -> tuple[EditRecord, ...]:
+    def listed(
+        self, found: str, finished: RunFinished | None, *, unproven: bool
+    ) -> tuple[EditRecord, ...]:
         """Every edit with its history and, when the run has ended, whether the skill that was found
-        has it.
+        has it. `unproven`: that skill is not handed back.
         """
         return tuple(
             EditRecord(
                 **fields_of(edit),
                 history=dict(self._history.get(name, {})),
                 in_best=None if finished is None else self._is_kept(edit, found, finished.edits),
+                unproven=unproven,
             )
             for name, edit in self._edits.items()
         )

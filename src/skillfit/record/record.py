@@ -123,13 +123,15 @@ class EditRecord(EditEffect):
 
     history: Mapping[int, EditEffect] = field(default_factory=dict)  # by step: known after it
     in_best: bool | None = None  # in the skill that was found; None until the run has ended
+    unproven: bool = False  # that skill is not handed back
 
     @property
     def standing(self) -> str:
         """Its status; after the end of the run, whether the skill that was found has it."""
         if self.in_best is None:
             return self.status
-        return IN_SKILL if self.in_best else NOT_IN_SKILL
+        standing = IN_SKILL if self.in_best else NOT_IN_SKILL
+        return standing.replace("the skill", "the unproven skill") if self.unproven else standing
 
     @property
     def decided_in_step(self) -> int:
@@ -600,7 +602,7 @@ class Record(RunCard):
     @property
     def kept_edits(self) -> tuple[EditRecord, ...]:
         """The edits in the skill that was found; until the run has ended, the promoted ones."""
-        return tuple(edit for edit in self.edits if edit.standing in (IN_SKILL, "promoted"))
+        return tuple(edit for edit in self.edits if edit.in_best or edit.standing == "promoted")
 
     @property
     def edit_counts(self) -> str:
@@ -609,11 +611,12 @@ class Record(RunCard):
         """
         if not self.edits:
             return ""
-        ended = any(edit.in_best is not None for edit in self.edits)
+        names: tuple[str, ...] = EDIT_ORDER
+        if any(edit.in_best is not None for edit in self.edits):
+            ends = (replace(self.edits[0], in_best=kept) for kept in (True, False))
+            names = tuple(edit.standing for edit in ends)
         counts = Counter(edit.standing for edit in self.edits)
-        names = (IN_SKILL, NOT_IN_SKILL) if ended else EDIT_ORDER
-        text = ", ".join(f"{counts[name]} {name}" for name in names)
-        return text.replace("the skill", "the unproven skill") if self.unproven_skill else text
+        return ", ".join(f"{counts[name]} {name}" for name in names)
 
     def selection_scores(self) -> tuple[float, float] | None:
         """Scores of the initial and the best skill on the selection split: what the end of the run

@@ -53,10 +53,10 @@ class BudgetReached(SkillfitError):
             amounts.append(f"{budget_amount(cap, held)} kept for the end of the run")
         if cap in ("usd", "tokens") and wanted:
             amounts.append(f"the next call may take up to {budget_amount(cap, wanted)}")
-        option = " or --rollouts" if cap == "rollouts" else ""
+        caps = f"budget.{cap} or --rollouts" if cap == "rollouts" else f"budget.{cap}"
         super().__init__(
             f"The budget of {budget_amount(cap, limit)} is reached ({', '.join(amounts)}).",
-            hint=f"Raise budget.{cap}{option} and run the same command again: it resumes from here.",
+            hint=f"Raise {caps} and run the same command again: it resumes from here.",
         )
         self.cap = cap
 

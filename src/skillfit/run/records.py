@@ -342,6 +342,11 @@ class EditEffect:
         return f"{self.text} ({kinds})" if kinds else self.text
 
     @property
+    def standing(self) -> str:
+        """How the edit stands: its status, as long as no more is known."""
+        return self.status
+
+    @property
     def rank(self) -> int:
         """The place of its status in `EDIT_ORDER`; a status of another version comes last."""
         return EDIT_ORDER.index(self.status) if self.status in EDIT_ORDER else len(EDIT_ORDER)

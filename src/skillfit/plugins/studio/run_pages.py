@@ -31,7 +31,6 @@ from skillfit.plugins.studio.site import (
     stream_parts,
 )
 from skillfit.record.record import (
-    NOT_IN_SKILL,
     EditRecord,
     GateSummary,
     PersonDecision,
@@ -139,9 +138,10 @@ def overview(studio: Studio, request: Request, record: Record) -> RunPage:
     """After a refused budget, `cap` and `amount` of the query are what was typed."""
     name, query = str(request.path_params["name"]), request.query_params
     typed = {key: query[key] for key in ("cap", "amount") if key in query}
-    left_out = ("dropped", NOT_IN_SKILL)
-    pool = [edit for edit in by_effect(record.edits) if edit.standing not in left_out]
-    dropped = [edit for edit in by_effect(record.edits) if edit.standing in left_out]
+    ranked = by_effect(record.edits)
+    dropped = [edit for edit in ranked if edit.in_best is False or edit.standing == "dropped"]
+    left_out = {edit.id for edit in dropped}
+    pool = [edit for edit in ranked if edit.id not in left_out]
     return RunPage(
         name=name,
         record=record,
