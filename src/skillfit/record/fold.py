@@ -718,6 +718,7 @@ class EditHistory:
     _history: dict[str, dict[int, EditEffect]] = field(default_factory=dict)  # id -> step -> then
     _candidates: dict[int, CandidateBuilt] = field(default_factory=dict)
     _screening: bool = False  # the gate measures edits one by one
+    _step: int = 0  # the latest one with effects
 
     @property
     def awaiting(self) -> tuple[str, ...]:
@@ -743,9 +744,11 @@ class EditHistory:
         if not event.effects:
             return summary
         self._screening = True
+        # The rounds after the last step tell more about the pool that it left.
+        self._step = max(self._step, event.step)
         before = {name: edit.status for name, edit in self._edits.items()}
         for effect in event.effects:
-            self._history.setdefault(effect.id, {})[event.step] = effect
+            self._history.setdefault(effect.id, {})[self._step] = effect
             self._edits[effect.id] = effect
         moved = [effect for effect in event.effects if before.get(effect.id) != effect.status]
         return replace(

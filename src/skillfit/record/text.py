@@ -115,6 +115,21 @@ def verdict_sentence(record: Record) -> str:
     return _UNFINISHED[record.state].format(where=where, edits=edits) + _so_far(record)
 
 
+def verdict_in_short(record: Record) -> str:
+    """Tell the verdict for the head of each page, beside the word for how the run ended; empty when
+    there is no number to tell.
+    """
+    ship = record.compared
+    if ship is not None:
+        low, high = ship.interval or (ship.difference, ship.difference)
+        return f"{points(ship.difference)} points ({points(low)} to {points(high)})"
+    if record.state != "finished" and record.total_steps:
+        return f"step {record.steps_done} of {record.total_steps}"
+    if record.gain is None or record.only_measures:
+        return ""
+    return f"{points(record.gain)} points, {record.doubt}" if record.doubt else "no gain"
+
+
 def measured_sentence(event: SkillsMeasured) -> str:
     """Tell what `skillfit eval` found: the score of each skill with its interval."""
     split = "" if event.split == "all" else f"{event.split} "

@@ -18,6 +18,7 @@ from skillfit.plain_text import percent, shorten, visible
 from skillfit.record.fold import read_record
 from skillfit.record.record import Record
 from skillfit.record.text import facts
+from skillfit.report.charts import compared_scores
 
 _WIDTH, _HEIGHT, _LEFT = 1200, 630, 72
 _INK, _SOFT, _FAINT, _ACCENT = "#1c2226", "#57626a", "#e2e5e2", "#0a5fa0"
@@ -25,7 +26,6 @@ _SERIF = "Palatino Linotype, Palatino, Georgia, serif"
 _SANS = "system-ui, Segoe UI, Roboto, Helvetica Neue, Liberation Sans, Arial, sans-serif"
 _HEADLINE = 52  # characters of a line
 _HEADLINE_ROWS = 3
-_BARS = 3  # skills whose score is drawn
 _BAR_LEFT, _BAR_RIGHT, _BAR_TOP, _BAR_STEP = 330, 1010, 340, 56
 _FACTS = 4
 
@@ -47,7 +47,7 @@ def share_card(record: Record) -> str:
         Markup('<rect width="{}" height="{}" fill="#fbfbf9"/>').format(_WIDTH, _HEIGHT),
         Markup('<rect width="{}" height="10" fill="{}"/>').format(_WIDTH, _ACCENT),
         *_head(record),
-        *_scores(_bars(record)),
+        *_scores(compared_scores(record)),
         *_facts(record),
     ]
     title = f"{record.skill_name}: {record.verdict}"
@@ -68,25 +68,6 @@ def _head(record: Record) -> Iterator[Markup]:
         lines = [*lines[: _HEADLINE_ROWS - 1], shorten(" ".join(lines[2:]), _HEADLINE)]
     for row, line in enumerate(lines):
         yield _text(_LEFT, 146 + 54 * row, line, 42, _INK, family=_SERIF)
-
-
-def _bars(record: Record) -> Mapping[str, Interval]:
-    """Return the scores to draw, with their 90 % intervals: those of the final comparison, else the
-    first and the last one on the selection split.
-    """
-    if record.measured is not None:
-        scores = record.measured.scores[:_BARS]
-        return {one.name: Interval(one.hard, one.low, one.high) for one in scores}
-    compared = [record.point("ship_initial"), record.point("ship_best")]
-    if not all(compared):
-        kept = [point for point in record.points if point.split == "selection" and point.kept]
-        compared = [*dict.fromkeys([kept[0], kept[-1]])] if kept else []
-    names = ("initial skill", "unproven skill" if record.unproven_skill else "found skill")
-    return {
-        name: Interval(point.score, point.low, point.high)
-        for name, point in zip(names, compared, strict=False)
-        if point is not None
-    }
 
 
 def _scores(bars: Mapping[str, Interval]) -> Iterator[Markup]:

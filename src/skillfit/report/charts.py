@@ -20,7 +20,7 @@ from markupsafe import Markup
 from skillfit.intervals import Interval
 from skillfit.plain_text import last_part, percent, points, quantity, shorten, visible
 from skillfit.record.record import IN_SKILL, EditRecord, GateSummary, Point, Record
-from skillfit.run.records import EditEffect
+from skillfit.run.records import EditEffect, step_number
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
@@ -30,6 +30,8 @@ _END_WIDTH = 52  # of a column of the comparisons at the end
 _VALUE_WIDTH = 46  # of a score above a point
 _DENSE = 8  # pixels per column below which intervals are drawn as thin lines
 _BAR_WIDTH, _BAR_HEIGHT = 220, 22  # of the drawing in a row of the forest plot
+_SCORES = 3  # skills of an evaluation whose scores are drawn
+_ROW = 44  # pixels of a skill in `result_chart`
 _LEAST_SPAN = 0.05  # points of the score that half of its axis covers at least
 PANELS = {
     "selection": "selection split, during training",
@@ -52,14 +54,98 @@ class _Frame:
     @property
     def ticks(self) -> list[float]:
         step = 1 if self.high - self.low <= 0.5 else 2
-        return [tick / 10 for tick in range(round(self.low * 10), round(self.high * 10) + 1, step)]
+        tenths = range(round(self.low * 10), round(self.high * 10) + 1)
+        return [tick / 10 for tick in tenths if tick % step == 0]
+
+
+def compared_scores(record: Record) -> Mapping[str, Interval]:
+    """Return the scores that tell the result, with their 90 % intervals: those of the final
+    comparison, else the first and the last one on the selection split.
+    """
+    if record.measured is not None:
+        scores = [one for one in record.measured.scores[:_SCORES] if one.has_score]
+        return {one.name: Interval(one.hard, one.low, one.high) for one in scores}
+    compared = [record.point("ship_initial"), record.point("ship_best")]
+    if not all(compared):
+        kept = [point for point in record.points if point.split == "selection" and point.kept]
+        compared = [*dict.fromkeys([kept[0], kept[-1]])] if kept else []
+    found = "found skill" if record.finish_reason else "latest skill"
+    names = ("initial skill", "unproven skill" if record.unproven_skill else found)
+    return {
+        name: Interval(point.score, point.low, point.high)
+        for name, point in zip(names, compared, strict=False)
+        if point is not None
+    }
+
+
+def result_chart(record: Record) -> Markup:
+    """One line per skill with its score, and below them the difference of the final comparison on
+    an axis of its own; empty when nothing was measured.
+    """
+    scores = compared_scores(record)
+    if not scores:
+        return Markup("")
+    parts: list[Markup] = []
+    words = []
+    for row, (name, score) in enumerate(scores.items()):
+        kind = "up" if 0 < row == len(scores) - 1 else "open"
+        parts += _result_row(_ROW * (row + 0.5), name, score, score, percent(score.mean), kind)
+        words.append(f"{name} {percent(score.mean)}")
+    height = _ROW * (len(scores) + 0.1)
+    ship = record.compared
+    if ship is not None and ship.interval is not None:
+        low, high = ship.interval
+        kind = "up" if low > 0 else "down" if high < 0 else "open"
+        shown = Interval(*((one + 1) / 2 for one in (ship.difference, low, high)))
+        y = height + _ROW * 0.9
+        parts.append(
+            Markup('<line class="edge" x1="0" x2="340" y1="{0}" y2="{0}"/>').format(height)
+        )
+        parts.append(
+            Markup('<line class="zero" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(
+                _result_x(0.5), height + 8, y + 12
+            )
+        )
+        gain = Interval(ship.difference, low, high)
+        parts += _result_row(y, "difference", shown, gain, points(ship.difference), kind)
+        words.append(f"difference {points(low)} to {points(high)} points")
+        height = y + _ROW * 0.8
+    return Markup(
+        '<svg class="result" viewBox="0 0 340 {}" role="img" aria-label="{}">{}</svg>'
+    ).format(round(height), "; ".join(words), Markup("\n").join(parts))
+
+
+def _result_row(
+    y: float, name: str, place: Interval, value: Interval, shown: str, kind: str
+) -> Iterator[Markup]:
+    """`place` is the interval as shares of the axis, `value` as numbers."""
+    unit = points if place is not value else percent
+    low, mean, high = (_result_x(one) for one in (place.low, place.mean, place.high))
+    yield _text(0, y + 4, shorten(name, 18), "name")
+    yield Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>').format(
+        _result_x(0), _result_x(1), y=y
+    )
+    yield Markup(
+        '<g class="{}"><line class="span" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
+        '<circle cx="{}" cy="{y}" r="6"/></g>'
+    ).format(kind, low, high, mean, y=y)
+    yield _text(340, y + 4, shown, "value end")
+    yield _text(_result_x(0.5), y + 24, f"{unit(value.low)} to {unit(value.high)}", "tick middle")
+
+
+def _result_x(share: float) -> float:
+    return round(104 + max(0.0, min(1.0, share)) * 176, 1)
 
 
 def score_chart(
-    record: Record, width: int = 720, height: int = 320, splits: Sequence[str] = tuple(PANELS)
+    record: Record,
+    width: int = 720,
+    height: int = 320,
+    splits: Sequence[str] = tuple(PANELS),
+    step_url: str = "",
 ) -> Markup:
     """The curve of these splits, drawn for about `width` pixels; empty when nothing was measured on
-    them.
+    them. `step_url`: the address of a step with {} for its number, to which its point is a link.
     """
     panels = [(split, shown) for split in splits if (shown := _points_of(record, split))]
     if not panels:
@@ -70,10 +156,15 @@ def score_chart(
     for split, shown in panels:
         step = steps[split]
         places = [round(x + step * (index + 0.5), 1) for index in range(len(shown))]
-        parts += _panel(frame, split, shown, places, step)
+        parts += _panel(frame, split, shown, places, step, step_url)
         x += step * len(shown) + _GAP * max(steps.values())
-    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        width, height, _description(panels), Markup("\n").join(parts)
+    # The children of an image cannot be reached, so a curve with links is a group.
+    return Markup('<svg viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
+        width,
+        height,
+        "group" if step_url else "img",
+        _description(panels),
+        Markup("\n").join(parts),
     )
 
 
@@ -123,7 +214,12 @@ def _score_axis(frame: _Frame) -> Iterator[Markup]:
 
 
 def _panel(
-    frame: _Frame, split: str, measured: Sequence[Point], places: Sequence[float], step: float
+    frame: _Frame,
+    split: str,
+    measured: Sequence[Point],
+    places: Sequence[float],
+    step: float,
+    step_url: str,
 ) -> Iterator[Markup]:
     if places[0] > _LEFT + step:
         edge = round(places[0] - step * 0.5 - _END_WIDTH * _GAP / 2, 1)
@@ -138,7 +234,11 @@ def _panel(
     last, every = len(measured) - 1, max(1, ceil(_LABEL_WIDTH / step))
     radius = 5.0 if step > 12 else 2.5 if step > _DENSE else 1.6
     for index, (x, point) in enumerate(zip(places, measured, strict=True)):
-        yield _mark(frame, x, point, radius)
+        mark, number = _mark(frame, x, point, radius), step_number(point.name)
+        if number is not None and step_url:
+            address = step_url.format(number)
+            mark = Markup('<a href="{}" aria-label="{}">{}</a>').format(address, point.label, mark)
+        yield mark
         if index == 0 or ((last - index) % every == 0 and index >= every):
             yield _label(frame, x, point, value=split != "selection" or index in (0, last))
 

@@ -58,6 +58,7 @@ from skillfit.record.text import (
     comparisons,
     facts,
     next_commands,
+    verdict_in_short,
 )
 from skillfit.report.card import card_url, share_card
 from skillfit.report.charts import (
@@ -546,6 +547,7 @@ def _content_hash(text: str) -> str:
 
 _FILTERS: dict[str, Callable[..., Any]] = {
     "code": _code_marks,
+    "in_short": verdict_in_short,
     "content_hash": _content_hash,
     "words": display_name,
     "work": work_name,

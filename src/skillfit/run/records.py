@@ -867,6 +867,12 @@ def step_name(step: int) -> str:
     return f"step_{step:04d}"
 
 
+def step_number(name: str) -> int | None:
+    """The step in such a name; None for other names."""
+    found = re.fullmatch(r"step_(\d+)", name)
+    return int(found[1]) if found else None
+
+
 def epoch_name(epoch: int) -> str:
     return f"epoch_{epoch:02d}"
 

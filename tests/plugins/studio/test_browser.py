@@ -38,7 +38,9 @@ PAGES = (
     "/run/live",
     f"/run/{EVIL_RUN}",
     "/step/3/pool",
-    "/edit/pool?id=s0001e01",
+    "/run/pool?edit=s0001e01",
+    "/log/pool",
+    "/about/pool",
     "/skill/pool",
     "/skill/pool?version=best&against=initial",
     f"/skill/{EVIL_RUN}",
@@ -342,7 +344,7 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         expect(page.locator("h1")).to_contain_text("The budget was reached")
         page.get_by_label("Budget", exact=True).select_option("calls")
         page.get_by_label("Amount", exact=True).fill("5000")
-        page.get_by_role("button", name="Raise and resume").click()
+        page.get_by_role("button", name="Raise budget and resume").click()
         expect(page.locator("h1")).to_contain_text("Waiting for your approval of 6 edits")
         expect(page.locator(".review")).to_have_count(6)
         page.locator(".review", has_text="login").get_by_role("button", name="Approve").click()
@@ -351,13 +353,13 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         page.locator(".review", has_text="parcel").get_by_role("button", name="Decline").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed decline")
 
-        opened.open("/edit/reviewed?id=s0001e03")
+        opened.open("/run/reviewed?edit=s0001e03")
         page.get_by_role("button", name="Pin: keep it").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed pin")
-        opened.open("/edit/reviewed?id=s0001e06")
+        opened.open("/run/reviewed?edit=s0001e06")
         page.get_by_role("button", name="Veto: drop it").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed veto")
-        opened.open("/edit/reviewed?id=s0001e05")
+        opened.open("/run/reviewed?edit=s0001e05")
         page.locator("summary", has_text="Reword it").click()
         page.get_by_label("New wording").fill("- Think of the queue that solves it.")
         page.get_by_role("button", name="Reword").click()
@@ -413,8 +415,9 @@ def test_a_handoff_prompt_is_answered_and_the_run_continues(
         expect(page.get_by_role("status")).to_contain_text("Resume the run now.")
         page.get_by_role("button", name="Resume").click()
         page.wait_for_url("**/run/asking?*")
-        expect(page.locator("[data-part=gates] tbody a").first).to_have_text("step 1")
         expect(page.locator(".forest tbody")).to_contain_text("Mentions of refund mean billing.")
+        page.get_by_role("link", name="Steps", exact=True).click()
+        expect(page.locator("[data-part=gates] tbody a").first).to_have_text("step 1")
 
 
 def test_progress_of_a_run_appears_on_open_pages(
@@ -434,12 +437,15 @@ def test_progress_of_a_run_appears_on_open_pages(
         run.measured("baseline", "old", 0.25)
         expect(page.locator("svg .point").first).to_be_attached()
         run.step(1, "accept", BEST, "new")
-        expect(page.locator("[data-part=gates] tbody tr")).to_contain_text("accepted, new best")
+        expect(page.locator(".runbar")).to_contain_text("step 1 of 2")
         run.emit(Warned(what="x", message="The grader is slow."))
         expect(page.get_by_text("The grader is slow.")).to_be_visible()
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+        page.get_by_role("link", name="Steps", exact=True).click()
+        expect(page.locator("[data-part=gates] tbody tr")).to_contain_text("accepted, new best")
+        page.get_by_role("link", name="Overview").click()
         run.close()
         expect(page.locator("h1")).to_contain_text("Stopped")
-        assert page.evaluate("window.untouched"), "the page was not loaded again"
 
 
 def test_the_pool_on_an_open_page_grows_until_the_run_ends(
@@ -460,8 +466,9 @@ def test_the_pool_on_an_open_page_grows_until_the_run_ends(
         assert slider.input_value() == slider.get_attribute("max")
         expect(page.locator("#pool-now")).to_have_text(slider.input_value())
         expect(page.get_by_text("Open an edit to pin")).to_have_count(0)
-        expect(page.locator("[data-part=about]")).to_contain_text("Ended")
         assert page.evaluate("window.untouched"), "the page was not loaded again"
+        page.get_by_role("link", name="Settings", exact=True).click()
+        expect(page.locator("[data-part=about]")).to_contain_text("Ended")
 
 
 def test_a_click_works_while_its_part_of_the_page_is_replaced(
@@ -480,7 +487,38 @@ def test_a_click_works_while_its_part_of_the_page_is_replaced(
         )
         expect(page.locator("#sent-again")).to_have_count(0)
         page.mouse.up()
-        page.wait_for_url("**/edit/pool?id=*")
+        page.wait_for_url("**/run/pool?edit=*")
+
+
+def test_an_edit_is_shown_beside_the_list_which_stays_where_it_is(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site, viewport={"width": 1280, "height": 800}) as opened:
+        page = opened.open("/run/pool")
+        row = page.locator(".forest tbody tr").nth(3)
+        row.get_by_role("link").scroll_into_view_if_needed()
+        scrolled = page.evaluate("window.scrollY")
+        row.get_by_role("link").click()
+        side = page.get_by_role("complementary", name="Chosen edit")
+        expect(side.locator("pre").first).to_contain_text("Mentions of")
+        expect(row).to_have_class(re.compile("chosen"))
+        assert page.evaluate("window.scrollY") == scrolled
+        expect(page.locator(".runbar")).to_be_in_viewport()
+        address = page.url
+        page.go_back()
+        expect(side.locator("pre")).to_have_count(0)
+        page.goto(address)
+        expect(side.locator("pre").first).to_be_visible()
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_point_of_the_curve_leads_to_its_step(
+    chromium: Browser, site: RunningStudio, script: bool
+) -> None:
+    with window(chromium, site, java_script_enabled=script) as opened:
+        page = opened.open("/run/pool")
+        page.locator(".wide svg").get_by_role("link", name="step 3", exact=True).click()
+        expect(page.get_by_role("heading", name="Step 3", exact=True)).to_be_visible()
 
 
 def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) -> None:

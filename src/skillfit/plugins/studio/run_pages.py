@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -56,7 +57,15 @@ from skillfit.record.text import (
     time_left,
 )
 from skillfit.report import open_details
-from skillfit.report.charts import edit_row, effect_history, effect_row, forest_plot, score_chart
+from skillfit.report.charts import (
+    PANELS,
+    edit_row,
+    effect_history,
+    effect_row,
+    forest_plot,
+    result_chart,
+    score_chart,
+)
 from skillfit.report.html_report import (
     PageData,
     ShownSettings,
@@ -86,7 +95,7 @@ from skillfit.run.store import CONFIG_FILE, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 
 _EDITS = 60  # of the pool on the overview
-_FIRST_EDITS = 15  # shown before the rest is opened
+_FIRST_EDITS = 20  # shown before the rest is opened
 _OPERATIONS = {
     "append": "Adds text at the end",
     "insert_after": "Inserts text",
@@ -94,22 +103,39 @@ _OPERATIONS = {
     "replace": "Replaces text",
     "delete": "Deletes text",
 }
-_GATES = 15
+_GATES = 50  # of a page
 _ROLLOUTS = 60  # of a page
 _ITEMS = 50  # of a page
 _LONGEST = 200  # characters of a form's field in an address
-_PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
+_TABS = ("run", "log", "about")  # pages that are made of the parts of `RunPage`
+_PARTS = (
+    "bar",
+    "head",
+    "stages",
+    "scores",
+    "pool",
+    "side",
+    "gates",
+    "notices",
+    "log",
+    "cost",
+    "about",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage(PageData):
-    """The overview of a run. Its parts, which are updated while it runs, use the same names."""
+    """The overview of a run, its steps, and its settings. The parts of these pages, which are
+    updated while it runs, use the same names.
+    """
 
     template: ClassVar = "run.html.j2"
 
+    tab: str
     name: str
     record: Record
     facts: Sequence[Fact]
+    result: Markup
     chart: Markup
     small_charts: Sequence[Markup]
     pool: Markup
@@ -120,8 +146,8 @@ class RunPage(PageData):
     dropped: Markup
     dropped_count: int
     dropped_cut: int
-    gates: Sequence[GateSummary]
-    gates_cut: int
+    chosen: ChosenEdit | None  # for the panel beside the list
+    gates: ListPage[GateSummary]
     caps: Sequence[CapUse]
     raisable: Sequence[str]
     chosen_cap: str
@@ -129,24 +155,55 @@ class RunPage(PageData):
     live_url: str
     time_left: str
     commands: Sequence[str]
-    starting: bool
     start_failure: str
     settings: ShownSettings
 
 
-def overview(studio: Studio, request: Request, record: Record) -> RunPage:
+@dataclass(frozen=True, slots=True)
+class ChosenEdit:
+    """An edit with what its row in the list leaves out."""
+
+    edit: EditRecord
+    history: Markup
+    operation: str
+    behind: Mapping[str, RolloutFinished]  # item -> the rollout that the edit was written from
+    decisions: Sequence[PersonDecision]
+
+
+def chosen_edit(record: Record, edit_id: str) -> ChosenEdit:
+    found = record.edit(edit_id)
+    if found is None:
+        raise HTTPException(404, "The run has no such edit.")
+    with open_details(Path(record.path)) as details:
+        batch = details.training_rollouts(found.step)
+    return ChosenEdit(
+        edit=found,
+        history=effect_history(found.history, 340, 130),
+        operation=_OPERATIONS.get(found.edit.op, found.edit.op),
+        behind={row.item: row for row in batch if row.item in found.items},
+        decisions=[one for one in record.decisions if one.target == found.id],
+    )
+
+
+def tab_page(studio: Studio, request: Request, record: Record) -> RunPage:
     """After a refused budget, `cap` and `amount` of the query are what was typed."""
     name, query = str(request.path_params["name"]), request.query_params
-    typed = {key: query[key] for key in ("cap", "amount") if key in query}
+    tab = request.url.path.split("/")[1]
+    if tab not in _TABS:  # a stream of updates, for the page that `tab` of the query names
+        tab = query.get("tab", "run")
+    typed = {key: query[key] for key in ("cap", "amount", "edit", "page") if key in query}
     ranked = by_effect(record.edits)
     dropped = [edit for edit in ranked if edit.in_best is False or edit.standing == "dropped"]
     left_out = {edit.id for edit in dropped}
     pool = [edit for edit in ranked if edit.id not in left_out]
+    splits = ["selection", "test"] if record.compared else [*PANELS]
     return RunPage(
+        tab=tab,
         name=name,
         record=record,
         facts=facts(record),
-        chart=score_chart(record),
+        result=result_chart(record),
+        chart=score_chart(record, 720, 270, splits, f"/step/{{}}/{quote(name)}"),
         small_charts=[
             score_chart(record, 340, 260, ["selection"]),
             score_chart(record, 340, 260, ["ship", "test"]),
@@ -159,16 +216,15 @@ def overview(studio: Studio, request: Request, record: Record) -> RunPage:
         dropped=_forest(name, dropped[:_EDITS]),
         dropped_count=len(dropped),
         dropped_cut=max(0, len(dropped) - _EDITS),
-        gates=record.gates[::-1][:_GATES],
-        gates_cut=max(0, len(record.gates) - _GATES),
+        chosen=chosen_edit(record, query["edit"]) if query.get("edit") else None,
+        gates=page_of(record.gates[::-1], number_in(request, "page"), _GATES, query),
         caps=cap_uses(record.usage, record.seconds, record.caps, record.rollouts),
         raisable=RAISABLE,
         chosen_cap=typed.get("cap") or fullest_cap(record),
         typed_amount=typed.get("amount", ""),
-        live_url=run_url("live", name, **typed),
+        live_url=run_url("live", name, tab=tab, **typed),
         time_left=time_left(record),
         commands=next_commands(record),
-        starting=studio.starter.is_alive(Path(record.path)),
         start_failure=_start_failure(studio, record),
         settings=settings_of_config(record.config),
     )
@@ -189,7 +245,7 @@ def _pool(name: str, record: Record, edits: list[EditRecord]) -> Markup:
 
 
 def _forest(name: str, edits: list[EditRecord]) -> Markup:
-    rows = [edit_row(edit, run_url("edit", name, id=edit.id)) for edit in edits]
+    rows = [edit_row(edit, run_url("run", name, edit=edit.id)) for edit in edits]
     return forest_plot(rows)
 
 
@@ -198,7 +254,7 @@ def run_page(studio: Studio, request: Request) -> Response:
     record = studio.record(request)
     if not record.has_begun and record.state == "running" and "/" not in name:
         return studio.go_to(run_url("starting", name))
-    return studio.page(request, overview(studio, request, record))
+    return studio.page(request, tab_page(studio, request, record))
 
 
 def run_live(studio: Studio, request: Request) -> Response:
@@ -212,9 +268,9 @@ def run_live(studio: Studio, request: Request) -> Response:
         now = (record, studio.starter.is_alive(followed.path))
         if seen != now:
             seen = now
-            page = overview(studio, request, record)
+            page = tab_page(studio, request, record)
             for part in _PARTS:
-                kept[part] = studio.render(page, f"run_{part}.html.j2", here="run")
+                kept[part] = studio.render(page, f"run_{part}.html.j2", here=page.tab)
         return kept
 
     def is_over() -> bool:
@@ -241,7 +297,7 @@ def pool_after(name: str, record: Record, step: int) -> Markup:
     then = [edit.history[step] for edit in record.edits if step in edit.history]
     return forest_plot(
         [
-            effect_row(edit, edit.status, href=run_url("edit", name, id=edit.id))
+            effect_row(edit, edit.status, href=run_url("run", name, edit=edit.id))
             for edit in by_effect(then)
         ]
     )
@@ -278,45 +334,6 @@ def step_page(studio: Studio, request: Request) -> Response:
         batch=page_of(rows, number_in(request, "page"), _ROLLOUTS, request.query_params),
         scored=[row.hard for row in found.rollouts if row.hard is not None],
         pool=pool_after(name, record, number),
-    )
-    return studio.page(request, page)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditPage(PageData):
-    template: ClassVar = "edit.html.j2"
-
-    name: str
-    record: Record
-    edit: EditRecord
-    plot: Markup
-    history: Markup
-    small_history: Markup
-    operation: str
-    behind: Mapping[str, RolloutFinished]  # item -> the rollout that the edit was written from
-    decisions: Sequence[PersonDecision]
-    review: bool
-
-
-def edit_page(studio: Studio, request: Request) -> Response:
-    name = str(request.path_params["name"])
-    record = studio.record(request)
-    found = record.edit(request.query_params.get("id", ""))
-    if found is None:
-        raise HTTPException(404, "The run has no such edit.")
-    with open_details(Path(record.path)) as details:
-        batch = details.training_rollouts(found.step)
-    page = EditPage(
-        name=name,
-        record=record,
-        edit=found,
-        plot=forest_plot([edit_row(found)], longest=4000),
-        history=effect_history(found.history, 640, 200),
-        small_history=effect_history(found.history, 340, 160),
-        operation=_OPERATIONS.get(found.edit.op, found.edit.op),
-        behind={row.item: row for row in batch if row.item in found.items},
-        decisions=[one for one in record.decisions if one.target == found.id],
-        review=record.config.settings.review,
     )
     return studio.page(request, page)
 
@@ -588,8 +605,10 @@ async def act(studio: Studio, request: Request) -> Response:
 
 def _page_with_form(studio: Studio, run: Path, name: str, do: str, target: str) -> str:
     """The address of the page that has the form of an action."""
+    if do in ("approve", "decline"):
+        return run_url("run", name) + "#review"
     if do in ("veto", "pin", "reword") and studio.library.follow(run).record().edit(target):
-        return run_url("edit", name, id=target)
+        return run_url("run", name, edit=target) + "#edit"
     if do in ("apply", "undo"):
         return run_url("apply", name)
     return run_url("handoff" if do == "answer" else "run", name)

@@ -90,6 +90,7 @@ class Studio:
         self.templates: Environment = make_environment("skillfit.plugins.studio", "skillfit.report")
         self.templates.globals |= {
             "run_url": run_url,
+            "is_starting": lambda record: self.starter.is_alive(Path(record.path)),
             "csrf_field": _CSRF_FIELD,
             "folder_name": runs.name,
             "folder_path": str(runs) if project in (None, runs) else self.folders.shown(runs),
@@ -117,7 +118,8 @@ class Studio:
             self._messages[key] = ActionMessage(message, failed, while_running)
             while len(self._messages) > _MESSAGES:
                 self._messages.popitem(last=False)
-            url += f"{'&' if '?' in url else '?'}message={key}"
+            page, mark, place = url.partition("#")
+            url = f"{page}{'&' if '?' in page else '?'}message={key}{mark}{place}"
         return RedirectResponse(url, 303)
 
     def find(self, request: Request) -> Path:

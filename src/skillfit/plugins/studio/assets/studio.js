@@ -15,7 +15,7 @@ function replacePart(element, html) {
   const chosen = new Set();
   for (const box of element.querySelectorAll("input[type=checkbox]:checked")) chosen.add(box.value);
   const typed = new Map();
-  for (const field of element.querySelectorAll("input[id], select[id]")) {
+  for (const field of element.querySelectorAll("input[id], select[id], textarea[id]")) {
     if (isChanged(field)) typed.set(field.id, field.value);
   }
   const places = dotPlaces(element);
@@ -26,7 +26,7 @@ function replacePart(element, html) {
   for (const box of element.querySelectorAll("input[type=checkbox]")) {
     if (chosen.has(box.value)) box.checked = true;
   }
-  for (const field of element.querySelectorAll("input[id], select[id]")) {
+  for (const field of element.querySelectorAll("input[id], select[id], textarea[id]")) {
     if (typed.has(field.id)) field.value = typed.get(field.id);
   }
   growScrub();
@@ -35,7 +35,7 @@ function replacePart(element, html) {
 }
 
 function isChanged(field) {
-  if (field.tagName === "INPUT") return field.value !== field.defaultValue;
+  if (field.tagName !== "SELECT") return field.value !== field.defaultValue;
   const first = [...field.options].find((option) => option.defaultSelected) ?? field.options[0];
   return field.value !== first?.value;
 }
@@ -101,6 +101,7 @@ function showParts(parts) {
     if (element) replacePart(element, html);
   }
   waiting.clear();
+  markChosen();
   dropStaleMessage();
 }
 
@@ -113,9 +114,9 @@ for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end,
 
 // A browser opens six connections to a site, and a stream of updates holds one. So it is closed in
 // hidden tabs, and for good when the run is over. The first reply brings what changed meanwhile.
+let watchAgain = () => {};
 function watchRun() {
-  const live = document.body.dataset.live;
-  if (!live) return;
+  if (!document.body.dataset.live) return;
   const offline = document.querySelector("#offline");
   let stream = null;
   let over = false;
@@ -125,7 +126,7 @@ function watchRun() {
   }
   function open() {
     if (stream || over || document.hidden) return;
-    stream = new EventSource(live);
+    stream = new EventSource(document.body.dataset.live);
     stream.addEventListener("parts", (event) => showParts(JSON.parse(event.data)));
     stream.addEventListener("problem", (event) => {
       const problem = document.querySelector("#problem");
@@ -144,6 +145,10 @@ function watchRun() {
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", open);
+  watchAgain = () => {
+    close();
+    open();
+  };
   open();
 }
 document.addEventListener("DOMContentLoaded", watchRun);
@@ -153,6 +158,34 @@ function dropStaleMessage() {
   const state = document.querySelector("[data-state]")?.dataset.state;
   if (state !== "running") document.querySelector(".message[data-while-running]")?.remove();
 }
+
+// A row of a list shows its details beside the list, and the list stays where it is. Without a
+// script, or when something goes wrong, the link loads the page with both.
+async function showBeside(link) {
+  const reply = await fetch(link.href);
+  const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+  const side = page.querySelector("#side");
+  if (!reply.ok || !side) return location.assign(link.href);
+  document.querySelector("#side").replaceWith(side);
+  history.pushState({}, "", link.href);
+  if (page.body.dataset.live) {
+    document.body.dataset.live = page.body.dataset.live;
+    watchAgain();
+  }
+  markChosen();
+  side.scrollTop = 0;
+  if (side.getBoundingClientRect().top > window.innerHeight / 2) side.scrollIntoView();
+}
+
+// The row whose details are shown.
+function markChosen() {
+  for (const link of document.querySelectorAll("[data-master] tbody a")) {
+    const chosen = link.search !== "" && link.search === location.search;
+    link.closest("tr").classList.toggle("chosen", chosen);
+  }
+}
+document.addEventListener("DOMContentLoaded", markChosen);
+window.addEventListener("popstate", () => location.reload());
 
 // The pool of edits as it was after an earlier step.
 async function showPool(scrub) {
@@ -210,6 +243,12 @@ document.addEventListener("submit", (event) => {
   if (busy) event.submitter.textContent = busy;
 });
 document.addEventListener("click", (event) => {
+  const link = event.target.closest("[data-master] tbody a");
+  const plain = !event.ctrlKey && !event.metaKey && !event.shiftKey;
+  if (link && plain && link.pathname === location.pathname) {
+    event.preventDefault();
+    showBeside(link).catch(() => location.assign(link.href));
+  }
   if (event.target.id === "pool-latest") {
     const scrub = event.target.closest(".scrub");
     const range = scrub.querySelector("input");
