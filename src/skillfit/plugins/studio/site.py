@@ -362,7 +362,7 @@ def image_file(folders: Folders, path: Path) -> ImageFile | None:
     return ImageFile(media_type, data) if media_type else None
 
 
-def run_url(page: str, name: str, **query: object) -> str:
+def run_url(page: str, name: str, /, **query: object) -> str:
     """The address of a page of a run."""
     words = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in query.items())
     return f"/{page}/{quote(name)}" + (f"?{words}" if words else "")
