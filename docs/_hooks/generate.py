@@ -326,7 +326,7 @@ def _other_processes(isolation: Isolation) -> str:
 
 
 def comparisons() -> str:
-    """The files of `skillfit compare` in bench/comparisons, one row per way and number of rollouts."""
+    """The files of `skillfit compare` in bench/comparisons: a row per way and number of rollouts."""
     from skillfit.plain_text import dollars, score_with_interval, with_interval
     from skillfit.plugins.compare.results import FORMAT
 

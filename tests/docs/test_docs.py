@@ -237,7 +237,9 @@ def test_every_setting_and_option_that_a_page_names_exists() -> None:
 
     known = {one.key for one in describe_keys()}
     setting = re.compile(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)*)(?=[`:= ])")
-    command = re.compile(r"(?<![\w/-])skillfit ((?:tasks |data )?[a-z]+)((?: [^`\n|#]+)?)")
+    command = re.compile(
+        r"(?<![\w/-])skillfit ((?:tasks |data |ci |skill )?[a-z]+)((?: [^`\n|#]+)?)"
+    )
     root: Any = typer.main.get_command(app)
     wrong = []
     for page in (ROOT / "README.md", *DOCS.glob("*.md")):

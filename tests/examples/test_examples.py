@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import yaml
 
 from skillfit import Run
 from skillfit.run.directory import RunDirectory
@@ -134,30 +133,6 @@ def test_a_skillopt_config_trains_unchanged_into_its_own_directory(examples: Pat
     assert config["recipe"] == "paper"
     assert config["evaluation"]["gate"] == "strict"
     assert config["model"]["concurrency"] == 8
-
-
-def test_the_workflows_commands_pass_on_the_trained_skill(examples: Path) -> None:
-    for command in _workflow_commands(examples / "ci" / "skill.yml"):
-        done = skillfit(*command.split()[1:], folder=examples / "ci")
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-
-
-def test_the_workflows_verify_fails_on_the_untrained_skill(examples: Path) -> None:
-    verify = next(
-        command
-        for command in _workflow_commands(examples / "ci" / "skill.yml")
-        if "verify" in command
-    )
-    arguments = verify.removesuffix("./triage-requests").split()[1:]
-    done = skillfit(*arguments, "../triage/triage-requests", folder=examples / "ci")
-    assert done.returncode == 8, done.stdout + done.stderr
-
-
-def _workflow_commands(workflow: Path) -> list[str]:
-    steps = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]["verify"]["steps"]
-    commands = [step["run"] for step in steps if step.get("run", "").startswith("skillfit")]
-    assert len(commands) == 2
-    return commands
 
 
 def test_every_example_has_a_readme_with_commands_and_is_listed() -> None:

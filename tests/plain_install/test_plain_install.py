@@ -124,6 +124,9 @@ def test_the_commands_of_the_readme_work(project: Path) -> None:
         "models",
         "data list",
         "docs config",
+        "doctor",
+        "skill install --program claude",
+        "ci init skillfit.yaml",
         "tasks draft triage-tickets --model practice/optimizer --count 5 --out more.jsonl --yes",
     ],
 )

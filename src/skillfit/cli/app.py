@@ -19,7 +19,18 @@ import typer
 from typer.core import TyperCommand
 
 from skillfit import __version__
-from skillfit.cli import compare, doctor, draft, evaluate, init, reference, runs, serve, train
+from skillfit.cli import (
+    compare,
+    doctor,
+    draft,
+    evaluate,
+    init,
+    reference,
+    runs,
+    serve,
+    set_up,
+    train,
+)
 from skillfit.cli.output import docstring_paragraphs, runnable
 from skillfit.errors import Exit, InputError, SkillfitError
 
@@ -29,7 +40,8 @@ _GROUPS = {
     "Start": ("demo", "init", "check", "train", "report", "apply"),
     "More about a run": ("ls", "show", "diff", "studio", "steer", "resume", "export"),
     "Measure": ("estimate", "eval", "verify", "ablate", "compare"),
-    "Skills, tasks and models": ("lint", "tasks", "data", "models", "doctor", "docs", "mcp"),
+    "Skills, tasks and models": ("lint", "tasks", "data", "models", "doctor", "docs"),
+    "Ways in": ("skill", "mcp", "ci"),
 }
 
 
@@ -78,7 +90,12 @@ def _register(app: typer.Typer) -> None:
         for module in modules
         for command in module.COMMANDS
     }
-    groups = {"tasks": draft.tasks_app, "data": init.data_app}
+    groups = {
+        "tasks": draft.tasks_app,
+        "data": init.data_app,
+        "skill": set_up.skill_app,
+        "ci": set_up.ci_app,
+    }
     for heading, names in _GROUPS.items():
         for name in names:
             if name in groups:
