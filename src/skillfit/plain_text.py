@@ -237,14 +237,14 @@ _WORK = {
         *("baseline", "rollout", "diagnosis", "gate", "prune", "compose", "final"),
         *("grading", "judge", "evaluate", "ablate", "compare"),
     ),
-    "final comparison": ("ship", "test"),
+    "ship test": ("ship", "test"),
 }
 _WORK_IN = {stage: work for work, stages in _WORK.items() for stage in stages}
 
 
 def work_name(stage: str, role: str = "optimizer") -> str:
     """Return what a run does in a stage, as screens, estimates and bills show it: "check",
-    "writing edits", "measuring" or "final comparison". `role`: whose calls these are; only the
+    "writing edits", "measuring" or "ship test". `role`: whose calls these are; only the
     optimizer writes. A stage of a user's part has its own name.
     """
     work = _WORK_IN.get(stage.partition(".")[0]) or display_name(stage)

@@ -651,7 +651,7 @@ def test_check_reports_go_and_estimate_gives_ranges(shell: Shell, config: Path) 
     assert [(row["role"], row["stage"]) for row in of_work] == [
         ("agent", "check"),
         ("agent", "measuring"),
-        ("agent", "final comparison"),
+        ("agent", "ship test"),
         ("optimizer", "writing edits"),
     ]
     assert sum(row["calls"][2] for row in of_work) == sum(row["calls"][2] for row in found["rows"])

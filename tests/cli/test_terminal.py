@@ -362,7 +362,7 @@ def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
         terminal.tick(Usage(calls=3))
         terminal.say("Stopping.")
     assert isinstance(console.file, io.StringIO)
-    assert "final comparison" in console.file.getvalue()
+    assert "ship test" in console.file.getvalue()
 
 
 def test_the_cursor_stays_below_the_frame_so_that_an_echoed_interrupt_does_not_break_it() -> None:

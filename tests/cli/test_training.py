@@ -406,6 +406,7 @@ def test_a_waiting_command_continues_when_the_answers_are_there(
     assert waiting.returncode == Exit.NO_IMPROVEMENT, err
     assert json.loads(out)["finish_reason"] == "no_improvement"
     assert answered >= 1 and err.count("Waiting for ") == 1 and "in run/handoff." in err
+    assert err.count("Training ") == 1 and "Resuming" not in err
 
 
 def test_waiting_for_answers_is_no_error(shell: Shell, config: Path) -> None:

@@ -296,10 +296,11 @@ class LiveTerminal(Terminal):
 class PlainTerminal(Terminal):
     """Lines for pipes, logs and CI."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, again: bool = False) -> None:
+        """`again`: the same command has printed how the run began."""
         super().__init__(console)
         self._builder = Fold()
-        self._lines = ProgressLines(super().say, self._builder.record)
+        self._lines = ProgressLines(super().say, self._builder.record, again=again)
 
     def __call__(self, stored: Stored) -> None:
         self._builder(stored)

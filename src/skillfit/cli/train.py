@@ -32,7 +32,7 @@ from skillfit.errors import Exit, InputError
 from skillfit.plain_text import dollars, duration, quantity, rounded, rounded_dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -292,18 +292,17 @@ def train_in_terminal(
     """
     from skillfit.models.protocol import AnswerPending
 
-    lines = plain or as_json
+    lines, again = plain or as_json, False
+    how = {"force_new": force_new, "force": force}
     while True:
         try:
-            return _train_once(
-                inputs, path, lines=lines, force_new=force_new, force=force, track=track
-            )
+            return _train_once(inputs, path, lines=lines, again=again, how=how, track=track)
         except AnswerPending as waiting:
             if not wait:
                 waiting.hint += " With --wait the command stays and continues by itself."
                 raise
         await_answers(path)
-        force_new = False  # what waits is the new run
+        again, how["force_new"] = True, False  # what waits is the new run
 
 
 def await_answers(run: Path) -> None:
@@ -334,20 +333,26 @@ def _is_being_written(folder: Path) -> bool:
 
 
 def _train_once(
-    inputs: Inputs, path: Path, *, lines: bool, force_new: bool, force: bool, track: Sequence[str]
+    inputs: Inputs,
+    path: Path,
+    *,
+    lines: bool,
+    again: bool,
+    how: Mapping[str, bool],
+    track: Sequence[str],
 ) -> TrainingResult:
+    """Start the training as `how` says. `again`: after an earlier start by the same command."""
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
     from skillfit.plugins.trackers.trackers import make_tracker
     from skillfit.training.start import start
 
     screen = console(stderr=True)
     terminal = (
-        LiveTerminal(screen, 0.0 if force_new else _earlier_seconds(path))
+        LiveTerminal(screen, 0.0 if how["force_new"] else _earlier_seconds(path))
         if screen.is_terminal and not lines
-        else PlainTerminal(screen)
+        else PlainTerminal(screen, again=again)
     )
     trackers = [make_tracker(spec, path) for spec in track]
-    how = {"force_new": force_new, "force": force}
     try:
         return run_in_terminal(
             terminal,

@@ -411,19 +411,25 @@ def next_commands(record: Record) -> list[str]:
 class ProgressLines:
     """A listener that hands lines to `write`. Events that a resumed run replays print nothing.
 
-    `record` returns the record so far, for the line that `tick` writes.
+    `record` returns the record so far, for the line that `tick` writes. `again`: the same command
+    has printed how the run began.
     """
 
-    def __init__(self, write: Callable[[str], None], record: Callable[[], Record]) -> None:
+    def __init__(
+        self, write: Callable[[str], None], record: Callable[[], Record], *, again: bool = False
+    ) -> None:
         self._write = write
         self._record = record
+        self._again = again
         self._since = time.time()
         self._begun = self._last_line = time.monotonic()
         self._replayed = 0
-        self._resumed = False
+        self._resumed = again
         self._tested: set[str] = set()  # hashes of skills
 
     def __call__(self, stored: Stored) -> None:
+        if self._again and isinstance(stored.event, RunStarted):
+            return
         ended = isinstance(stored.event, RunFinished)
         replayed = stored.at < self._since and not isinstance(stored.event, RunStarted)
         if replayed and not ended:
