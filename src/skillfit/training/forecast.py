@@ -483,10 +483,10 @@ def _optimizer_calls(config: Config, schedule: Schedule) -> dict[str, Range]:
     notes = steps if optimizer.skill_aware_consolidate_threshold else 0
     later = looked_back(len(schedule.epochs))
     least = 0 if gradient.failure_only or not asked else len(sizes)
-    if config.proposer == "corpus":  # one call per step, and a second one for what it left out
-        least, asked = 0, 2 * steps
-        reflect = asked + diagnoses + deeper
     read = Range(least, 0.8 * reflect, reflect)
+    if config.proposer == "corpus":  # one call per step, rarely a second one for what it left out
+        other = diagnoses + deeper
+        read = Range(0, steps + 0.8 * other, 2 * steps + other)
     spec = config.model.optimizer
     if config.proposer == "agent" and spec is not None:
         sessions = Range(0, steps, steps)
