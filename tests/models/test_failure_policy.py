@@ -332,7 +332,7 @@ def test_what_was_never_sent_is_not_billed():
     assert billed == {NotReached: "nothing", NetworkFailed: "at_most", RateLimited: "one_call"}
 
 
-TOO_FEW = "11 of 100 rollouts failed: a coverage of 90% cannot be reached."
+TOO_FEW = "11 of 100 planned rollouts failed: a coverage of 90% cannot be reached."
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ TOO_FEW = "11 of 100 rollouts failed: a coverage of 90% cannot be reached."
             {"search": 11},
             1,
             True,
-            "11 of 100 rollouts failed: a coverage of 90% cannot be reached.",
+            "11 of 100 planned rollouts failed: a coverage of 90% cannot be reached.",
         ),
         ({"grader": 60}, 1, True, ""),
     ],

@@ -183,7 +183,8 @@ async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_their_error(
 async def test_a_run_that_can_no_longer_reach_its_coverage_stops(setup: RolloutSetup) -> None:
     agent = Faulty(lambda item, _: NetworkFailed("reset") if int(item[-3:]) % 2 else None)
     with pytest.raises(
-        InfrastructureError, match=r"9 of 20 rollouts failed: a coverage of 60% cannot be reached"
+        InfrastructureError,
+        match=r"9 of 20 planned rollouts failed: a coverage of 60% cannot be reached",
     ):
         await setup.engine(agent, max_in_flight=1).run(
             requests_for(SKILL, items(20)), stage="gate", series="selection"

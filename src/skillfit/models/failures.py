@@ -199,7 +199,7 @@ def why_stop(
     broken = sum(failed[kind] for kind in INFRASTRUCTURE)
     if broken >= _ENOUGH and broken > (1 - coverage_floor) * planned:
         needed = f"a coverage of {coverage_floor:.0%} cannot be reached"
-        return f"{broken} of {planned} rollouts failed: {needed}."
+        return f"{broken} of {planned} planned rollouts failed: {needed}."
     return ""
 
 
