@@ -7,9 +7,10 @@ WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 3 ] && e
 
 PLAIN := .bench/plain
 LOWEST := .bench/lowest
+DIST := .bench/dist
 
 .PHONY: demo test quick torture plain-install lowest extras lint docs system cli-agents \
-	setup-demo setup clean
+	packages release-check release setup-demo setup clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +57,23 @@ lowest: setup  ## the same with the lowest version of every dependency that pypr
 
 extras: setup  ## each extra alone in an empty environment, and its smallest example: takes half an hour
 	$(BIN)/python .ci/extras.py $(EXTRAS)
+
+packages: setup  ## build wheel and sdist, and check metadata, contents, sizes and licences
+	rm -rf $(DIST)
+	$(BIN)/python -m hatchling build -d $(DIST)
+	$(BIN)/twine check --strict $(DIST)/*
+	$(BIN)/python .ci/packages.py $(DIST) $(FINAL)
+
+release-check: packages  ## the same, and the demo by uvx from the wheel
+	folder=$$(mktemp -d) && cd $$folder && $(CURDIR)/$(BIN)/uvx --python $(CURDIR)/$(BIN)/python \
+		--from $(CURDIR)/$(DIST)/*.whl skillfit demo --plain && rm -r $$folder
+
+release: FINAL := --final
+release: release-check  ## publish the version of this checkout: docs/contributing.md says what comes before
+	test -z "$$(git status --porcelain)"
+	git tag v$$($(BIN)/skillfit --version | cut -d' ' -f2)
+	$(BIN)/twine upload $(DIST)/*
+	git push origin --tags
 
 torture: setup  ## longer fuzzing of model replies, with a new seed each time
 	SKILLFIT_FUZZ_SEED=$$(date +%s) SKILLFIT_FUZZ_CASES=10000 $(BIN)/python -m pytest -n auto -q tests/faults/test_wire_fuzz.py

@@ -110,7 +110,8 @@ def test_a_skill_that_hurts_fails(repository: Path) -> None:
 
 
 def test_the_workflow_of_the_example_is_what_the_command_writes(repository: Path) -> None:
-    skillfit("ci", "init", "examples/ci/skillfit.yaml", folder=repository)
+    package = ("--package", "skillfit")
+    skillfit("ci", "init", "examples/ci/skillfit.yaml", *package, folder=repository)
     written = (repository / ".github" / "workflows" / "skill.yml").read_text()
     assert written == (ROOT / "examples" / "ci" / "skill.yml").read_text()
 

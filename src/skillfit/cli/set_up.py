@@ -38,7 +38,7 @@ def ci_init_command(
     out: Annotated[
         Path | None, typer.Option(help="Default: .github/workflows/skill.yml of the repository.")
     ] = None,
-    package: Annotated[str, typer.Option(help="What pip installs.")] = f"skillfit=={__version__}",
+    package: Annotated[str, typer.Option(help="What pip installs; default: this version.")] = "",
     as_json: Json = False,
 ) -> None:
     """Write a GitHub workflow for the skill of a config. On pull requests it lints the skill,
@@ -66,7 +66,7 @@ def ci_init_command(
         ("paths", watched),
         *zip(("skill", "config", "record"), paths, strict=True),
         ("keys", secrets),
-        ("package", package),
+        ("package", package or f"skillfit=={__version__}"),
     ):
         text = text.replace(f"@{name}@", json.dumps(value))
     write_whole(out, text.encode())
