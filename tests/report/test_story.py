@@ -304,7 +304,7 @@ async def test_an_item_without_a_score_under_the_initial_skill_is_unknown(tmp_pa
     run.close()
     with open_details(tmp_path / "run") as details:
         items = details.compared_items(read_record(tmp_path / "run"))
-    assert [item.change for item in items] == ["unknown", "unknown", "unsolved", "solved"]
+    assert [item.change for item in items] == ["no score", "no score", "fails", "right"]
 
 
 @pytest.mark.parametrize(

@@ -543,11 +543,14 @@ class Fold:
             if shorter:
                 versions.append(SkillVersion("shorter", "without what can be cut", shorter))
             return tuple(versions)
+        tested = self._ship.skill_hash if self._ship else ""
         if unproven and unproven != self._best:
-            versions.append(SkillVersion("unproven", "found, unproven", unproven))
+            versions.append(SkillVersion("unproven", "found, unproven", unproven, tested))
+            tested = ""
         if versions:
             label = "best so far" if self._finished is None else "result of the run"
-            versions.append(SkillVersion("best", label, self._best))
+            changed = self._best != self._started.skill
+            versions.append(SkillVersion("best", label, self._best, tested if changed else ""))
         return tuple(versions)
 
     def _listed_stages(self) -> tuple[StageProgress, ...]:

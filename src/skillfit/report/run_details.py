@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
@@ -39,21 +39,23 @@ from skillfit.run.records import SOLVED, ItemRecord, step_name
 from skillfit.run.view import RunView
 from skillfit.tasks.item import TrajectoryStep
 
-# Of `unsolved` and `solved` items only the initial skill has scores; of `unknown` ones it has none.
+# Of items that fail or are right only one skill has scores; of those without a score none has.
 ItemChange = Literal[
-    "broken", "lower", "fixed", "higher", "neither", "both", "unsolved", "solved", "unknown"
-]
-ITEM_CHANGES: tuple[ItemChange, ...] = (
     "broken",
     "lower",
-    "neither",
+    "still fails",
     "higher",
     "fixed",
-    "both",
-    "unsolved",
-    "solved",
-    "unknown",
-)
+    "always right",
+    "unstable",
+    "fails",
+    "right",
+    "no score",
+]
+ITEM_CHANGES: tuple[ItemChange, ...] = get_args(ItemChange)
+# The same in fewer words, for lists of items.
+ItemGroup = Literal["still fails", "broken", "fixed", "always right", "unstable", "no score"]
+ITEM_GROUPS: tuple[ItemGroup, ...] = get_args(ItemGroup)
 _NOTICEABLE = 0.05  # a smaller difference of graded scores counts as none
 
 
@@ -344,17 +346,33 @@ class ItemSummary:
     @property
     def change(self) -> ItemChange:
         """Fixed and broken items cross half of the score; lower and higher ones move on one side
-        of it.
+        of it. Unstable ones are solved, but not in every rollout.
         """
         if self.difference is None:
             if not self.before.scores:
-                return "unknown"
-            return "solved" if self.before.solved else "unsolved"
+                return "no score"
+            if self.before.solved:
+                return "unstable" if self.before.flaky else "right"
+            return "fails"
         if self.before.solved != self.after.solved:
             return "fixed" if self.after.solved else "broken"
         if abs(self.difference) >= _NOTICEABLE:
             return "higher" if self.difference > 0 else "lower"
-        return "both" if self.after.solved else "neither"
+        if self.after.solved:
+            return "unstable" if self.after.flaky else "always right"
+        return "still fails"
+
+    @property
+    def group(self) -> ItemGroup:
+        """The change without how far a score moved on one side of half, and whether one skill was
+        measured or two.
+        """
+        change = self.change
+        if change in ("broken", "fixed", "no score"):
+            return change
+        if not self.result.solved:
+            return "still fails"
+        return "unstable" if self.result.flaky else "always right"
 
     @property
     def flaky(self) -> bool:
@@ -380,14 +398,14 @@ class ItemSummary:
 def worst_first(
     items: Iterable[ItemSummary], scores: Mapping[str, float] | None = None
 ) -> list[ItemSummary]:
-    """Broken and lower items first, then the others by their score under the skill found, or by
-    `scores` where they were not compared.
+    """Broken items first, then those that fail, then lower ones; within these by their score under
+    the skill found, or by `scores` where they were not compared.
     """
-    urgency = {"broken": 0, "lower": 1}
+    urgency = {"broken": 0, "lower": 2}
 
     def order(item: ItemSummary) -> tuple[int, float, str, str]:
         score = item.latest if item.latest >= 0 else (scores or {}).get(item.id, 0.0)
-        return urgency.get(item.change, 2), score, item.split, item.id
+        return urgency.get(item.change, 3 if item.result.solved else 1), score, item.split, item.id
 
     return sorted(items, key=order)
 

@@ -46,9 +46,9 @@ PAGES = (
     f"/skill/{EVIL_RUN}",
     "/items/pool",
     f"/items/{EVIL_RUN}",
-    "/item/pool?id=ticket-0003",
-    f"/item/{EVIL_RUN}?id=t00",
-    f"/rollout/{EVIL_RUN}?phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
+    "/items/pool?item=ticket-0003",
+    f"/items/{EVIL_RUN}?item=t00",
+    f"/items/{EVIL_RUN}?item=t00&phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
     "/compare?run=pool&run=unproven",
     "/apply/pool",
     "/handoff/pool",
@@ -86,6 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     skill = f"{INITIAL}{EVIL}\n"
     asyncio.run(improved(runs / "<img src=x onerror=pwned=1>", skill=skill, text=EVIL))
     asyncio.run(_measured_on_the_test_split(runs / "tested"))
+    asyncio.run(_three_items_fail(runs / "failing"))
     screening_run(runs / "pool", steps=12, items=60, rollouts=120)
     screening_run(runs / "unproven", steps=6, finish="no_improvement")
     screening_run(runs / "halted", steps=3, finish="")
@@ -104,6 +105,15 @@ async def _measured_on_the_test_split(path: Path) -> None:
     run.measured("test_baseline", "old", 0.25, split="test")
     run.measured("test_best", "new", 0.75, split="test")
     run.finish("improved", BEST)
+    run.close()
+
+
+async def _three_items_fail(path: Path) -> None:
+    run = WrittenRun(path)
+    run.items()
+    await run.roll("ship", "old", [0] * 8)
+    await run.roll("ship", "new", [0] * 3 + [1] * 5)
+    run.ship("inconclusive", 0.1, (-0.2, 0.4))
     run.close()
 
 
@@ -263,11 +273,10 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
         expect(page.locator(".diff .added").first).to_be_visible()
 
         page.get_by_role("link", name="Items", exact=True).click()
-        expect(page.locator(".heat .cell").first).to_be_visible()
-        page.locator(".heat th a").first.click()
-        page.locator("tbody a").first.click()
         expect(page.get_by_role("heading", name="What happened")).to_be_visible()
-        expect(page.locator(".turn.user pre")).to_contain_text("is a problem")
+        expect(page.locator("#side pre").first).to_contain_text("is a problem")
+        page.get_by_role("link", name="map of all rollouts").click()
+        expect(page.locator(".heat .cell").first).to_be_visible()
 
         page.get_by_role("link", name="Overview").click()
         page.locator(".forest tbody a").first.click()
@@ -519,6 +528,48 @@ def test_a_point_of_the_curve_leads_to_its_step(
         page = opened.open("/run/pool")
         page.locator(".wide svg").get_by_role("link", name="step 3", exact=True).click()
         expect(page.get_by_role("heading", name="Step 3", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_failing_rollout_is_open_two_clicks_from_the_list(
+    chromium: Browser, site: RunningStudio, script: bool
+) -> None:
+    with window(chromium, site, java_script_enabled=script) as opened:
+        page = opened.open("/?sort=name")
+        page.get_by_role("link", name="pool", exact=True).click()
+        page.get_by_role("link", name="Items", exact=True).click()
+        side = page.get_by_role("complementary", name="Chosen item")
+        expect(page.locator(".list tbody tr").first).to_contain_text("broken")
+        expect(side.locator("section", has_text="Expected").locator("pre")).to_be_visible()
+        expect(side.locator("section.missed pre")).to_contain_text(re.compile("billing|delivery"))
+        expect(side.locator(".turn").first).to_contain_text("The ticket ticket-")
+
+        first = side.get_by_role("heading", level=2).inner_text()
+        side.get_by_role("link", name="Next").click()
+        expect(side.get_by_role("heading", level=2)).not_to_have_text(first)
+        if script:
+            page.keyboard.press("k")
+            expect(side.get_by_role("heading", level=2)).to_have_text(first)
+        side.locator(".chip", has_text="initial skill").first.click()
+        expect(side.locator(".chip[aria-current]")).to_contain_text("initial skill")
+        side.get_by_role("link", name="the skill “initial skill”").click()
+        expect(page.get_by_role("heading", name="Skill: initial skill")).to_be_visible()
+
+
+def test_failing_items_are_counted_by_type_and_by_words_of_the_grader(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/items/failing")
+        counts = page.locator(".counts")
+        expect(counts).to_contain_text("billing 2")
+        expect(counts).to_contain_text("graded … 3")
+        page.get_by_role("link", name="delivery 1").click()
+        expect(page.locator(".list tbody tr")).to_have_count(4)
+        page.get_by_role("link", name="still fails").click()
+        expect(page.locator(".list tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="Remove the filter").click()
+        expect(page.locator(".list tbody tr")).to_have_count(3)
 
 
 def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) -> None:

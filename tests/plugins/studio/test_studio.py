@@ -64,8 +64,8 @@ PAGES = (
     "/skill/pool?version=7&against=initial",
     "/items/good/one",
     "/items/pool?q=ticket&type=billing&page=2",
-    "/item/good/one?id=t00",
-    "/rollout/good/one?phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
+    "/items/good/one?item=t00",
+    "/items/good/one?item=t00&phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
     "/compare?run=pool&run=good/one",
     "/apply/good/one",
     "/handoff/good/one",
@@ -98,7 +98,7 @@ async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> 
             if page != "/report/good/one":
                 assert "script-src 'self';" in reply.headers["content-security-policy"]
                 assert "<script>" not in reply.text and "style=" not in reply.text
-        assert "<small>initial skill</small>" in client.get("/item/good/one?id=t00").text
+        assert "final comparison, initial skill" in client.get("/items/good/one?item=t00").text
         listed = client.get("/").text
         assert 'href="/run/good/one"' in listed and 'href="/run/pool"' in listed
 
@@ -128,8 +128,8 @@ async def test_missing_pages_are_404(folder: Path) -> None:
             "/step/99/pool",
             "/run/pool?edit=nope",
             "/skill/pool?version=nope",
-            "/item/pool?id=nope",
-            "/rollout/pool?phase=gate&step=1&key=call/agent/x",
+            "/items/pool?item=nope",
+            "/items/pool?item=ticket-0000&phase=gate&step=1&key=call/agent/x",
             "/image/good/one?id=t00&number=0",
             f"/run/{'z' * 6000}",
             "/starting/none",
@@ -498,8 +498,8 @@ async def test_text_of_models_and_users_is_escaped(tmp_path: Path) -> None:
             "/run/%3Cb%3Erun",
             "/skill/%3Cb%3Erun",
             "/skill/%3Cb%3Erun?version=best&against=initial",
-            "/rollout/%3Cb%3Erun?phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
-            "/item/%3Cb%3Erun?id=t00",
+            "/items/%3Cb%3Erun?item=t00&phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
+            "/items/%3Cb%3Erun?item=t00",
             "/report/%3Cb%3Erun",
         ):
             reply = client.get(page)
@@ -613,7 +613,7 @@ def test_an_edit_names_the_trajectories_it_was_written_from(tmp_path: Path) -> N
     with browser(tmp_path) as client:
         page = client.get("/run/run?edit=s0001e01").text
         link = page.partition("Written from")[2].partition('href="')[2].partition('"')[0]
-        assert link.startswith("/rollout/run?phase=rollout&amp;step=1")
+        assert link.startswith("/items/run?item=ticket-000")
         assert "What happened" in client.get(link.replace("&amp;", "&")).text
 
 
@@ -712,7 +712,7 @@ def test_an_ablation_is_shown_without_steps_scores_and_an_optimizer(tmp_path: Pa
         assert "best so far" not in client.get("/skill/parts").text
         assert "has no new skill to apply" in client.get("/apply/parts").text
         items = client.get("/items/parts").text
-        assert 'href="/item/parts?id=t' in items and "No item was rolled out" not in items
+        assert 'href="/items/parts?item=t' in items and "No item was rolled out" not in items
 
 
 def test_a_stopped_ablation_is_resumed_as_an_ablation(tmp_path: Path) -> None:
@@ -843,14 +843,15 @@ def test_items_with_scores_of_one_skill_are_not_shown_as_compared(tmp_path: Path
     run.close()
     with browser(tmp_path) as client:
         page = client.get("/items/run").text
-        assert "● solved" in page and "○ not solved" in page
-        assert "neither" not in page and "both" not in page
+        assert "● right" in page and "○ fails" in page
+        assert "still fails</span>" not in page and "always right</span>" not in page
+        page = client.get("/items/run?view=map").text
         columns = [part.partition("<")[0] for part in page.split('<th class="col">')[1:]]
         assert columns == ["initial", "1", "final"]
-        listed = client.get("/items/run?change=unsolved").text
+        listed = client.get("/items/run?view=map&group=still+fails").text
         assert listed.count('<th scope="row">') == 5
         report = client.get("/report/run").text
-        assert "not solved 5" in report and "the one that was found" not in report
+        assert "fails 5" in report and "the one that was found" not in report
 
 
 def test_links_outside_the_folder_are_not_followed(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ resume, handoff answers, apply and undo. Each action does what a command does, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -18,7 +20,7 @@ from starlette.responses import HTMLResponse, Response
 
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
-from skillfit.plain_text import budget_amount, quantity, shorten
+from skillfit.plain_text import budget_amount, quantity, shorten, work_name
 from skillfit.plugins.studio.commands import as_typed, run_command
 from skillfit.plugins.studio.site import (
     FullItem,
@@ -77,13 +79,12 @@ from skillfit.report.html_report import (
     unit_lines,
 )
 from skillfit.report.run_details import (
-    ItemChange,
+    ITEM_GROUPS,
     ItemMatrix,
     ItemResult,
     ItemSummary,
     StepDetails,
     Trajectory,
-    count_changes,
     full_trajectory,
     types_of,
     worst_first,
@@ -387,46 +388,127 @@ def report_page(studio: Studio, request: Request) -> Response:
     return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a page with what is chosen on it."""
+
+    path: str
+    query: Mapping[str, str]
+
+    def with_(self, changes: Mapping[str, object]) -> str:
+        """The same page with other choices. Another list begins at its first page and item."""
+        kept = {**self.query, **changes}
+        if "item" not in changes:
+            kept |= {"page": "", "item": ""}
+        words = {key: value for key, value in kept.items() if value not in ("", None)}
+        return f"{self.path}?{urlencode(words)}" if words else self.path
+
+    def is_set(self, choices: Mapping[str, str]) -> bool:
+        return all(self.query.get(key, "") == value for key, value in choices.items())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsPage(PageData):
+    """Items with those that fail first, and one of them with its rollouts beside the list."""
+
     template: ClassVar = "items.html.j2"
 
     name: str
     record: Record
-    items: ListPage[ItemSummary]
-    matrix: ItemMatrix
-    compared: Mapping[str, ItemSummary]
-    changes: Mapping[ItemChange, int]
-    types: Sequence[TypeSummary]
-    type_names: Sequence[str]
+    address: Address
     query: Mapping[str, str]
+    groups: Mapping[str, int]
+    failing_types: Mapping[str, int]
+    failing_messages: Mapping[str, int]
+    types: Sequence[TypeSummary]
+    items: ListPage[ItemSummary]
+    chosen: ChosenItem | None
+    map: bool  # all rollouts of the run by item and step, instead of one item
+    matrix: ItemMatrix | None
+    compared: Mapping[str, ItemSummary]
+    type_names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenItem:
+    """One item, its rollouts and the one that is shown."""
+
+    id: str
+    item: ItemRecord | None
+    full: FullItem | None
+    rollouts: Sequence[RolloutFinished]  # the latest first
+    row: RolloutFinished | None
+    trajectory: Trajectory | None
+    isolation: str
+    version: SkillVersion | None  # the skill it ran with, where the run has it as a whole
+    carried: Sequence[EditRecord]
+    before: str  # ids of its neighbours in the list; empty: none
+    behind: str
+    versions: Mapping[str, SkillVersion]
+
+    def label(self, row: RolloutFinished) -> str:
+        """Where in the run a rollout was made: "step 3", "fresh, found skill"."""
+        where = f"step {row.step}" if row.step else work_name(row.phase)
+        version = self.versions.get(row.skill_hash)
+        named = f", {version.label}" if version and not row.step else ""
+        return f"{where}{named}{f', repeat {row.repeat + 1}' if row.repeat else ''}"
+
+    def place(self, row: RolloutFinished) -> dict[str, object]:
+        return {"item": self.id, "phase": row.phase, "step": row.step, "key": row.rollout}
+
+
+_ITEM_CHOICES = ("group", "type", "message", "q", "view", "page")
+_MOST_MESSAGES = 8
+_OWN_WORDS = re.compile(r"""'[^']*'|"[^"]*"|“[^”]*”|`[^`]*`|\d+([.,]\d+)*""")
+
+
+def message_kind(feedback: str) -> str:
+    """What a grader says about many items: without what it quotes and counts."""
+    return shorten(_OWN_WORDS.sub("…", " ".join(feedback.split())), 90)
 
 
 def items_page(studio: Studio, request: Request) -> Response:
-    record, query = studio.record(request), request.query_params
-    with open_details(Path(record.path)) as details:
-        found = details.compared_items(record)
-        matrix = details.matrix(record)
-        records = details.item_records()
-    compared = {item.id: item for item in found}
-    every = list(compared.values())
-    for item in matrix.cells:
-        if item not in compared:  # an ablation records no texts of its items
-            every.append(_bare(records.get(item) or ItemRecord(item, "")))
-    matching = _filtered(every, query.get("q", ""), query.get("change", ""), query.get("type", ""))
-    shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
+    name, query = str(request.path_params["name"]), request.query_params
+    followed = studio.library.follow(studio.find(request))
+    record, summaries = followed.record(), followed.items()
+    given = {key: query.get(key, "") for key in _ITEM_CHOICES}
+    compared = {item.id: item for item in summaries}
+    every, matrix = [*summaries], None
+    shows_map = given["view"] == "map" or (not summaries and not query.get("item"))
+    if shows_map:
+        matrix = followed.matrix()
+        with open_details(Path(record.path)) as details:
+            known = details.item_records()
+        # An ablation records no texts of its items.
+        others = [known.get(item) or ItemRecord(item, "") for item in matrix.cells]
+        every += [_bare(item) for item in others if item.id not in compared]
+    matching = [item for item in every if _matches_choices(item, given)]
+    shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching if matrix})
+    listed = page_of(shown, number_in(request, "page"), _ITEMS, query)
+    wanted = query.get("item") or (listed.rows[0].id if listed.rows and not shows_map else "")
+    failing = [item for item in summaries if item.group in ("still fails", "broken")]
+    counts = Counter(item.group for item in summaries)
     page = ItemsPage(
-        name=str(request.path_params["name"]),
+        name=name,
         record=record,
-        items=page_of(shown, number_in(request, "page"), _ITEMS, query),
+        address=Address(run_url("items", name), given),
+        query=given,
+        groups={group: counts[group] for group in ITEM_GROUPS},
+        failing_types=_most_common(item.type for item in failing),
+        failing_messages=_most_common(message_kind(item.result.feedback) for item in failing),
+        types=types_of(summaries),
+        items=listed,
+        chosen=_chosen_item(studio, request, record, wanted, shown) if wanted else None,
+        map=shows_map,
         matrix=matrix,
         compared=compared,
-        changes=count_changes(found),
-        types=types_of(found),
         type_names=sorted({item.type for item in every if item.type}),
-        query={key: query.get(key, "") for key in ("q", "change", "type")},
     )
     return studio.page(request, page)
+
+
+def _most_common(words: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(word for word in words if word).most_common(_MOST_MESSAGES))
 
 
 def _bare(item: ItemRecord) -> ItemSummary:
@@ -434,85 +516,58 @@ def _bare(item: ItemRecord) -> ItemSummary:
     return ItemSummary(item.id, item.split, ItemResult(), ItemResult(), item.type, item.input)
 
 
-def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> list[ItemSummary]:
-    words = search.lower().split()
-    found = []
-    for item in items:
-        text = f"{item.id} {item.type} {item.input}".lower()
-        if all(word in text for word in words) and kind in ("", item.type):
-            flaky = change == "flaky" and item.flaky
-            if flaky or change in ("", item.change):
-                found.append(item)
-    return found
+def _matches_choices(item: ItemSummary, given: Mapping[str, str]) -> bool:
+    text = f"{item.id} {item.type} {item.input}".lower()
+    return (
+        given["group"] in ("", item.group)
+        and given["type"] in ("", item.type)
+        and given["message"] in ("", message_kind(item.result.feedback))
+        and all(word in text for word in given["q"].lower().split())
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemPage(PageData):
-    template: ClassVar = "item.html.j2"
-
-    name: str
-    record: Record
-    item_id: str
-    item: ItemRecord | None
-    full: FullItem | None
-    rollouts: ListPage[RolloutFinished]
-    versions: Mapping[str, str]  # hash of a skill -> what it is called
-
-
-def item_page(studio: Studio, request: Request) -> Response:
-    item_id = request.query_params.get("id", "")
-    record = studio.record(request)
+def _chosen_item(
+    studio: Studio, request: Request, record: Record, item_id: str, shown: Sequence[ItemSummary]
+) -> ChosenItem:
+    """The item with the rollout that the address names, else with its lowest one under the skill
+    that was measured last.
+    """
+    query = request.query_params
+    places = [item.id for item in shown]
+    at = places.index(item_id) if item_id in places else None
     with open_details(Path(record.path)) as details:
         item = details.item_records().get(item_id)
-        rollouts = details.rollouts_of_item(item_id)
-    if item is None and not rollouts:
-        raise HTTPException(404, "The run has no such item.")
-    rollouts.reverse()
-    page = ItemPage(
-        name=str(request.path_params["name"]),
-        record=record,
-        item_id=item_id,
+        rollouts = details.rollouts_of_item(item_id)[::-1]
+        if item is None and not rollouts:
+            raise HTTPException(404, "The run has no such item.")
+        key = query.get("key", "")
+        phase, step = query.get("phase", ""), number_in(request, "step", 0, 0)
+        if key:
+            rows = [
+                one for one in rollouts if (one.phase, one.step, one.rollout) == (phase, step, key)
+            ]
+            if not rows:
+                raise HTTPException(404, "The run has no such rollout.")
+        else:
+            lowest = shown[at].result.rollout if at is not None else ""
+            rows = [one for one in rollouts if one.rollout == lowest] or rollouts
+        row = rows[0] if rows else None
+        outcome = details.outcome(row.rollout) if row else None
+    versions = {one.skill_hash: one for one in record.versions if one.skill_hash}
+    return ChosenItem(
+        id=item_id,
         item=item,
         full=full_item(studio.folders, record, item_id),
-        rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
-        versions={one.skill_hash: one.label for one in record.versions if one.skill_hash},
-    )
-    return studio.page(request, page)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutPage(PageData):
-    template: ClassVar = "rollout.html.j2"
-
-    name: str
-    record: Record
-    row: RolloutFinished
-    item: ItemRecord | None
-    full: FullItem | None
-    trajectory: Trajectory | None
-    isolation: str
-    carried: Sequence[EditRecord]
-
-
-def rollout_page(studio: Studio, request: Request) -> Response:
-    record, query = studio.record(request), request.query_params
-    step = number_in(request, "step", 0, 0)
-    with open_details(Path(record.path)) as details:
-        found = details.rollout(query.get("phase", ""), step, query.get("key", ""))
-    if found is None:
-        raise HTTPException(404, "The run has no such rollout.")
-    row, outcome = found.row, found.outcome
-    page = RolloutPage(
-        name=str(request.path_params["name"]),
-        record=record,
+        rollouts=rollouts,
         row=row,
-        item=found.item,
-        full=full_item(studio.folders, record, row.item),
         trajectory=full_trajectory(outcome) if outcome else None,
         isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
-        carried=[one for one in map(record.edit, row.edits) if one is not None],
+        version=versions.get(row.skill_hash) if row else None,
+        carried=[one for one in map(record.edit, row.edits) if one is not None] if row else (),
+        before=places[at - 1] if at else "",
+        behind=places[at + 1] if at is not None and at + 1 < len(places) else "",
+        versions=versions,
     )
-    return studio.page(request, page)
 
 
 def image(studio: Studio, request: Request) -> Response:

@@ -41,6 +41,7 @@ from skillfit.record.lists import find_runs, read_card
 from skillfit.record.record import Record, RunCard
 from skillfit.report.charts import sparkline
 from skillfit.report.html_report import PageData, make_environment
+from skillfit.report.run_details import ItemMatrix, ItemSummary, open_details
 from skillfit.run.control import STEERING
 from skillfit.run.store import HANDOFF, JOURNAL, LOCK, in_use
 from skillfit.run.view import RunView
@@ -198,6 +199,24 @@ class FollowedRun:
         self._lock = threading.Lock()
         self._stamp: Stamp = ()
         self._record: Record | None = None
+        self._items: tuple[Record, tuple[ItemSummary, ...]] | None = None
+        self._matrix: tuple[Record, ItemMatrix] | None = None
+
+    def items(self) -> tuple[ItemSummary, ...]:
+        """The items that the present record compares."""
+        record, known = self.record(), self._items
+        if known is None or known[0] is not record:
+            with open_details(self.path) as details:
+                known = self._items = record, details.compared_items(record)
+        return known[1]
+
+    def matrix(self) -> ItemMatrix:
+        """All items over the run, as of the present record."""
+        record, known = self.record(), self._matrix
+        if known is None or known[0] is not record:
+            with open_details(self.path) as details:
+                known = self._matrix = record, details.matrix(record)
+        return known[1]
 
     def record(self) -> Record:
         """The record as of now. Nothing is read when no file of the run has changed."""

@@ -72,8 +72,6 @@ _PAGES: tuple[tuple[str, View], ...] = (
     ("/about/{name:path}", run_pages.run_page),
     ("/skill/{name:path}", run_pages.skill_page),
     ("/items/{name:path}", run_pages.items_page),
-    ("/item/{name:path}", run_pages.item_page),
-    ("/rollout/{name:path}", run_pages.rollout_page),
     ("/image/{name:path}", run_pages.image),
     ("/report/{name:path}", run_pages.report_page),
     ("/apply/{name:path}", run_pages.apply_page),

@@ -5,6 +5,22 @@ document.documentElement.classList.add("scripted");
 
 // Parts of the page that the server sends again when they changed. What a person opened, chose,
 // typed or focused in them stays as it is.
+const sent = new Map();
+document.addEventListener("DOMContentLoaded", () => {
+  for (const element of document.querySelectorAll("[data-part]")) {
+    sent.set(element.dataset.part, element.innerHTML.trim());
+  }
+});
+
+// The first reply repeats what the page was loaded with. Elements that stay do not move.
+function isNew(name, html) {
+  const parsed = document.createElement("template");
+  parsed.innerHTML = html;
+  const before = sent.get(name);
+  sent.set(name, parsed.innerHTML.trim());
+  return sent.get(name) !== before;
+}
+
 function replacePart(element, html) {
   const active = document.activeElement;
   const inside = active && active !== document.body && element.contains(active);
@@ -98,7 +114,7 @@ function showParts(parts) {
   if (pressed) return;
   for (const [name, html] of waiting) {
     const element = document.querySelector(`[data-part="${name}"]`);
-    if (element) replacePart(element, html);
+    if (element && isNew(name, html)) replacePart(element, html);
   }
   waiting.clear();
   markChosen();
@@ -167,6 +183,7 @@ async function showBeside(link) {
   const side = page.querySelector("#side");
   if (!reply.ok || !side) return location.assign(link.href);
   document.querySelector("#side").replaceWith(side);
+  sent.set("side", side.innerHTML.trim());
   history.pushState({}, "", link.href);
   if (page.body.dataset.live) {
     document.body.dataset.live = page.body.dataset.live;
@@ -179,12 +196,20 @@ async function showBeside(link) {
 
 // The row whose details are shown.
 function markChosen() {
+  const shown = new URLSearchParams(location.search);
   for (const link of document.querySelectorAll("[data-master] tbody a")) {
-    const chosen = link.search !== "" && link.search === location.search;
-    link.closest("tr").classList.toggle("chosen", chosen);
+    const own = new URLSearchParams(link.search);
+    const named = ["edit", "item"].some((key) => own.has(key) && own.get(key) === shown.get(key));
+    if (shown.has("edit") || shown.has("item")) link.closest("tr").classList.toggle("chosen", named);
   }
 }
 document.addEventListener("DOMContentLoaded", markChosen);
+document.addEventListener("keydown", (event) => {
+  const wanted = { j: "next", k: "prev" }[event.key];
+  if (!wanted || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, select, textarea")) return;
+  document.querySelector(`#side a[rel=${wanted}]`)?.click();
+});
 window.addEventListener("popstate", () => location.reload());
 
 // The pool of edits as it was after an earlier step.
@@ -243,7 +268,7 @@ document.addEventListener("submit", (event) => {
   if (busy) event.submitter.textContent = busy;
 });
 document.addEventListener("click", (event) => {
-  const link = event.target.closest("[data-master] tbody a");
+  const link = event.target.closest("[data-master] tbody a, #side .chip, #side [rel]");
   const plain = !event.ctrlKey && !event.metaKey && !event.shiftKey;
   if (link && plain && link.pathname === location.pathname) {
     event.preventDefault();
