@@ -135,6 +135,45 @@ def test_a_skillopt_config_trains_unchanged_into_its_own_directory(examples: Pat
     assert config["model"]["concurrency"] == 8
 
 
+@pytest.mark.parametrize("config", sorted((EXAMPLES / "real").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_recipe_of_the_whole_table_is_estimated_on_the_sample(
+    config: Path, examples: Path
+) -> None:
+    """Its settings are valid and its task is built, without a key, data or network."""
+    sample = f"env.tasks={config.stem}:sample"
+    done = skillfit("estimate", config.name, sample, "--json", folder=examples / "real")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rollouts"][1] > 0
+    table = (EXAMPLES / "real" / "table.sh").read_text(encoding="utf-8")
+    assert re.search(rf"^for name in .*\b{config.stem}\b", table, re.MULTILINE)
+
+
+def test_the_command_of_the_whole_table_writes_result_files(examples: Path) -> None:
+    """With one benchmark, its sample and practice models, and few rollouts."""
+    folder = examples / "real"
+    table = (folder / "table.sh").read_text(encoding="utf-8")
+    table = re.sub("(?<=for name in ).*(?=;)", "searchqa", table)
+    (folder / "table.sh").write_text(table.replace("--rollouts 600 --seeds 2", "--way one-shot"))
+    (folder / "skillfit").write_text(f'#!/bin/sh\nexec {sys.executable} -m skillfit.cli.app "$@"\n')
+    (folder / "skillfit").chmod(0o755)
+    models = ["model.agent=practice/agent", "model.optimizer=practice/optimizer"]
+    done = subprocess.run(
+        ["sh", "table.sh", "env.tasks=searchqa:sample", *models, "budget.usd=null"],
+        cwd=folder,
+        env={
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),
+            "PYTHONPATH": str(EXAMPLES.parent / "src"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((folder / "results" / "searchqa.json").read_text(encoding="utf-8"))
+    assert [row["way"] for row in found["rows"]] == ["one-shot"]
+
+
 def test_every_example_has_a_readme_with_commands_and_is_listed() -> None:
     folders = sorted(
         path.name

@@ -210,6 +210,17 @@ def test_livemathematicianbench_reads_the_publishers_monthly_files(tmp_path: Pat
     assert all("Theorem" in item.input and "Idea" in item.input for item in shown.items)
 
 
+def test_items_with_a_choice_that_is_always_right_can_be_left_out(tmp_path: Path) -> None:
+    rows = json.loads(published_month(tmp_path, 20).read_text())
+    for row in rows[:5]:
+        row["mcq"]["choices"][0]["text"] = "Yes, but a stronger result can be proven."
+        row["mcq"]["correct_choice"] = row["mcq"]["choices"][0]
+    dump(tmp_path / "data" / "202511" / "qa_202511_final.json", rows)
+    phrase = "a stronger result can be proven"
+    task = loaded("livemathematicianbench:data", tmp_path, leave_out=phrase)
+    assert {item.id for item in task.items} == {f"202511:{number}" for number in range(6, 21)}
+
+
 def test_choices_are_shuffled_for_each_item_in_the_same_way_every_time(tmp_path: Path) -> None:
     published_month(tmp_path, 200, right="")
     first = loaded("livemathematicianbench:data", tmp_path)

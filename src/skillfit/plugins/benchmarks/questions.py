@@ -185,10 +185,13 @@ def livemathematicianbench(
     shuffle_seed: int = 42,
     use_theorem: bool = False,
     use_sketch: bool = False,
+    leave_out: str = "",
 ) -> TaskSource:
-    """`use_theorem` and `use_sketch` show the agent the theorem and the sketch of its proof."""
+    """`use_theorem` and `use_sketch` show the agent the theorem and the sketch of its proof.
+    `leave_out`: items are not used if one of their choices contains this text.
+    """
 
-    def convert(row: Row) -> ItemRow:
+    def convert(row: Row) -> ItemRow | None:
         item_id = _theorem_id(row)
         mcq = row.values.get("mcq")
         values = {**row.values, **mcq} if isinstance(mcq, Mapping) else row.values
@@ -196,6 +199,8 @@ def livemathematicianbench(
         right = right_option(values.get("correct_choice"), options)
         if len(options) < 2 or right is None:
             raise InputError(f"{row.where}: choices and correct_choice do not fit together.")
+        if leave_out and any(leave_out in option.text for option in options):
+            return None
         if shuffle_choices:
             options = shuffled(options, f"{shuffle_seed}/{item_id}")
         parts = [str(values.get("question", "")), show_options(options)]
