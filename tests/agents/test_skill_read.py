@@ -23,7 +23,7 @@ OTHER = "---\nname: old-bays\n---\nPut everything onto the floor.\n"
 
 def read(program: str, *events: dict[str, Any], skill: Skill = SKILL) -> bool | None:
     printed = "\n".join(json.dumps(event) for event in events)
-    return read_output(load_description(program), printed, skill).skill_read
+    return read_output(load_description(program), printed, [skill]).skills_read.get(skill.name)
 
 
 def shell(command: str, output: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_a_path_in_a_pattern_of_a_users_description_means_this_skill_only() -> N
 
     def found(command: str) -> bool | None:
         printed = json.dumps(shell(command, ""))
-        return read_output(description, printed, SKILL).skill_read
+        return read_output(description, printed, [SKILL]).skills_read[SKILL.name]
 
     assert found("cat skills/bays/SKILL.md") and not found("cat skills/old-bays/SKILL.md")
 
@@ -117,4 +117,4 @@ def test_a_path_in_a_pattern_of_a_users_description_means_this_skill_only() -> N
 def test_it_is_unknown_without_a_text_to_read_or_results_to_see() -> None:
     assert read("codex", shell("ls", ""), skill=Skill.from_text("")) is None
     silent = load_description("codex").model_copy(update={"events": ()})
-    assert read_output(silent, "done", SKILL).skill_read is None
+    assert not read_output(silent, "done", [SKILL]).skills_read

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -115,7 +115,7 @@ class CliAgent(BaseAgent):
                 workspace,
                 self._prompt(item, "" if skill.absent else skill.name, context),
                 program.argv,
-                skill=None if skill.absent else skill,
+                skills=() if skill.absent else (skill,),
                 max_usd=context.max_usd,
                 limit=None if context.seconds is None else context.seconds * _SHARE_OF_LIMIT,
             )
@@ -128,7 +128,7 @@ class CliAgent(BaseAgent):
             output.answer or "",
             steps,
             str(workspace.work),
-            output.skill_read,
+            output.skills_read.get(skill.name),
             output.usage,
             isolation=done.isolation,
         )
@@ -345,7 +345,7 @@ class ConfiguredProgram:
         prompt: str,
         argv: tuple[str | Arguments, ...],
         *,
-        skill: Skill | None = None,
+        skills: Sequence[Skill] = (),
         effort: str = "",
         max_usd: float | None = None,
         timeout: float | None = None,
@@ -355,7 +355,7 @@ class ConfiguredProgram:
         `timeout` seconds it is ended, which is no failure; at `limit` seconds it has failed.
         """
         isolation = self._isolation()
-        name = skill.name if skill is not None else ""
+        name = skills[0].name if skills else ""
         values = self.values(workspace, name, effort, max_usd, isolation)
         login = self._login()
         self._prepare_home(workspace, values, login)
@@ -380,7 +380,7 @@ class ConfiguredProgram:
             if login is not None:
                 login.save_back(workspace.home)
         ended = timeout is not None and done.timed_out
-        output = self._read(done, skill, Path(values["usage_file"]), cut_short=ended)
+        output = self._read(done, skills, Path(values["usage_file"]), cut_short=ended)
         return ProgramRun(output, done.isolation, ended)
 
     def values(
@@ -503,10 +503,10 @@ class ConfiguredProgram:
         )
 
     def _read(
-        self, done: ProcessResult, skill: Skill | None, usage_file: Path, *, cut_short: bool
+        self, done: ProcessResult, skills: Sequence[Skill], usage_file: Path, *, cut_short: bool
     ) -> ProgramOutput:
         reported = _written_by_program(usage_file)
-        output = read_output(self.description, redact(done.stdout), skill, reported)
+        output = read_output(self.description, redact(done.stdout), skills, reported)
         if cut_short or (not output.error and done.code == 0 and output.answer is not None):
             return output
         # When there are steps, stdout holds what tools printed: nothing of the program itself.

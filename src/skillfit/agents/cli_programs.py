@@ -171,6 +171,11 @@ class ProgramDescription(DescriptionPart):
         return any(f"${variable}" in text or f"${{{variable}}}" in text for text in strings)
 
     @property
+    def shows_reads(self) -> bool:
+        """Whether its output tells which skills it loaded."""
+        return bool(self.skill_read) or any(pick.step == "tool_result" for pick in self.events)
+
+    @property
     def reports(self) -> frozenset[Reported]:
         """What it reports about its usage."""
         found: set[Reported] = set()
@@ -268,13 +273,16 @@ class ProgramOutput:
     error: str  # what the program itself called an error
     steps: tuple[TrajectoryStep, ...]
     usage: Usage
-    skill_read: bool | None  # None: unknown
+    skills_read: Mapping[str, bool]  # by name; without those of which nothing is known
 
 
 def read_output(
-    description: ProgramDescription, stdout: str, skill: Skill | None = None, usage_file: str = ""
+    description: ProgramDescription,
+    stdout: str,
+    skills: Sequence[Skill] = (),
+    usage_file: str = "",
 ) -> ProgramOutput:
-    """Read the output of a program, and the usage file it wrote, if any. `skill`: as installed.
+    """Read the output of a program, and the usage file it wrote, if any. `skills`: as installed.
 
     The answer is the last text that `answer` selects. In a description without `answer` it is the
     last message, and in one without `events` too the whole output.
@@ -289,7 +297,11 @@ def read_output(
         error=errors[-1] if errors else "",
         steps=tuple(replace(step, text=head_and_tail(step.text, STEP_TEXT)) for step in steps),
         usage=_usage(description.usage, counted),
-        skill_read=_skill_read(description, found, skill) if skill is not None else None,
+        skills_read={
+            skill.name: _is_read(description, found, skill)
+            for skill in skills
+            if description.shows_reads and skill.body.strip()
+        },
     )
 
 
@@ -393,15 +405,10 @@ def _usage(picks: Sequence[UsagePick], events: Iterable[ProgramEvent]) -> Usage:
     )
 
 
-def _skill_read(
-    description: ProgramDescription, found: Sequence[_FoundStep], skill: Skill
-) -> bool | None:
+def _is_read(description: ProgramDescription, found: Sequence[_FoundStep], skill: Skill) -> bool:
     """Whether the program loaded the skill: by a call that only loads skills, or because the
-    skill's text is in the result of any call. None: its output does not tell.
+    skill's text is in the result of any call.
     """
-    shows_results = any(pick.step == "tool_result" for pick in description.events)
-    if not skill.body.strip() or not (description.skill_read or shows_results):
-        return None
     name = rf"(?<![\w-]){re.escape(skill.name)}(?![\w-])"
     patterns = [Template(text).safe_substitute(skill=name) for text in description.skill_read]
     refused = {one.id for one in found if one.failed and one.id}
