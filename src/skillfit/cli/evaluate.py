@@ -458,11 +458,11 @@ def ablate_command(
 
 def _write_shorter(inputs: Inputs, ablation: Ablation) -> bool:
     """Write the shorter skill to its place. False when nothing is cut."""
-    from skillfit.skill.document import find_document
+    from skillfit.skill.parts import save_trained
 
     if ablation.shorter is None:
         return False
-    ablation.shorter.save(find_document(Path(inputs.config.env.skill)))
+    save_trained(inputs.config.env.skill, ablation.shorter)
     return True
 
 

@@ -658,6 +658,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     """
     from skillfit.skill import Skill, with_trained_body, without_placeholder
     from skillfit.skill.document import find_document
+    from skillfit.skill.parts import DESCRIPTION_OF, trained_path
 
     if run.finish_reason != "improved" and not force:
         raise InputError(
@@ -666,7 +667,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
             hint=_why_not(run),
         )
     best = without_placeholder(Skill.from_text(run.record.found_skill))
-    began = Path(run.config.env.skill) if run.config.env.skill else None
+    began = trained_path(run.config.env.skill) if run.config.env.skill else None
     named = to or began
     if named is None:
         raise InputError(
@@ -676,8 +677,14 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     if not named.exists() and to is not None:
         return _new_document(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
-    if present.text in (run.initial_skill.text, run.record.found_skill, best.text):
-        return DocumentChange(run, document, present, present.with_body(best.body))
+    described = run.config.env.skill.endswith(DESCRIPTION_OF)
+    if described:
+        known, wanted = _with_description(present, run.initial_skill, best)
+    else:
+        known = present.text in (run.initial_skill.text, run.record.found_skill, best.text)
+        wanted = present.with_body(best.body)
+    if known or (force and described):
+        return DocumentChange(run, document, present, wanted)
     if not force:
         raise InputError(
             f"{document} has changed since the run began.",
@@ -687,6 +694,17 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     same_skill = began is not None and began.resolve() in places
     wanted = with_trained_body(present, best, same_skill=same_skill)
     return DocumentChange(run, document, present, wanted)
+
+
+def _with_description(present: Skill, initial: Skill, best: Skill) -> tuple[bool, Skill]:
+    """Whether the skill still has the description that a run began with, or its best one, and the
+    skill with the best one.
+    """
+    from skillfit.skill.parts import DESCRIPTION, as_description, part_text, with_part
+
+    text = " ".join((part_text(present, DESCRIPTION) or "").split())
+    known = text in (as_description(initial), as_description(best))
+    return known, with_part(present, DESCRIPTION, as_description(best))
 
 
 def _why_not(run: Run) -> str:

@@ -8,24 +8,34 @@ files of the folder, such as assets and licenses, are no part and never change.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
 import yaml
 
 from skillfit.errors import InputError
-from skillfit.skill.document import DOCUMENT_NAMES, Skill, check_relative, folder_name
+from skillfit.skill.document import (
+    DOCUMENT_NAMES,
+    Skill,
+    check_relative,
+    find_document,
+    folder_name,
+)
 
 Part = Literal["body", "description", "references", "scripts"]
 PARTS: tuple[Part, ...] = get_args(Part)
 BODY = ""
 DESCRIPTION = "description"
+DESCRIPTION_OF = f"#{DESCRIPTION}"  # the end of `env.skill` where the description alone is trained
 _FOLDERS: tuple[Part, ...] = ("references", "scripts")
 
 DESCRIPTION_LIMIT = 1024  # characters, as the Agent Skills format has it
 FILE_LIMIT = 200_000  # characters of one file that edits may write
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+_BULLET = re.compile(r"^[ \t]*[-*+][ \t]+", re.MULTILINE)
 
 
 def part_of(file: str) -> Part | None:
@@ -98,6 +108,43 @@ def over_limit(skill: Skill, file: str, present: str) -> str:
     if limit is None or len(text) <= max(limit, len(present)):
         return ""
     return f"{file} would have {len(text):,} characters; {limit:,} are allowed"
+
+
+def trained_path(named: str) -> Path:
+    """Return the skill that `env.skill` names, as a whole or with `#description` at its end."""
+    return Path(named.removesuffix(DESCRIPTION_OF))
+
+
+def load_trained(named: str) -> Skill:
+    """Load the document that is trained: a skill, or with `#description` at the end of its path
+    the description in its frontmatter, one sentence a line.
+    """
+    path = trained_path(named)
+    skill = Skill.load(path)
+    if not named.endswith(DESCRIPTION_OF):
+        return skill
+    text = part_text(skill, DESCRIPTION)
+    if not text:
+        raise InputError(
+            f"The skill {path} has no description, so no program can discover it.",
+            hint="Write one into its frontmatter: what the skill does, and when to use it.",
+        )
+    lines = _SENTENCE_END.sub("\n", " ".join(text.split()))
+    return Skill.from_text(f"{lines}\n", name=f"{skill.name}{DESCRIPTION_OF}")
+
+
+def save_trained(named: str, trained: Skill) -> None:
+    """Write a trained document to where `env.skill` says that it belongs."""
+    path = trained_path(named)
+    document = find_document(path) if path.is_dir() else path
+    if named.endswith(DESCRIPTION_OF):
+        trained = with_part(Skill.load(document), DESCRIPTION, as_description(trained))
+    trained.save(document)
+
+
+def as_description(trained: Skill) -> str:
+    """Return the text of a trained description as one paragraph; list markers go."""
+    return " ".join(_BULLET.sub("", trained.unix_body).split())
 
 
 def _newline(text: str) -> str:

@@ -27,6 +27,7 @@ from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.skill.document import reads_path
+from skillfit.skill.parts import load_trained, trained_path
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.graders import build_grader, check_items
 from skillfit.tasks.item import GraderLike, Split, stable_hash, weights_of
@@ -196,7 +197,7 @@ def read_inputs(
     judge = DeferredModel(models.judge) if models.judge else None
     agent_model = DeferredModel(models.agent) if models.agent else None
     if skill is None:
-        skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
+        skill = load_trained(env.skill) if env.skill else Skill.from_text("")
     refuse_unreadable(skill, env.skill)
     if task is None:
         loaded = _from_config(config, judge, agent_model, grader)
@@ -246,7 +247,7 @@ def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = 
     """
     if not skill or ((path / JOURNAL).is_file() and not force_new):
         return
-    if reads_path(Path(skill), path):
+    if reads_path(trained_path(str(skill)), path):
         raise InputError(
             f"The run directory {path} is inside the skill {skill}: the run's files would become "
             "part of the skill.",
