@@ -1,8 +1,8 @@
 """`python docs/_hooks/refresh.py` runs the commands of pages and puts what they printed into them.
 
-`quickstart` (README, quickstart, cost, commands, and the pictures) and `complete-run` can be named;
-by default both are refreshed. Blocks after `<!-- run -->` are run in order, in an empty folder.
-`<!-- copy: PATH … -->` copies files of the repository into it first. A block after
+`quickstart` (README, quickstart, cost, commands, and the pictures), `complete-run` and `trigger`
+can be named; by default all are refreshed. Blocks after `<!-- run -->` are run in order, in an
+empty folder. `<!-- copy: PATH … -->` copies files of the repository into it first. A block after
 `<!-- output: COMMAND -->` is filled with what that command printed. The terminal is drawn as SVG;
 the report is drawn as PNG, which needs Chromium on the PATH.
 """
@@ -27,7 +27,8 @@ from skillfit.run.directory import RunDirectory
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 QUICKSTART = ROOT / "docs" / "quickstart.md"
-COMPLETE_RUN = ROOT / "docs" / "complete-run.md"
+# Pages whose output no other page shows.
+ALONE = {name: ROOT / "docs" / f"{name}.md" for name in ("complete-run", "trigger")}
 SHARING_ITS_OUTPUT = [
     ROOT / "README.md",
     QUICKSTART,
@@ -124,16 +125,17 @@ def refresh(source: Path, pages: list[Path], folder: Path) -> None:
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or ["quickstart", "complete-run"]
+    chosen = sys.argv[1:] or ["quickstart", *ALONE]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if "quickstart" in chosen:
             refresh(QUICKSTART, SHARING_ITS_OUTPUT, folder)
             draw_terminal(folder / "runs" / "first")
             draw_report(folder / "runs" / "first")
-    with tempfile.TemporaryDirectory() as temporary:
-        if "complete-run" in chosen:
-            refresh(COMPLETE_RUN, [COMPLETE_RUN], Path(temporary))
+    for name, page in ALONE.items():
+        with tempfile.TemporaryDirectory() as temporary:
+            if name in chosen:
+                refresh(page, [page], Path(temporary))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ BENCHMARKS: Mapping[str, str] = {
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {
     "inspect": "skillfit.plugins.inspect.inspect_source:inspect_source",
+    "trigger": "skillfit.plugins.trigger.source:trigger_source",
     **{name: f"skillfit.plugins.benchmarks.{module}:{name}" for name, module in BENCHMARKS.items()},
 }
 _REFERENCE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")

@@ -255,6 +255,8 @@ def test_every_setting_and_option_that_a_page_names_exists() -> None:
                 one = getattr(one, "commands", {}).get(name)
             if one is None:
                 continue  # a sentence about skillfit
+            if hasattr(one, "commands"):  # `skillfit trigger SKILL`
+                one = one.commands["measure"]
             options = {name for option in one.params for name in option.opts}
             for name in re.findall(r"(?<!\S)--[a-z-]+", found[2]):
                 if name not in options | {"--help"}:
@@ -367,11 +369,11 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
 
 def test_pages_with_command_outputs_contain_them() -> None:
     refresh = load_hook("refresh")
-    for page in (*refresh.SHARING_ITS_OUTPUT, refresh.COMPLETE_RUN):
+    for page in (*refresh.SHARING_ITS_OUTPUT, *refresh.ALONE.values()):
         shown = refresh._OUTPUT.findall(page.read_text(encoding="utf-8"))
         assert shown, page
         assert [command for _, command, printed, _ in shown if not printed.strip()] == []
-    assert len(refresh.runnable(refresh.COMPLETE_RUN)) >= 9
+    assert len(refresh.runnable(refresh.ALONE["complete-run"])) >= 9
 
 
 def test_the_quoted_run_matches_the_recorded_benchmark() -> None:

@@ -118,6 +118,41 @@ def test_the_cli_agents_real_config_names_the_missing_program(examples: Path) ->
     assert "no-such-agent is not installed" in done.stderr
 
 
+def test_a_description_is_measured_trained_applied_and_restored(examples: Path) -> None:
+    folder = examples / "trigger"
+    command = ["trigger", "pdf-forms", "--queries", "queries.json", "--beside", "beside"]
+    command += ["--model", "{id: cli/stand-in, options: {file: stand-in.yaml}}", "--json"]
+    skill = folder / "pdf-forms" / "SKILL.md"
+    before = skill.read_text(encoding="utf-8")
+
+    def recall() -> float:
+        done = skillfit(*command, "--repeats", "1", folder=folder)
+        assert done.returncode == 0, done.stderr
+        (result,) = json.loads(done.stdout)
+        assert len(result["queries"]) == result["scored"] == 36
+        return float(result["recall"]["mean"])
+
+    weak = recall()
+    optimizer = ["--optimizer", "scripted/offline.py:optimizer"]
+    done = skillfit(*command, "--train", *optimizer, "--run", "runs/d", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["finish_reason"] == "improved"
+
+    applied = skillfit("apply", "runs/d", "--yes", folder=folder)
+    assert applied.returncode == 0, applied.stderr
+    head, _, body = skill.read_text(encoding="utf-8").partition("# PDF forms")
+    assert "Fills in forms" in head and before.endswith(body) and "- Fills" not in head
+    assert recall() > weak + 0.5
+    again = skillfit("apply", "runs/d", "--yes", folder=folder)
+    assert "already" in again.stdout
+
+    skill.write_text(skill.read_text(encoding="utf-8").replace("Fills in", "Fills out"))
+    assert "has changed since" in skillfit("apply", "runs/d", "--yes", folder=folder).stderr
+    undone = skillfit("apply", "runs/d", "--undo", "--force", folder=folder)
+    assert undone.returncode == 0, undone.stderr
+    assert skill.read_text(encoding="utf-8") == before
+
+
 def test_a_skillopt_config_trains_unchanged_into_its_own_directory(examples: Path) -> None:
     folder = examples / "from-skillopt"
     overrides = [

@@ -30,6 +30,7 @@ from skillfit.cli import (
     serve,
     set_up,
     train,
+    trigger,
 )
 from skillfit.cli.output import docstring_paragraphs, runnable
 from skillfit.errors import Exit, InputError, SkillfitError
@@ -39,7 +40,7 @@ _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
 _GROUPS = {
     "Start": ("demo", "init", "check", "train", "report", "apply"),
     "More about a run": ("ls", "show", "diff", "studio", "steer", "resume", "export"),
-    "Measure": ("estimate", "eval", "verify", "ablate", "compare"),
+    "Measure": ("estimate", "eval", "verify", "ablate", "compare", "trigger"),
     "Skills, tasks and models": ("lint", "tasks", "data", "models", "doctor", "docs"),
     "Ways in": ("skill", "mcp", "ci"),
 }
@@ -93,6 +94,7 @@ def _register(app: typer.Typer) -> None:
     groups = {
         "tasks": draft.tasks_app,
         "data": init.data_app,
+        "trigger": trigger.trigger_app,
         "skill": set_up.skill_app,
         "ci": set_up.ci_app,
     }

@@ -236,10 +236,12 @@ class TaskSection(Section):
     """The part of `env` that says what is trained on what."""
 
     skill: str = ""
-    """SKILL.md, skill folder or markdown file. Empty: start from a blank skill."""
+    """SKILL.md, skill folder or markdown file; with `#description` at its end, the description in
+    the frontmatter alone. Empty: start from a blank skill.
+    """
     tasks: str = ""
     """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`,
-    or a named source: inspect:…, a benchmark's name.
+    or a named source: inspect:…, trigger, a benchmark's name.
     """
     task_args: JsonObject = Field(default_factory=dict)
     """Options of a named source, for example the arguments of an Inspect task."""

@@ -40,7 +40,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from skillfit.config.schema import ROLLOUT_SECONDS, EnvSection, SplitSection
 from skillfit.errors import Exit, InputError, SkillfitError, TaskFailure, did_you_mean, near_file
@@ -91,6 +91,12 @@ from skillfit.tasks.item import (
 )
 from skillfit.tasks.rows import Row, eval_rows, evals_file, folder_rows, items_of, read_rows
 from skillfit.tasks.splits import Splits, split_items
+
+if TYPE_CHECKING:
+    from skillfit.agents import Agent
+    from skillfit.models.registry import ModelSpec
+
+    BuildAgent = Callable[[EnvSection, ModelSpec, Model | None], Agent]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -282,7 +288,8 @@ class Task:
     - `Task(items, evaluator=…)`: your `Evaluator` runs and scores the items.
 
     Items are dicts (`input`, `answer`, …) or `Item`s. `fields` names the columns of dicts that
-    have other names: `{"input": "question_text"}`. `grade` is a grader's name or settings, or a
+    have other names: `{"input": "question_text"}`. `agent` makes an agent of the task's own from
+    the settings. `grade` is a grader's name or settings, or a
     function of item and answer; `judge` is the model that it asks, where it asks one. `base` is the
     folder of files that items and the grader name. `splits` are the settings of `env` that divide
     the items; `caps` says how many items of a split are used, where not all are.
@@ -296,6 +303,7 @@ class Task:
         grade: GraderLike | None = None,
         evaluate: Callable[..., Any] | None = None,
         evaluator: Evaluator | None = None,
+        agent: BuildAgent | None = None,
         splits: SplitSection | None = None,
         caps: Mapping[Split, int] | None = None,
         fields: Mapping[str, str] | None = None,
@@ -314,6 +322,7 @@ class Task:
             raise InputError("Task: there are no items.")
         self.grader: Grader | None = None
         self.evaluator: Evaluator | None = evaluator
+        self.build_agent = agent
         if evaluate is not None:
             self.evaluator = FunctionEvaluator(evaluate)
         if self.evaluator is None:
@@ -518,12 +527,14 @@ class SourceItems:
     """The items of a source, and how to grade them where a config value cannot say it.
 
     `grader` is used unless the user sets `env.grader`. A source with an `evaluator` runs and scores
-    its items itself and has no grader.
+    its items itself and has no grader. One with an `agent` makes the agent of its items from the
+    settings: its model is None for a command-line program.
     """
 
     items: Iterable[Item | Mapping[str, Any]]
     grader: GraderLike | None = None
     evaluator: Evaluator | None = None
+    agent: BuildAgent | None = None
 
 
 def load_task(
@@ -666,6 +677,7 @@ def _source_task(
         loaded.items,
         grade=None if loaded.evaluator else grader or loaded.grader or "exact",
         evaluator=loaded.evaluator,
+        agent=loaded.agent,
         splits=env,
         fields=env.fields,
         judge=context.judge,

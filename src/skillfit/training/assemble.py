@@ -284,7 +284,7 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
     if spec is None or inputs.task.evaluator is not None:
         return None
     model = None if config.agent_kind == "cli" else models.connect("agent", spec)
-    return build_agent(config.env, spec, model)
+    return (inputs.task.build_agent or build_agent)(config.env, spec, model)
 
 
 def _engine(

@@ -1,0 +1,1 @@
+"""Does a skill fire? Measure and train its description: `skillfit trigger`."""
