@@ -251,6 +251,11 @@ def work_name(stage: str, role: str = "optimizer") -> str:
     return "measuring" if work == "writing edits" and role != "optimizer" else work
 
 
+def note_text(verdict: str, text: str) -> str:
+    """Write what a person says about an answer: "wrong: it names the old queue"."""
+    return f"{verdict}: {text.strip()}" if text.strip() else verdict
+
+
 def label_of(name: str) -> str:
     """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
     plain = name.removeprefix("test_").removeprefix("ship_")

@@ -169,7 +169,8 @@ def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
     refused = shell("steer", "r", "nonsense")
     assert refused.code == 2 and "Unknown action 'nonsense'" in refused.err
     actions = refused.err.partition("Actions: ")[2].strip(".\n").split(", ")
-    assert actions == ["veto", "pin", "reword", "approve", "decline", "budget", "stop", "answer"]
+    edits, notes = ["veto", "pin", "reword", "approve", "decline"], ["right", "wrong"]
+    assert actions == [*edits, *notes, "budget", "stop", "answer"]
 
 
 def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:

@@ -1,5 +1,6 @@
 """Every setting has an effect, or an error says where it is, what is wrong and what is allowed."""
 
+import json
 import math
 import os
 import re
@@ -538,6 +539,21 @@ def test_guidance_is_text_or_a_file_beside_the_config(tmp_path: Path) -> None:
 def test_a_guidance_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "c.yaml", "optimizer:\n  guidance: wishes.md\n")
     assert f"names the file {tmp_path / 'wishes.md'}, which cannot be read" in refusal(path)
+
+
+def test_feedback_is_read_from_a_file_of_notes_or_given_by_item(tmp_path: Path) -> None:
+    notes = [
+        {"item": "t1", "verdict": "wrong", "text": "It names the old queue.", "score": 1.0},
+        {"item": "t1", "verdict": "right", "text": ""},
+    ]
+    write(tmp_path / "feedback.json", json.dumps(notes))
+    path = write(tmp_path / "c.yaml", "optimizer: {feedback: feedback.json}\n")
+    said = {"t1": "wrong: It names the old queue.; right"}
+    assert load_config(path).optimizer.feedback == said
+    given = write(tmp_path / "d.yaml", "optimizer: {feedback: {t2: wrong}}\n")
+    assert load_config(given).optimizer.feedback == {"t2": "wrong"}
+    write(tmp_path / "feedback.json", "{}")
+    assert "cannot be read as notes of people" in refusal(path)
 
 
 def test_the_memory_of_a_run_is_a_file_beside_the_config(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from skillfit.errors import Exit
 from skillfit.record.fold import read_record
 from skillfit.record.lists import read_card
+from skillfit.report import open_details
 from skillfit.run.control import STEERING, ReviewPending, request_steering
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
 from tests.training.practice_project import TrainingProject, differences, items, readable
@@ -184,3 +185,35 @@ async def test_a_cap_that_is_not_a_number_in_the_file_is_a_warning(
     await project.train(listeners=[write_line])
     assert project.events(PersonDecided) == [] and len(project.history()) == 6
     assert any("is not a budget" in event.message for event in project.events(Warned))
+
+
+async def test_what_a_person_says_about_a_training_item_reaches_the_optimizer(
+    make_project: MakeProject,
+) -> None:
+    """In the next step, and in the next run by `optimizer.feedback`. Notes on other items stay."""
+    project = make_project(*STEPS, rows=ROWS)
+    train, selection = ROWS[0]["id"], ROWS[-1]["id"]
+    notes = (
+        ("wrong", train, "It misses the shade."),
+        ("right", selection, "This stays hidden."),
+    )
+    await project.train(listeners=[asking(project, *notes)])
+    first, *later = project.asked("reflect.failure")
+    said = f"- item {train}: wrong: It misses the shade."
+    assert said not in first.text and any(said in call.text for call in later)
+    assert not any("This stays hidden." in call.text for call in project.calls)
+    with open_details(project.folder / "run") as details:
+        assert [note.said for note in details.notes()] == [
+            "wrong: It misses the shade.",
+            "right: This stays hidden.",
+        ]
+
+    asked = len(project.calls)
+    await project.train()
+    assert len(project.calls) == asked, "a replay asks nothing again"
+
+    again = make_project(
+        *STEPS, f'optimizer.feedback={{"{train}": "wrong: It misses the shade."}}', name="again"
+    )
+    await again.train()
+    assert said in again.asked("reflect.failure")[0].text

@@ -371,7 +371,8 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write every rollout as files. conversation.json has what the agent said and did, result.json
-    how it was scored. The folders are those of SkillOpt: steps/step_NNNN/rollout/predictions/ID.
+    how it was scored, feedback.json what people said about answers. The folders are those of
+    SkillOpt: steps/step_NNNN/rollout/predictions/ID.
 
     Example: skillfit export runs/first --out trajectories
     """
@@ -387,13 +388,24 @@ def export_command(
             f"No rollouts {f'of item {item!r} ' if item else ''}in {run}.",
             hint="skillfit show RUN tells what the run did.",
         )
-    data = ExportJson(folder=str(folder), rollouts=count)
-    show(data, f"Wrote {quantity(count, 'rollout')} to {folder}.", as_json)
+    from pydantic_core import to_json
+
+    from skillfit.report import open_details
+    from skillfit.run.store import FEEDBACK
+
+    with open_details(run) as details:
+        notes = details.notes()
+    if notes:
+        write_whole(folder / FEEDBACK, to_json(notes, indent=1))
+    data = ExportJson(folder=str(folder), rollouts=count, notes=len(notes))
+    with_notes = f", and {FEEDBACK} with {quantity(len(notes), 'note')}" if notes else ""
+    show(data, f"Wrote {quantity(count, 'rollout')} to {folder}{with_notes}.", as_json)
 
 
 class ExportJson(TypedDict):
     folder: str
     rollouts: int
+    notes: int  # of people, in feedback.json
 
 
 class TurnJson(TypedDict):
@@ -531,16 +543,21 @@ def steer_command(
     action: Annotated[
         str,
         typer.Argument(
-            help="veto, pin, reword, approve or decline an edit; budget; stop; answer.",
+            help="veto, pin, reword, approve or decline an edit; right or wrong, about an answer to"
+            " an item; budget; stop; answer.",
         ),
     ],
     target: Annotated[
         str,
-        typer.Argument(help="The edit's or prompt's id, like s0003e02; for budget: usd, calls, …"),
+        typer.Argument(
+            help="The id of the edit (like s0003e02), item or prompt; for budget: usd, calls, …"
+        ),
     ] = "",
     text: Annotated[
         str,
-        typer.Argument(help="The new wording or budget; for answer: its file, default stdin."),
+        typer.Argument(
+            help="The new wording or budget; the reason; for answer: its file, default stdin."
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:

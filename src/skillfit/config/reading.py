@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
 from skillfit.config.yaml_source import (
@@ -30,11 +30,11 @@ from skillfit.config.yaml_source import (
     walk,
 )
 from skillfit.errors import InputError
-from skillfit.extensions import find_source, is_source
+from skillfit.extensions import JsonValue, find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import LOCAL, map_file, names_cli_program, split_id
-from skillfit.plain_text import shorten
+from skillfit.plain_text import note_text, one_line, shorten
 from skillfit.plugins.skillopt.skillopt_config import is_skillopt, table, translate
 from skillfit.settings import setting_problems
 
@@ -98,6 +98,7 @@ def load_config(
         data[key] = {} if is_empty_section else value
     _resolve_paths(data, settings)
     _read_guidance(data, settings)
+    _read_feedback(data, settings)
     given = PlacedSettings(data, settings.places)
     filled = given.over(_recipe_defaults(data)).over(_source_defaults(data))
     try:
@@ -251,6 +252,40 @@ def _read_guidance(data: JsonObject, settings: PlacedSettings) -> None:
             hint="Give the name of a text file, or the text itself.",
         ) from error
     data["optimizer"] = {**data["optimizer"], "guidance": text.strip()}
+
+
+class _Note(BaseModel):
+    """An entry of feedback.json, as far as it is read."""
+
+    item: str
+    verdict: Literal["right", "wrong"]
+    text: str = ""
+
+
+_NOTES = TypeAdapter(list[_Note])
+
+
+def _read_feedback(data: JsonObject, settings: PlacedSettings) -> None:
+    """Put the notes of the file that `optimizer.feedback` names in its place, by item."""
+    optimizer = data.get("optimizer")
+    given = optimizer.get("feedback") if isinstance(optimizer, dict) else None
+    if not isinstance(given, str):
+        return
+    place = settings.place("optimizer.feedback")
+    path = Path(_absolute_path(given, place))
+    try:
+        notes = _NOTES.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(
+            f"{place.without_value}: optimizer.feedback names the file {path}, which cannot be "
+            f"read as notes of people: {one_line(str(error), 200)}.",
+            hint="`skillfit export RUN` writes a feedback.json.",
+        ) from error
+    said: dict[str, JsonValue] = {}
+    for note in notes:
+        text = note_text(note.verdict, note.text)
+        said[note.item] = f"{said[note.item]}; {text}" if note.item in said else text
+    data["optimizer"] = {**data["optimizer"], "feedback": said}
 
 
 def _find_model_files(data: JsonObject, settings: PlacedSettings) -> None:

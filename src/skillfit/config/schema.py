@@ -148,6 +148,11 @@ class OptimizerSection(Section):
     """Your wishes for the skill, as text or as the name of a .md or .txt file. Every proposer reads
     them.
     """
+    feedback: dict[str, str] = Field(default_factory=dict)
+    """What people say about answers, by item: {ticket-7: "wrong: it names the old queue"}; or the
+    name of a feedback.json, which `skillfit export` and the studio write. Every proposer reads what
+    is said about training items.
+    """
     memory: str = ""
     """A JSON file that carries what failed, and what was tried against it, from run to run of the
     same skill. It is read at the start and written at the end; it need not exist yet.

@@ -47,7 +47,13 @@ from skillfit.record.record import (
     TypeSummary,
 )
 from skillfit.record.text import verdict_sentence
-from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, STATUS_AFTER, read_requests
+from skillfit.run.control import (
+    DONE_TO_EDIT,
+    EDIT_ACTIONS,
+    NOTE_ACTIONS,
+    STATUS_AFTER,
+    read_requests,
+)
 from skillfit.run.directory import ablated_by
 from skillfit.run.events import (
     AblationFinished,
@@ -196,7 +202,8 @@ def _with_requests(
             request.text,
             request.command(path.name),
             request.at,
-            done=request.action in ("apply", "undo") or (request.action == "stop" and not running),
+            done=request.action in ("apply", "undo")
+            or (request.action in ("stop", *NOTE_ACTIONS) and not running),
         )
         for request in requests
     ]

@@ -13,7 +13,7 @@ from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.plain_text import shorten
 from skillfit.record.lists import read_card
-from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, request_steering
+from skillfit.run.control import EDIT_ACTIONS, NOTE_ACTIONS, SteeringRequest, request_steering
 from skillfit.run.store import HANDOFF, in_use
 from skillfit.run.view import RunView
 
@@ -21,24 +21,39 @@ STOPPING = "Stopping: what is in progress finishes and is saved."
 _LISTED_EDITS = 30  # ids in a message, of those that were proposed last
 
 
-def steer_run(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
-    """Ask a run to follow a decision about an edit or a budget. A finished run cannot. A folder
-    without a run is refused, and nothing is written there.
+def steer_run(
+    run: Path, action: str, target: str = "", text: str = "", rollout: str = ""
+) -> SteeringRequest:
+    """Ask a run to follow a decision about an edit or a budget, or note what a person says about an
+    answer. A finished run only takes notes. A folder without a run is refused, and nothing is
+    written there.
     """
-    if read_card(run).is_over:
+    if action in NOTE_ACTIONS:
+        _refuse_unknown_rollout(run, target, rollout)
+    elif read_card(run).is_over:
         raise InputError(
             "The run has finished and can no longer be steered.",
             hint="Change the skill yourself, or start a new run from it.",
         )
     if action in EDIT_ACTIONS and target:
         _refuse_unknown_edit(run, target)
-    return request_steering(run, action, target, text)
+    return request_steering(run, action, target, text, rollout)
 
 
 def when_followed(run: Path) -> str:
     """When a run follows a decision, as a sentence."""
+    if read_card(run).is_over:
+        return "It is kept with the run, for the next one."
     when = "after its current step" if in_use(run) else "when it is resumed"
     return f"The run follows it {when}."
+
+
+def _refuse_unknown_rollout(run: Path, item: str, rollout: str) -> None:
+    with closing(RunView.open(run)) as view:
+        found = view.events.rollouts_of_item(item)
+    if not any(rollout in ("", row.rollout) for row in found):
+        named = shorten(rollout or item, 80)
+        raise InputError(f"The run in {run} has no rollout {named!r} of this item.")
 
 
 def _refuse_unknown_edit(run: Path, edit: str) -> None:

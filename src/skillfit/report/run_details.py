@@ -17,10 +17,11 @@ from typing import Literal, NamedTuple, get_args
 
 from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
-from skillfit.plain_text import display_name, head_and_tail
+from skillfit.plain_text import display_name, head_and_tail, note_text
 from skillfit.record.fold import row_value
 from skillfit.record.record import Record, TypeSummary
 from skillfit.rollout.outcome import Outcome
+from skillfit.run.control import NOTE_ACTIONS, NoteAction, read_requests
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -35,7 +36,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import SOLVED, ItemRecord, step_name
+from skillfit.run.records import SOLVED, ItemRecord, Recorded, step_name
 from skillfit.run.view import RunView
 from skillfit.tasks.item import TrajectoryStep
 
@@ -103,10 +104,33 @@ class FailedItem:
     failure: str  # why there is no score
 
 
+@dataclass(frozen=True, slots=True)
+class PersonNote:
+    """A person says that an answer is right or wrong. feedback.json is a list of these."""
+
+    item: str
+    verdict: Recorded[NoteAction]
+    text: str  # the reason, in a sentence; may be empty
+    answer: str = ""  # that it is about
+    score: float | None = None  # hard score of that answer; None: none, or the note names none
+    rollout: str = ""
+    at: float = 0.0
+
+    @property
+    def said(self) -> str:
+        return note_text(self.verdict, self.text)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the grader says the same; None where the answer has no score."""
+        return None if self.score is None else (self.score >= SOLVED) == (self.verdict == "right")
+
+
 class RunDetails:
     """The log of a run, for questions about its steps, items and rollouts."""
 
     def __init__(self, view: RunView) -> None:
+        self._path = view.path
         self._events = view.events
         self._journal = view.journal
 
@@ -167,6 +191,24 @@ class RunDetails:
     def outcome(self, rollout: str) -> Outcome | None:
         """What was recorded of the rollout with this key; None when it failed."""
         return self._journal.get(rollout, Outcome)
+
+    def notes(self) -> list[PersonNote]:
+        """What people said about answers, the latest note about each rollout."""
+        found: dict[tuple[str, str], PersonNote] = {}
+        for request in read_requests(self._path):
+            if request.action not in NOTE_ACTIONS:
+                continue
+            outcome = self.outcome(request.rollout) if request.rollout else None
+            found[request.target, request.rollout] = PersonNote(
+                item=request.target,
+                verdict=request.action,
+                text=request.text,
+                answer=outcome.attempt.answer if outcome and outcome.attempt else "",
+                score=outcome.score.hard if outcome and outcome.score else None,
+                rollout=request.rollout,
+                at=request.at,
+            )
+        return list(found.values())
 
     def item_records(self) -> dict[str, ItemRecord]:
         """The items as the run read them, by id."""

@@ -1,6 +1,7 @@
 """How people steer and stop a run.
 
-**Steering.** Requests of a person to a run: veto or pin an edit, reword it, raise a budget, stop.
+**Steering.** Requests of a person to a run: veto or pin an edit, reword it, raise a budget, stop,
+and notes that an answer is right or wrong.
 `skillfit steer` and the studio append one JSON line to RUN/steering.jsonl. A running loop reads new
 lines between steps and records each as a `PersonDecided` event with the line's number; a stopped
 run reads them when it is resumed. A request never interrupts a write of the run, and two requests
@@ -42,8 +43,10 @@ _LONGEST = 20_000  # characters of a new wording
 _LONGEST_TARGET = 200  # characters of the name of an edit, a cap or a prompt
 
 EditAction = Literal["veto", "pin", "reword", "approve", "decline"]  # about one edit of the pool
-Action = Literal[EditAction, "budget", "stop", "apply", "undo", "answer"]
+NoteAction = Literal["right", "wrong"]  # a person says so about an answer to an item
+Action = Literal[EditAction, NoteAction, "budget", "stop", "apply", "undo", "answer"]
 EDIT_ACTIONS: tuple[EditAction, ...] = get_args(EditAction)
+NOTE_ACTIONS: tuple[NoteAction, ...] = get_args(NoteAction)
 DONE_TO_EDIT: Mapping[EditAction, str] = {
     "veto": "vetoed",
     "pin": "pinned",
@@ -59,7 +62,7 @@ STATUS_AFTER: Mapping[EditAction, EditStatus] = {
     "approve": "promoted",
     "decline": "dropped",
 }
-_NEED_TARGET: tuple[Action, ...] = (*EDIT_ACTIONS, "budget")
+_NEED_TARGET: tuple[Action, ...] = (*EDIT_ACTIONS, *NOTE_ACTIONS, "budget")
 _NEED_TEXT: tuple[Action, ...] = ("reword", "budget")
 RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that can change while a run is running
 
@@ -70,9 +73,10 @@ class SteeringRequest:
 
     number: int  # 1 for the first line
     action: Action
-    target: str = ""  # an edit's id, or the cap of a budget
-    text: str = ""  # the new wording or value
+    target: str = ""  # an edit's id, the cap of a budget, or an item's id
+    text: str = ""  # the new wording or value; of a note the reason
     at: float = 0.0
+    rollout: str = ""  # of a note: the rollout that it is about
     cap_before: float | None = None  # budget: what the cap was when the run read the request
 
     def command(self, run: Path | str) -> str:
@@ -88,7 +92,9 @@ class SteeringRequest:
 _LINES = TypeAdapter(SteeringRequest)
 
 
-def request_steering(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
+def request_steering(
+    run: Path, action: str, target: str = "", text: str = "", rollout: str = ""
+) -> SteeringRequest:
     """Append a request. The line is on disk when this returns."""
     path = Path(run)
     if not path.is_dir():
@@ -96,7 +102,7 @@ def request_steering(run: Path, action: str, target: str = "", text: str = "") -
     wanted = _checked(action, target, text)
     with FileLock(path / _STEERING_LOCK, timeout=10):
         number = len(read_requests(path)) + 1
-        request = SteeringRequest(number, wanted, target, text, time.time())
+        request = SteeringRequest(number, wanted, target, text, time.time(), rollout)
         line = pydantic_core.to_json(asdict(request)) + b"\n"
         with (path / STEERING).open("ab") as file:
             file.write(line)
@@ -214,7 +220,8 @@ def _checked(action: str, target: str, text: str) -> Action:
         hint = did_you_mean(action, offered) or f"Actions: {', '.join(offered)}."
         raise InputError(f"Unknown action {action!r}.", hint=hint)
     if action in _NEED_TARGET and not target:
-        raise InputError(f"{action} needs a target.", hint="Give the edit's id, like s0003e02.")
+        wanted = "an item" if action in NOTE_ACTIONS else "the edit's id, like s0003e02"
+        raise InputError(f"{action} needs a target.", hint=f"Give {wanted}.")
     if action in _NEED_TEXT and not clean(text).strip():
         raise InputError(f"{action} needs a text.", hint="Give the new wording or value.")
     if len(text) > _LONGEST:

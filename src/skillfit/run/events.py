@@ -479,8 +479,9 @@ class SkillsMeasured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonDecided(Event):
-    """A person steered the run: pinned, vetoed, reworded, approved or declined an edit, or changed
-    a budget. `command` is the CLI command that does the same.
+    """A person steered the run: pinned, vetoed, reworded, approved or declined an edit, changed a
+    budget, or said that an answer is right or wrong. `command` is the CLI command that does the
+    same.
     """
 
     identity = ("number",)

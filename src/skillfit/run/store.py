@@ -45,6 +45,7 @@ JOURNAL = "journal.sqlite"
 DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
 LOCK = "run.lock"
 CONFIG_FILE = "config.json"
+FEEDBACK = "feedback.json"  # what people said about answers, where a run is exported
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 UNPROVEN_SKILL = "unproven_skill.md"
 _PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock

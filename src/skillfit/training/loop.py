@@ -83,6 +83,7 @@ from skillfit.training.step_end import (
 )
 from skillfit.training.user_parts import PartFailed
 
+_PEOPLE_SAID = "People read earlier answers to these training items and say:"
 T = TypeVar("T")
 Rollout = asyncio.Future[Outcome]
 
@@ -110,7 +111,8 @@ async def take_step(run: Components, planned: PlannedStep, state: TrainingState)
     """One step. Selection rollouts of edits that wait in a pool run while the optimizer reads."""
     gate, log = run.gate, StepLog(run.emit, planned.place)
     with run.decision(planned.name):
-        await follow_requests(run.requests, planned.name, gate, run.budget, run.emit)
+        found = await follow_requests(run.requests, planned.name, gate, run.budget, run.emit)
+        state = state.with_notes(found)
         context, skill = context_of(run, state, planned), gate.incumbent
         repeats = run.config.gradient.rollouts_per_item
         rollouts = roll_out(run.engine, gate, planned, repeats, log)  # 1
@@ -240,9 +242,22 @@ def context_of(run: Components, state: TrainingState, planned: PlannedStep) -> C
         history=state.cases,
         effects=tuple(effects),
         working=_working_skill(run.gate.incumbent, pending),
-        guidance=settings.guidance,
+        guidance=_wishes(run, state),
         evidence=evidence,
     )
+
+
+def _wishes(run: Components, state: TrainingState) -> str:
+    """The owner's wishes, and what people say about answers to training items. Notes on other items
+    do not reach the optimizer.
+    """
+    settings = run.config.optimizer
+    said = {**settings.feedback, **state.feedback}
+    training = {item.id for item in run.task.train} if said else set()
+    notes = [f"- item {item}: {text}" for item, text in said.items() if item in training]
+    if not notes:
+        return settings.guidance
+    return "\n".join([settings.guidance, _PEOPLE_SAID, *notes]).strip()
 
 
 def _working_skill(incumbent: Skill, pending: Sequence[EditEffect]) -> Skill:
@@ -511,8 +526,9 @@ async def follow_requests(
     budget: Budget,
     emit: Emit,
     undecided: Sequence[str] = (),
-) -> None:
-    """Carry out the requests that arrived since the last call. A request may change the incumbent.
+) -> list[SteeringRequest]:
+    """Carry out the requests that arrived since the last call, and return them. A request may
+    change the incumbent.
 
     Raises ReviewPending when an edit in `undecided` is the target of none of them.
     """
@@ -535,6 +551,7 @@ async def follow_requests(
                 cap=budget.cap(request.target) if request.action == "budget" else None,
             )
         )
+    return found
 
 
 def set_requested_caps(requests: RecordedRequests, budget: Budget) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -32,9 +32,11 @@ from skillfit.optimize.context import ItemAttempts, render_memory
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.optimize.proposer import Proposals, Proposer
 from skillfit.optimize.stages import SelectedProposals, SkillChange
+from skillfit.plain_text import note_text
 from skillfit.rollout import Arm, Outcome, RolloutEngine, RolloutRequest, gather
 from skillfit.rollout.outcome import Tally, raise_if_skipped
 from skillfit.run.budget import Budget
+from skillfit.run.control import NOTE_ACTIONS
 from skillfit.run.events import Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal, Losses
 from skillfit.run.records import (
@@ -54,7 +56,7 @@ from skillfit.training.plan import Place
 from skillfit.training.schedule import Schedule
 
 if TYPE_CHECKING:
-    from skillfit.run.control import RecordedRequests
+    from skillfit.run.control import RecordedRequests, SteeringRequest
 
 
 Emit = Callable[[Event], None]
@@ -112,6 +114,7 @@ class TrainingState:
     memory: tuple[StepMemory, ...] = ()  # steps of this epoch
     evidence: EvidenceMemory = field(default_factory=EvidenceMemory)  # of the run and earlier ones
     refused: tuple[RefusedText, ...] = ()  # by the leak check, over the run
+    feedback: Mapping[str, str] = field(default_factory=dict)  # item -> what people say about it
     cases: tuple[ItemAttempts, ...] = ()  # training rollouts of all steps
     records: tuple[StepRecord, ...] = ()
     proposed: int = 0  # proposals left after merging and the leak check, over the run
@@ -128,6 +131,14 @@ class TrainingState:
     def next_epoch(self, incumbent: Skill) -> TrainingState:
         """At the start of an epoch: the optimizer's memory of steps is empty again."""
         return replace(self, epoch_start=incumbent, memory=())
+
+    def with_notes(self, requests: Sequence[SteeringRequest]) -> TrainingState:
+        """After people said that answers are right or wrong."""
+        said = dict(self.feedback)
+        for request in requests:
+            if request.action in NOTE_ACTIONS:
+                said[request.target] = note_text(request.action, request.text)
+        return replace(self, feedback=said)
 
     @property
     def memory_text(self) -> str:

@@ -556,6 +556,36 @@ def test_a_failing_rollout_is_open_two_clicks_from_the_list(
         expect(page.get_by_role("heading", name="Skill: initial skill")).to_be_visible()
 
 
+def test_a_person_notes_why_an_answer_is_wrong(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    """Also about a finished run: its notes are for the next one."""
+    with window(chromium, site) as opened:
+        page = opened.open("/items/failing")
+        side = page.get_by_role("complementary", name="Chosen item")
+        item = side.get_by_role("heading", level=2).inner_text()
+        side.get_by_label("Why").fill("The queue is an old one.")
+        side.get_by_role("button", name="Wrong").click()
+        expect(page.get_by_role("status")).to_contain_text(f"skillfit steer failing wrong {item}")
+        expect(side.get_by_role("heading", level=2)).to_have_text(item)
+        expect(side).to_contain_text("Person: wrong: The queue is an old one.")
+        opened.open("/items/pool?item=ticket-0000")
+        side.get_by_role("button", name="Right").click()
+        expect(page.get_by_role("status")).to_contain_text("kept with the run, for the next one")
+        opened.open("/items/failing?group=fixed")
+        side.get_by_role("button", name="Wrong").click()
+        expect(side).to_contain_text("the grader says otherwise")
+        expect(page.locator("#content")).to_contain_text("the grader agrees with 1 of 2")
+        with page.expect_download() as saved:
+            page.get_by_role("link", name="Save feedback.json").click()
+        notes = json.loads(saved.value.path().read_text())
+    assert [(note["item"], note["verdict"], note["score"]) for note in notes] == [
+        (item, "wrong", 0.0),
+        (notes[1]["item"], "wrong", 1.0),
+    ]
+    assert notes[0]["text"] == "The queue is an old one." and notes[0]["answer"] == "billing"
+
+
 def test_failing_items_are_counted_by_type_and_by_words_of_the_grader(
     chromium: Browser, site: RunningStudio
 ) -> None:

@@ -98,7 +98,7 @@ async def test_every_page_loads_with_a_content_security_policy(folder: Path) -> 
             if page != "/report/good/one":
                 assert "script-src 'self';" in reply.headers["content-security-policy"]
                 assert "<script>" not in reply.text and "style=" not in reply.text
-        assert "final comparison, initial skill" in client.get("/items/good/one?item=t00").text
+        assert "ship test, initial skill" in client.get("/items/good/one?item=t00").text
         listed = client.get("/").text
         assert 'href="/run/good/one"' in listed and 'href="/run/pool"' in listed
 

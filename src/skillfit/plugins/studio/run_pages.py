@@ -14,6 +14,7 @@ from typing import ClassVar
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -83,16 +84,17 @@ from skillfit.report.run_details import (
     ItemMatrix,
     ItemResult,
     ItemSummary,
+    PersonNote,
     StepDetails,
     Trajectory,
     full_trajectory,
     types_of,
     worst_first,
 )
-from skillfit.run.control import EDIT_ACTIONS, RAISABLE, cap_amount, stop_run
+from skillfit.run.control import EDIT_ACTIONS, NOTE_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
-from skillfit.run.store import CONFIG_FILE, in_use
+from skillfit.run.store import CONFIG_FILE, FEEDBACK, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 
 _EDITS = 60  # of the pool on the overview
@@ -427,6 +429,7 @@ class ItemsPage(PageData):
     matrix: ItemMatrix | None
     compared: Mapping[str, ItemSummary]
     type_names: Sequence[str]
+    notes: Sequence[PersonNote]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,7 +457,7 @@ class ChosenItem:
         return f"{where}{named}{f', repeat {row.repeat + 1}' if row.repeat else ''}"
 
     def place(self, row: RolloutFinished) -> dict[str, object]:
-        return {"item": self.id, "phase": row.phase, "step": row.step, "key": row.rollout}
+        return {"item": self.id, "key": row.rollout}
 
 
 _ITEM_CHOICES = ("group", "type", "message", "q", "view", "page")
@@ -475,10 +478,11 @@ def items_page(studio: Studio, request: Request) -> Response:
     compared = {item.id: item for item in summaries}
     every, matrix = [*summaries], None
     shows_map = given["view"] == "map" or (not summaries and not query.get("item"))
+    with open_details(Path(record.path)) as details:
+        notes = details.notes()
+        known = details.item_records() if shows_map else {}
     if shows_map:
         matrix = followed.matrix()
-        with open_details(Path(record.path)) as details:
-            known = details.item_records()
         # An ablation records no texts of its items.
         others = [known.get(item) or ItemRecord(item, "") for item in matrix.cells]
         every += [_bare(item) for item in others if item.id not in compared]
@@ -503,6 +507,7 @@ def items_page(studio: Studio, request: Request) -> Response:
         matrix=matrix,
         compared=compared,
         type_names=sorted({item.type for item in every if item.type}),
+        notes=notes,
     )
     return studio.page(request, page)
 
@@ -541,11 +546,8 @@ def _chosen_item(
         if item is None and not rollouts:
             raise HTTPException(404, "The run has no such item.")
         key = query.get("key", "")
-        phase, step = query.get("phase", ""), number_in(request, "step", 0, 0)
         if key:
-            rows = [
-                one for one in rollouts if (one.phase, one.step, one.rollout) == (phase, step, key)
-            ]
+            rows = [one for one in rollouts if one.rollout == key]
             if not rows:
                 raise HTTPException(404, "The run has no such rollout.")
         else:
@@ -568,6 +570,14 @@ def _chosen_item(
         behind=places[at + 1] if at is not None and at + 1 < len(places) else "",
         versions=versions,
     )
+
+
+def feedback_file(studio: Studio, request: Request) -> Response:
+    """What people said about answers, as the file that `optimizer.feedback` names."""
+    with open_details(studio.find(request)) as details:
+        data = to_json(details.notes(), indent=1)
+    headers = {"Content-Disposition": f'attachment; filename="{FEEDBACK}"'}
+    return Response(data, media_type="application/json", headers=headers)
 
 
 def image(studio: Studio, request: Request) -> Response:
@@ -644,12 +654,14 @@ async def act(studio: Studio, request: Request) -> Response:
     """One change to a run. The answer leads back to the page it was made on, with a message."""
     name = str(request.path_params["name"])
     form = await studio.form(request)
-    do, target = form.get("do", ""), form.get("target", "")
+    do, target, rollout = (form.get(field, "") for field in ("do", "target", "rollout"))
     text = form.get("text", "").replace("\r\n", "\n")
     run = studio.find(request)
     back = await asyncio.to_thread(_page_with_form, studio, run, name, do, target)
+    if do in NOTE_ACTIONS:
+        back = run_url("items", name, item=target, key=rollout) + "#note"
     try:
-        message = await _carry_out(studio, run, do, target, text)
+        message = await _carry_out(studio, run, do, target, text, rollout)
     except SkillfitError as error:
         if do == "budget":  # the form keeps what was typed
             typed = {"cap": target, "amount": text}
@@ -669,10 +681,12 @@ def _page_with_form(studio: Studio, run: Path, name: str, do: str, target: str) 
     return run_url("handoff" if do == "answer" else "run", name)
 
 
-async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
+async def _carry_out(
+    studio: Studio, run: Path, do: str, target: str, text: str, rollout: str
+) -> str:
     """Do what was asked for; returns what to tell the person."""
-    if do in EDIT_ACTIONS:
-        return await asyncio.to_thread(_steer, run, do, target, text)
+    if do in EDIT_ACTIONS or do in NOTE_ACTIONS:
+        return await asyncio.to_thread(_steer, run, do, target, text, rollout)
     if do == "stop":
         await asyncio.to_thread(stop_run, run)
         return STOPPING
@@ -689,8 +703,8 @@ async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str)
     raise HTTPException(400, f"Unknown action {do!r}.")
 
 
-def _steer(run: Path, do: str, target: str, text: str) -> str:
-    request = steer_run(run, do, target, text)
+def _steer(run: Path, do: str, target: str, text: str, rollout: str) -> str:
+    request = steer_run(run, do, target, text, rollout)
     return f"Recorded: {request.command(run.name)}. {when_followed(run)}"
 
 

@@ -72,6 +72,7 @@ _PAGES: tuple[tuple[str, View], ...] = (
     ("/about/{name:path}", run_pages.run_page),
     ("/skill/{name:path}", run_pages.skill_page),
     ("/items/{name:path}", run_pages.items_page),
+    ("/feedback/{name:path}", run_pages.feedback_file),
     ("/image/{name:path}", run_pages.image),
     ("/report/{name:path}", run_pages.report_page),
     ("/apply/{name:path}", run_pages.apply_page),
