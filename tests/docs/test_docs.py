@@ -238,7 +238,8 @@ def test_every_setting_and_option_that_a_page_names_exists() -> None:
     known = {one.key for one in describe_keys()}
     setting = re.compile(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)*)(?=[`:= ])")
     command = re.compile(
-        r"(?<![\w/-])skillfit ((?:tasks |data |ci |skill )?[a-z]+)((?: [^`\n|#]+)?)"
+        r"(?<![\w/-])skillfit ((?:tasks |data |ci |skill |trigger (?=draft ))?[a-z]+)"
+        r"((?: [^`\n|#]+)?)"
     )
     root: Any = typer.main.get_command(app)
     wrong = []

@@ -153,6 +153,33 @@ def test_a_description_is_measured_trained_applied_and_restored(examples: Path) 
     assert skill.read_text(encoding="utf-8") == before
 
 
+def test_drafted_queries_are_a_file_to_review_and_to_measure_with(examples: Path) -> None:
+    folder = examples / "trigger"
+    draft = ["trigger", "draft", "pdf-forms", "--beside", "beside", "--out", "more.json", "--model"]
+    done = skillfit(*draft, "scripted/offline.py:optimizer", folder=folder)
+    assert "2 should trigger pdf-forms, 2 should not" in done.stdout, done.stderr
+    rows = json.loads((folder / "more.json").read_text(encoding="utf-8"))
+    assert [row["should_trigger"] for row in rows] == [True, True, False, False]
+    assert "never overwrites" in skillfit(*draft, "handoff", folder=folder).stderr
+
+    agent = ["--model", "{id: cli/stand-in, options: {file: stand-in.yaml}}", "--json"]
+    measured = skillfit("trigger", "pdf-forms", "--queries", "more.json", *agent, folder=folder)
+    assert json.loads(measured.stdout)[0]["scored"] == 12, measured.stderr
+
+    (folder / "more.json").unlink()
+    shutil.rmtree(folder / "more.json.draft")
+    waiting = skillfit(*draft, "handoff", folder=folder)
+    (prompt,) = (folder / "more.json.draft" / "handoff").glob("*.prompt.md")
+    assert "letters, reports" in prompt.read_text(encoding="utf-8"), waiting.stderr
+    answer = {"queries": [{"query": "Fill it in", "should_trigger": True}] * 2}
+    file = prompt.with_name(prompt.name.replace(".prompt.md", ".answer.json"))
+    file.write_text(json.dumps(answer))
+    assert (
+        "1 should trigger pdf-forms, 0 should not"
+        in skillfit(*draft, "handoff", folder=folder).stdout
+    )
+
+
 def test_a_skillopt_config_trains_unchanged_into_its_own_directory(examples: Path) -> None:
     folder = examples / "from-skillopt"
     overrides = [

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar
 
 import typer
 
@@ -24,13 +25,16 @@ from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.plain_text import dollars, quantity, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from skillfit.config.schema import GraderSetting
-    from skillfit.models import ModelSpec, Usage
+    from skillfit.models import Model, ModelSpec, Usage
     from skillfit.optimize.draft_tasks import Drafts, DraftTask
     from skillfit.run.control import Control
     from skillfit.run.journal import Journal
     from skillfit.skill import Skill
 
+T = TypeVar("T")
 ReviewChoice = Literal["accepted", "skipped", "unreviewed"]
 _FEW = 20  # tasks below which results say little
 _KEYS = "[a]ccept  [e]dit  [s]kip  accept the [r]est unread  [q]uit"
@@ -75,27 +79,21 @@ def draft_command(
 
     Example: skillfit tasks draft ./my-skill --model openai/gpt-5
     """
+    from skillfit.optimize.draft_tasks import draft_tasks
     from skillfit.skill import Skill
 
-    if out.exists():
-        raise InputError(
-            f"{out} exists already; draft never overwrites a file.",
-            hint=f"Give another file with --out; to add to these tasks: --besides {out}",
-        )
-    if not math.isfinite(usd):
-        raise InputError(f"--usd {usd} is not valid: it should be a finite number.")
+    refuse_overwriting(out, f"; to add to these tasks: --besides {out}")
     loaded = Skill.load(skill)
-    writer = _writer(model, config)
+    writer = writer_of(model, config)
     present = _inputs_of(besides) if besides else []
-    folder = out.with_name(f"{out.name}.draft")
-    order = _DraftOrder(writer, loaded, count, about, present, usd)
-    with _locked(folder):
-        drafts = _ask_model(folder, order)
+    with draft_folder(out) as folder:
+        ask = partial(draft_tasks, skill=loaded, count=count, about=about, besides=present)
+        drafts = ask_writer(folder, writer, usd, quantity(count, "task"), ask)
         if len(drafts.tasks) < count:
             warn(f"The model wrote only {len(drafts.tasks)} different tasks of {count}.")
         decisions = _decide(folder, drafts, loaded, present, yes=yes, as_json=as_json)
         written = _write(out, drafts, decisions)
-        spent = _spent(folder)
+        spent = spent_on_drafts(folder)
     result = _DraftResult(
         tasks=out,
         written=len(written),
@@ -111,14 +109,24 @@ def draft_command(
 
 
 @dataclass(frozen=True, slots=True)
-class TaskWriter:
-    """The model that writes the tasks, and the prices that its config gives."""
+class DraftWriter:
+    """The model that writes drafts, and the prices that its config gives."""
 
     spec: ModelSpec
     prices: Mapping[str, Mapping[str, float]]
 
 
-def _writer(model: str, config: Path | None) -> TaskWriter:
+def refuse_overwriting(out: Path, more: str = ".") -> None:
+    """Raise an error if a file of drafts is there. `more`: the rest of the hint."""
+    if out.exists():
+        raise InputError(
+            f"{out} exists already; draft never overwrites a file.",
+            hint=f"Give another file with --out{more}",
+        )
+
+
+def writer_of(model: str, config: Path | None = None) -> DraftWriter:
+    """Return the model that `--model` names, else the optimizer of a config."""
     from pydantic import ValidationError
 
     from skillfit.config import load_config
@@ -128,7 +136,7 @@ def _writer(model: str, config: Path | None) -> TaskWriter:
     settings = load_config(config, warn=warn).model if config else None
     if model:
         try:
-            return TaskWriter(
+            return DraftWriter(
                 ModelSpec.model_validate(given_setting(model)), settings.prices if settings else {}
             )
         except ValidationError as error:
@@ -140,19 +148,7 @@ def _writer(model: str, config: Path | None) -> TaskWriter:
             hint="Give one: --model openai/gpt-5, or --model handoff to answer the prompt yourself "
             "or with any chat window. `skillfit models` lists what works here.",
         )
-    return TaskWriter(settings.optimizer, settings.prices)
-
-
-@dataclass(frozen=True, slots=True)
-class _DraftOrder:
-    """What the model is asked for."""
-
-    writer: TaskWriter
-    skill: Skill
-    count: int
-    about: str
-    besides: Sequence[str]  # inputs of tasks that are not written again
-    usd: float  # the most that may be spent
+    return DraftWriter(settings.optimizer, settings.prices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,38 +201,46 @@ def _inputs_of(tasks: Path) -> list[str]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Yield the draft's folder, for this process alone."""
+def draft_folder(out: Path) -> Iterator[Path]:
+    """Yield the folder that keeps the model's replies beside the file, for this process alone."""
     from skillfit.run.store import RunLock
 
+    folder = out.with_name(f"{out.name}.draft")
     folder.mkdir(parents=True, exist_ok=True)
     lock = RunLock(folder)
     try:
-        yield
+        yield folder
     finally:
         lock.release()
 
 
-def _ask_model(folder: Path, order: _DraftOrder) -> Drafts:
-    """Return the model's tasks, recorded in the folder."""
+def ask_writer(
+    folder: Path,
+    writer: DraftWriter,
+    usd: float,
+    wanted: str,
+    ask: Callable[[Model], Coroutine[Any, Any, T]],
+) -> T:
+    """Return what a model drafts, recorded in the folder, for at most `usd` dollars."""
     from skillfit.cli.terminal import Terminal
     from skillfit.cli.train import run_in_terminal
     from skillfit.run.journal import Journal
     from skillfit.run.store import JOURNAL
 
+    if not math.isfinite(usd):
+        raise InputError(f"--usd {usd} is not valid: it should be a finite number.")
     with closing(Journal(folder / JOURNAL)) as journal:
 
-        async def work(control: Control) -> Drafts:
-            return await _drafted(folder, journal, order, control)
+        async def work(control: Control) -> T:
+            return await _drafted(folder, journal, writer, usd, ask, control)
 
         terminal = Terminal(console(stderr=True))
         if not journal.count("call/"):
-            asked, most = quantity(order.count, "task"), dollars(order.usd)
-            terminal.say(f"Asking {order.writer.spec.id} for {asked} (at most {most}).")
+            terminal.say(f"Asking {writer.spec.id} for {wanted} (at most {dollars(usd)}).")
         return run_in_terminal(terminal, work)
 
 
-def _spent(folder: Path) -> Usage:
+def spent_on_drafts(folder: Path) -> Usage:
     """Return what the draft has cost so far, over all times the command was run."""
     from skillfit.run.journal import Journal
     from skillfit.run.store import JOURNAL
@@ -245,20 +249,26 @@ def _spent(folder: Path) -> Usage:
         return journal.spent()
 
 
-async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: Control) -> Drafts:
+async def _drafted(
+    folder: Path,
+    journal: Journal,
+    writer: DraftWriter,
+    usd: float,
+    ask: Callable[[Model], Coroutine[Any, Any, T]],
+    control: Control,
+) -> T:
     from skillfit.config.schema import BudgetSection
     from skillfit.models import Prices, connect
     from skillfit.models.protocol import AnswerPending
     from skillfit.models.providers.handoff import pending_error
-    from skillfit.optimize.draft_tasks import draft_tasks
     from skillfit.run.budget import Budget, refuse_unpriced
     from skillfit.run.control import Interrupted
     from skillfit.run.journal import RecordedModel
     from skillfit.run.store import HANDOFF
 
     # Not validated: 0 dollars, which a config refuses, are enough for a model that is free.
-    caps, prices = BudgetSection.model_construct(usd=order.usd), Prices(order.writer.prices)
-    spec = order.writer.spec
+    caps, prices = BudgetSection.model_construct(usd=usd), Prices(writer.prices)
+    spec = writer.spec
     refuse_unpriced(caps, [spec.id] if prices.of(spec.id) is None else [])
     budget = Budget(caps, journal)
     control.on_stop(lambda: budget.stop(Interrupted()))
@@ -273,9 +283,7 @@ async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: 
     )
     model = RecordedModel(client, journal, "optimizer")
     try:
-        return await draft_tasks(
-            model, order.skill, count=order.count, about=order.about, besides=order.besides
-        )
+        return await ask(model)
     except AnswerPending as first:
         raise pending_error(folder / HANDOFF) from first
     finally:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from skillfit.atomic_write import write_whole
+from skillfit.cli.draft import (
+    ask_writer,
+    draft_folder,
+    refuse_overwriting,
+    spent_on_drafts,
+    writer_of,
+)
 from skillfit.cli.evaluate import evaluate_in_terminal
 from skillfit.cli.init import given_setting
 from skillfit.cli.output import Json, Overrides, relative_to_here, rich_table, shell_line, show
@@ -21,6 +31,7 @@ from skillfit.cli.train import (
     train_in_terminal,
 )
 from skillfit.errors import Exit, InputError
+from skillfit.plain_text import dollars, quantity
 
 if TYPE_CHECKING:
     from skillfit.models.json_text import JsonObject
@@ -94,7 +105,7 @@ def measure_command(
     --beside ~/.claude/skills
     """
     places = {"skill": skill, "queries": queries, "beside": beside}
-    arguments = {name: str(path.absolute()) for name, path in places.items() if path is not None}
+    arguments = {name: str(path) for name, path in places.items() if path is not None}
     env: JsonObject = {"tasks": "trigger", "task_args": arguments}
     if train and optimizer and len(model) == 1:
         models = {"agent": given_setting(model[0]), "optimizer": given_setting(optimizer)}
@@ -109,6 +120,56 @@ def measure_command(
         raise InputError("--optimizer is for --train.", hint="Add --train.")
     else:
         _measure(env, model, overrides or [], repeats, run, as_json)
+
+
+@trigger_app.command("draft")
+def draft_queries_command(
+    skill: Annotated[Path, typer.Argument(help="The skill's folder or SKILL.md.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="The model that writes the queries; `handoff` writes a prompt as a file and needs "
+            "no key."
+        ),
+    ],
+    beside: Annotated[
+        Path | None, typer.Option(help="A folder of other skills, for queries that they are for.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("queries.json"),
+    count: Annotated[int, typer.Option(min=2, max=100, help="How many queries.")] = 24,
+    about: Annotated[
+        str, typer.Option(help="What the model should know: who uses the skill, and for what.")
+    ] = "",
+    usd: Annotated[float, typer.Option(min=0, help="Spend at most this many dollars.")] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Propose queries for a skill, near misses included, each with a reason. Review the file before
+    you measure with it.
+
+    Example: skillfit trigger draft ./pdf-forms --model openai/gpt-5
+    """
+    from skillfit.plugins.trigger.drafts import draft_queries
+    from skillfit.plugins.trigger.source import checked_skill, neighbours
+
+    refuse_overwriting(out)
+    loaded, others = checked_skill(skill), neighbours(beside, skill) if beside else ()
+    ask = partial(draft_queries, skill=loaded, others=others, count=count, about=about)
+    with draft_folder(out) as folder:
+        drafts = ask_writer(folder, writer_of(model), usd, quantity(count, "query", "queries"), ask)
+        cost = spent_on_drafts(folder).usd
+    rows = [one.model_dump() for one in drafts]
+    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+    write_whole(out, f"[\n{lines}\n]\n".encode())
+    should = sum(one.should_trigger for one in drafts)
+    after = ["trigger", skill, "--queries", out, "--model", "cli/claude"]
+    after += ["--beside", beside] if beside else []
+    told = [
+        f"Wrote {quantity(len(drafts), 'query', 'queries')} to {out}: {should} should trigger "
+        f"{loaded.name}, {len(drafts) - should} should not{f' ({dollars(cost)})' if cost else ''}.",
+        "Read them and correct should_trigger where you decide otherwise. Then:",
+        f"  {shell_line(*after)}",
+    ]
+    show({"queries": str(out), "written": len(drafts), "usd": cost}, "\n".join(told), as_json)
 
 
 def _train(inputs: Inputs, run: Path | None, as_json: bool, wait: bool) -> None:

@@ -163,15 +163,19 @@ def guidance(skill: Skill, others: Iterable[Skill]) -> str:
     """Say for the optimizer what a description is. It must not depend on the present one, which
     `apply` changes.
     """
-    listed = [
-        f"- {one.name}: {one_line(part_text(one, DESCRIPTION) or '', _SHOWN_DESCRIPTION)}"
-        for one in others
-    ]
     return _GUIDANCE.format(
         name=skill.name,
         limit=DESCRIPTION_LIMIT,
         body=head_and_tail(skill.unix_body.strip(), _SHOWN_BODY),
-        others="\n".join(listed) or "(none)",
+        others=listed(others) or "(none)",
+    )
+
+
+def listed(skills: Iterable[Skill]) -> str:
+    """Return names and descriptions as a list."""
+    return "\n".join(
+        f"- {one.name}: {one_line(part_text(one, DESCRIPTION) or '', _SHOWN_DESCRIPTION)}"
+        for one in skills
     )
 
 
