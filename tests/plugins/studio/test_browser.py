@@ -250,8 +250,14 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
             ("optimizer model.optimizer", "practice/optimizer"),
         ):
             page.get_by_label(re.compile(f"^{label}$")).fill(value)
-        page.get_by_role("button", name="Estimate").click()
+        expect(page.get_by_role("button", name=re.compile("^Start"))).to_have_count(0)
+        page.get_by_label(re.compile("^usd budget.usd$")).fill("4.2")
+        page.get_by_role("button", name="Show the price").click()
         expect(page.get_by_role("heading", name="Estimate")).to_be_visible(timeout=seconds(60))
+        expect(page.locator(".config")).to_contain_text("24 of 24 gold answers score 1")
+        expect(page.locator(".config")).to_contain_text("case 0: my refund is a problem")
+        expect(page.locator(".config")).to_contain_text("optimizer: ready")
+        assert not (folder / "first.yaml").exists(), "nothing is written for a price"
         total = page.locator("#result tr.sum [data-th=calls]").inner_text()
         typical, low, high = map(int, re.findall(r"\d+", total))
         assert low < typical <= high
@@ -260,7 +266,14 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
         expect(page.get_by_role("heading", name=re.compile("^Check:"))).to_be_visible(
             timeout=seconds(60)
         )
-        page.get_by_role("button", name="Start").click()
+        opened.open("/?state=checked")
+        expect(page.locator(".runs tbody tr")).to_contain_text("checked")
+        page.get_by_role("link", name="first").click()
+        expect(page.locator("#content")).to_contain_text("gold answers score 1")
+        page.get_by_role("link", name="Price and start").click()
+        expect(page.get_by_label("name", exact=True)).to_have_value("first")
+        page.get_by_role("button", name="Show the price").click()
+        page.get_by_role("button", name="Start, at most $4.20").click()
         page.wait_for_url("**/run/first", timeout=seconds(60))
         page.evaluate("window.untouched = true")
         expect(page.locator("h1")).to_contain_text("The skill is better", timeout=seconds(120))
@@ -313,6 +326,51 @@ def test_a_choice_made_while_the_page_loads_takes_effect(
         expect(page.locator(".diff .added").first).to_be_visible()
 
 
+@pytest.mark.parametrize("script", [True, False])
+def test_mistakes_stay_in_the_form_and_are_marked(
+    chromium: Browser, site: RunningStudio, folder: Path, script: bool
+) -> None:
+    with window(chromium, site, java_script_enabled=script) as opened:
+        page = opened.open("/new")
+        page.get_by_label("name", exact=True).fill("wrong")
+        page.get_by_label(re.compile("^tasks env.tasks$")).fill("tasks.jsonl")
+        page.get_by_label(re.compile("^grader env.grader$")).fill("nonsense")
+        page.get_by_role("button", name="Show the price").click()
+        expect(page.get_by_role("alert").first).to_contain_text("'nonsense' is not a grader")
+        marked = page.locator("[aria-invalid]")
+        expect(marked).to_have_count(1)
+        expect(marked).to_have_value("nonsense")
+        assert "status of 400" in opened.problems.pop()  # Chromium logs the refused form
+    assert not (folder / "wrong.yaml").exists() and not (folder / "runs" / "wrong").exists()
+    assert not list(folder.glob(".wrong*"))
+
+
+def test_a_changed_form_shows_its_price_before_it_starts(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    (folder / "priced.yaml").write_text(
+        "model: {agent: practice/agent, optimizer: practice/optimizer}\n"
+        "env: {skill: ./triage, tasks: ./tasks.jsonl, grader: exact}\nbudget: {calls: 50}\n"
+    )
+    with window(chromium, site) as opened:
+        page = opened.open("/new?config=priced.yaml")
+        page.get_by_role("button", name="Show the price").click()
+        page.get_by_label(re.compile("^calls budget.calls$")).fill("90")
+        page.get_by_role("button", name="Start, at most 50 calls").click()
+        expect(page.locator("#result")).to_contain_text("not those of the last estimate")
+        expect(page.get_by_role("button", name="Start, at most 90 calls")).to_be_visible()
+        assert not list((folder / "runs").glob("run-*"))
+
+
+def test_the_demo_is_started_from_an_empty_studio(chromium: Browser, tmp_path: Path) -> None:
+    with studio(tmp_path) as running, window(chromium, running) as opened:
+        opened.page.get_by_role("button", name="Try the demo").click()
+        expect(opened.page.get_by_role("status")).to_contain_text("The demo is starting")
+        expect(opened.page.locator(".runs tbody tr")).to_contain_text("improved", timeout=120_000)
+        opened.page.get_by_role("link", name="demo/run").click()
+        expect(opened.page.locator("h1")).to_contain_text("The skill is better")
+
+
 def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, folder: Path) -> None:
     """Started from a config file in the folder, with settings of the form on top."""
     (folder / "long.yaml").write_text(
@@ -328,7 +386,16 @@ def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, fo
         page.locator("summary", has_text="train").click()
         page.get_by_label(re.compile("train.num_epochs$")).fill("300")
         page.get_by_label(re.compile("train.batch_size$")).fill("3")
-        page.get_by_role("button", name="Start").click()
+        page.get_by_role("button", name="Show the price").click()
+        page.get_by_role("button", name="Start", exact=True).click()
+        expect(page.get_by_role("alert").first).to_contain_text("set a budget")
+        expect(page.get_by_label(re.compile("^usd budget.usd$"))).to_have_attribute(
+            "aria-invalid", "true"
+        )
+        assert "status of 400" in opened.problems.pop()  # Chromium logs the refused form
+        page.get_by_role("button", name="Show the price").click()
+        page.get_by_label("no limit").check()
+        page.get_by_role("button", name="Start", exact=True).click()
         page.wait_for_url("**/run/long", timeout=seconds(60))
         for _ in range(2):
             page.get_by_role("button", name="Stop").click()

@@ -1011,8 +1011,15 @@ def test_a_studio_started_elsewhere_finds_the_project_of_the_runs(
         page = client.get("/new").text
         for offered in (">mine.yaml<", 'value="triage"', 'value="tasks.jsonl"', str(project)):
             assert offered in page
-        form = {"csrf": csrf_of(client), "name": "new", "do": "estimate"}
-        client.post("/new", data=form | {"set:env.tasks": "tasks.jsonl"})
+        form = {"csrf": csrf_of(client), "name": "new", "do": "check"}
+        settings = {
+            "set:env.tasks": "tasks.jsonl",
+            "set:env.skill": "triage",
+            "set:env.grader": "exact",
+            "set:model.agent": "practice/agent",
+            "set:model.optimizer": "practice/optimizer",
+        }
+        assert client.post("/new", data=form | settings).status_code == 200
     assert (project / "new.yaml").is_file()
     assert not (project / "runs" / "new.yaml").exists()
 

@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -55,6 +55,13 @@ class CommandResult:
         if not self.data and self.exit_code:
             return self.message or f"The command ended with exit code {self.exit_code}."
         return ""
+
+    def renamed(self, old: str, new: str) -> CommandResult:
+        """The same about a file of another name."""
+        error = {"error": str(self.data["error"]).replace(old, new)} if self.error else {}
+        data = {**self.data, **error} if self.data else self.data
+        message, command = self.message.replace(old, new), self.command.replace(old, new)
+        return replace(self, command=command, data=data, message=message)
 
 
 def as_typed(arguments: Sequence[str]) -> str:

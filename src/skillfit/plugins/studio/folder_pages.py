@@ -12,11 +12,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar, Literal, TypedDict, get_args
 from urllib.parse import urlencode
@@ -33,7 +37,10 @@ from skillfit.config.reading import text_keys, write_override
 from skillfit.config.yaml_source import read_text
 from skillfit.errors import InputError, SkillfitError
 from skillfit.extensions import JsonValue
-from skillfit.plain_text import shorten, visible
+from skillfit.models import known_providers
+from skillfit.models.protocol import ROLES
+from skillfit.models.registry import Readiness
+from skillfit.plain_text import budget_amount, shorten, visible
 from skillfit.plugins.studio.commands import (
     CommandResult,
     Folders,
@@ -58,10 +65,13 @@ from skillfit.record.record import EditRecord, Record, RunState, by_effect
 from skillfit.report.charts import compare_chart
 from skillfit.report.html_report import PageData, flat_settings
 from skillfit.run.store import JOURNAL, in_use
-from skillfit.skill import Hunk, diff_hunks
+from skillfit.skill import Hunk, Skill, diff_hunks, estimate_tokens
+from skillfit.skill.lint import LintProblem, lint
+from skillfit.tasks.recognise import RecognisedTasks, recognise
+from skillfit.tasks.rows import FILE_SUFFIXES
 
 _RUNS_PER_PAGE = 50
-_STATES = (*get_args(RunState), "failed")
+_STATES = (*get_args(RunState), "failed", "checked")
 _SORTS: dict[str, Callable[[NamedRun], tuple[float, str]]] = {
     "date": lambda row: (row.card.ended or 0.0, row.name),
     "gain": lambda row: (_none_last(row.card.gain), row.name),
@@ -87,17 +97,31 @@ _MAIN_KEYS = (
     "budget.tokens",
     "budget.minutes",
 )
+# Without the programs and Python code that only a config file may name.
+_FORM_DOCS = {
+    "env.tasks": "A JSONL, JSON or CSV file, a folder with train/ val/ test/, or a benchmark.",
+    "env.grader": "The name of a grader, or {name: settings}. Default: exact; for evals.json,"
+    " checklist.",
+}
+_DEMO_LOG = ".demo"  # the folder for the output of the demo's process
 _MADE_HERE = "# Made in skillfit studio."
 _CHECK_SECONDS = 1_800.0
 
 
 def index_page(studio: Studio, request: Request) -> Response:
-    return studio.page(request, RunsPage(run_list(studio.library.index(), request)))
+    return studio.page(request, RunsPage(run_list(_index(studio), request)))
+
+
+def _index(studio: Studio) -> RunIndex:
+    """The runs of the folder, and why the demo did not start."""
+    index = studio.library.index()
+    failure = studio.starter.failure(studio.library.folder / _DEMO_LOG)
+    return replace(index, problems=(*index.problems, failure)) if failure else index
 
 
 def index_live(studio: Studio, request: Request) -> Response:
     def look() -> dict[str, str]:
-        return {"runs": studio.render(RunsTable(run_list(studio.library.index(), request)))}
+        return {"runs": studio.render(RunsTable(run_list(_index(studio), request)))}
 
     return stream_parts(studio, request, look)
 
@@ -279,39 +303,82 @@ def compared_edits(records: Sequence[Record]) -> list[EditRow]:
 
 
 async def new_page(studio: Studio, request: Request) -> Response:
-    """The form; with POST, its estimate, its check, or the start of the run."""
+    """The form; with POST its price, its check, or the start of the run. Only a check or a start
+    write: the price is that of a file that is removed again.
+    """
     project = studio.project
     if project is None or studio.library.is_run:
         page = await asyncio.to_thread(_no_new_run, studio)
         return studio.page(request, page, 200 if request.method == "GET" else 400)
     if request.method == "GET":
-        filled = NewRun(_free_name(studio), request.query_params.get("config", ""))
-        return _form_page(studio, request, filled)
+        query = request.query_params
+        filled = NewRun(query.get("name") or _free_name(studio), query.get("config", ""))
+        return await _form_page(studio, request, filled)
     texts = await studio.form(request)
-    do = texts.get("do", "")
+    do, limited = texts.get("do", ""), "no_limit" not in texts
+    filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
+    show = partial(_form_page, studio, request, limited=limited)
     try:
         filled = NewRun.from_form(texts)
         if do == "show":
-            return _form_page(studio, request, filled)
+            return await show(filled)
         filled.check(studio.folders)
+        if await asyncio.to_thread(_has_started, studio, filled.name):
+            raise InputError(f"There is a run named {filled.name} already. Choose another name.")
+        estimated = texts.get("estimated") == filled.digest
+        if do != "start" or not estimated:
+            result = await _estimated(studio, filled, project)
+            if result.error or do == "estimate":
+                return await show(filled, problem=result.error, result=result, kind="estimate")
+        if do == "start" and limited and not await asyncio.to_thread(_has_budget, studio, filled):
+            raise InputError(
+                "budget.usd: set a budget, in dollars or in one of the other units, or choose"
+                " “no limit”."
+            )
+        if do == "start" and not estimated:
+            return await show(filled, result=result, kind="estimate", changed=True)
         run = studio.folders.resolve(studio.library.folder / filled.name)
-        config = filled.write_config(studio.folders, project)
+        words = filled.words(studio.folders, filled.write_config(studio.folders, project))
+        if do == "check":
+            arguments = ["check", *words, "--run", str(run)]
+            result = await run_command(arguments, folder=project, timeout=_CHECK_SECONDS)
+            return await show(filled, result=result, kind="check")
+        forced = ["--force"] if "force" in texts else []
+        arguments = ["train", *words, "--run", str(run), "--json", *forced]
+        studio.starter.start(run, arguments, folder=project)
     except (SkillfitError, OSError) as error:
-        filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
-        return _form_page(studio, request, filled, problem=str(error))
-    settings = filled.overrides() if filled.config else []
-    words = [studio.folders.shown(config), *settings]
-    if do == "start":
-        return await _start_run(studio, request, filled, run, words, force="force" in texts)
-    if do == "check":
-        arguments = ["check", *words, "--run", str(run)]
-    else:
-        arguments = ["estimate", *words]
+        return await show(filled, problem=str(error))
+    return studio.go_to(run_url("starting", filled.name))
+
+
+async def start_demo(studio: Studio, request: Request) -> Response:
+    """Start the demo. Its project is a folder of the runs, and it appears in the list."""
+    await studio.form(request)
+    folder = studio.library.folder
+    arguments = ["demo", "--dir", str(folder / "demo"), "--json"]
+    studio.starter.start(folder / _DEMO_LOG, arguments)
+    return studio.go_to("/", "The demo is starting. It appears here in a few seconds.")
+
+
+async def _estimated(studio: Studio, filled: NewRun, project: Path) -> CommandResult:
+    """What `skillfit estimate` says about the form, which is written for this time only."""
+    if filled.config:
+        config = studio.folders.resolve(filled.config)
+        words = filled.words(studio.folders, config)
+        return await run_command(["estimate", *words], folder=project, timeout=_CHECK_SECONDS)
+    path = studio.folders.resolve(project / f".{filled.name}.{secrets.token_hex(4)}.yaml")
     try:
-        result = await run_command(arguments, folder=project, timeout=_CHECK_SECONDS)
-    except (InputError, OSError) as error:
-        return _form_page(studio, request, filled, problem=str(error))
-    return _form_page(studio, request, filled, result=result, kind=do)
+        write_whole(path, filled.yaml_text().encode())
+        words = ["estimate", studio.folders.shown(path)]
+        result = await run_command(words, folder=project, timeout=_CHECK_SECONDS)
+    finally:
+        path.unlink(missing_ok=True)
+    return result.renamed(path.name, f"{filled.name}.yaml")
+
+
+def _has_budget(studio: Studio, filled: NewRun) -> bool:
+    given = file_values(studio.folders, filled.config) if filled.config else {}
+    return any(key.startswith("budget.") for key in (*filled.settings, *given))
 
 
 def _no_new_run(studio: Studio) -> NoNewRunPage:
@@ -351,7 +418,32 @@ def _free_name(studio: Studio) -> str:
     return f"run-{number}"
 
 
-def _form_page(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRunPage(PageData):
+    """The form in four steps, each with what is known about what was filled in."""
+
+    template: ClassVar = "new.html.j2"
+
+    filled: NewRun
+    given: Mapping[str, str]  # settings of the config file to start from
+    project: str
+    problem: str
+    wrong: Collection[str]  # keys of the settings that the problem names
+    result: CommandResult | None  # of an estimate or a check
+    kind: str  # estimate or check
+    changed: bool  # the settings are not those of the last estimate
+    limited: bool  # a budget is wanted
+    start_label: str
+    digest: str  # of the settings that were estimated
+    preview: Preview
+    by_key: Mapping[str, FormField]
+    sections: Mapping[str, Sequence[FormField]]
+    skills: Sequence[str]
+    tasks: Sequence[str]
+    configs: Sequence[str]
+
+
+async def _form_page(
     studio: Studio,
     request: Request,
     filled: NewRun,
@@ -359,60 +451,101 @@ def _form_page(
     problem: str = "",
     result: CommandResult | None = None,
     kind: str = "",
+    changed: bool = False,
+    limited: bool = True,
 ) -> Response:
     folders = studio.folders
     given: dict[str, str] = {}
     if filled.config:
         try:
-            given = file_values(folders, filled.config)
+            given = await asyncio.to_thread(file_values, folders, filled.config)
         except SkillfitError as error:
             problem = problem or str(error)
+    configs = [folders.shown(path) for path in folders.configs()]
+    if filled.config and filled.config not in configs:
+        configs.append(filled.config)
     page = NewRunPage(
         filled=filled,
         given=given,
         project=str(studio.project),
         problem=problem,
+        wrong=named_settings(problem),
         result=result,
         kind=kind,
-        fields=main_fields(),
+        changed=changed,
+        limited=limited,
+        start_label=_start_label({**given, **filled.settings}, limited=limited),
+        digest=filled.digest if kind and not problem else "",
+        preview=await preview_of(folders, {**given, **filled.settings}),
+        by_key={one.key: one for one in form_fields()},
         sections=form_sections(),
         skills=[folders.shown(path) for path in folders.skills()],
         tasks=[folders.shown(path) for path in folders.tasks()],
-        configs=[folders.shown(path) for path in folders.configs()],
+        configs=configs,
     )
     return studio.page(request, page, 400 if problem else 200)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRunPage(PageData):
-    template: ClassVar = "new.html.j2"
-
-    filled: NewRun
-    given: Mapping[str, str]  # settings of the config file to start from
-    project: str
-    problem: str
-    result: CommandResult | None  # of an estimate or a check
-    kind: str  # estimate or check
-    fields: Sequence[FormField]
-    sections: Mapping[str, Sequence[FormField]]
-    skills: Sequence[str]
-    tasks: Sequence[str]
-    configs: Sequence[str]
+def named_settings(problem: str) -> set[str]:
+    """The settings that a message names, to mark their inputs."""
+    keys = (one.key for one in form_fields())
+    found = {key for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", problem)}
+    return {key for key in found if not any(other.startswith(f"{key}.") for other in found)}
 
 
-async def _start_run(
-    studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
-) -> Response:
-    if await asyncio.to_thread(_has_started, studio, filled.name):
-        problem = f"There is a run named {filled.name} already. Give this one another name."
-        return _form_page(studio, request, filled, problem=problem)
-    forced = ["--force"] if force else []
-    arguments = ["train", *words, "--run", str(run), "--json", *forced]
+def _start_label(settings: Mapping[str, JsonValue], *, limited: bool) -> str:
+    for name in ("usd", "rollouts", "calls", "tokens", "minutes"):
+        amount = settings.get(f"budget.{name}")
+        with suppress(TypeError, ValueError):
+            return f"Start, at most {budget_amount(name, float(str(amount)))}"
+    return "Start" if limited else "Start without a limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What is known of a skill, tasks and models before anything is spent."""
+
+    tokens: int | None = None
+    lint: Sequence[LintProblem] = ()
+    tasks: RecognisedTasks | None = None
+    problem: str = ""  # why the tasks cannot be read
+    models: Mapping[str, Readiness] = field(default_factory=dict)  # role -> whether it can be used
+
+
+async def preview_of(folders: Folders, settings: Mapping[str, JsonValue]) -> Preview:
+    """Only data files inside the folders are read, and only graders of skillfit are tried."""
+    skill, tasks = str(settings.get("env.skill", "")), str(settings.get("env.tasks", ""))
+    tokens, problems = await asyncio.to_thread(_previewed_skill, folders, skill)
+    found, problem = None, ""
+    path = folders.resolve(tasks) if tasks and folders.holds(tasks) else None
+    if path is not None and path.is_file() and path.suffix in FILE_SUFFIXES:
+        grader = settings.get("env.grader")
+        plain = isinstance(grader, str) and not re.search(r"[:{\[]", grader)
+        try:
+            found = await recognise(path, grader=str(grader) if plain and grader else None)
+        except SkillfitError as error:
+            problem = str(error)
+    return Preview(tokens, problems, found, problem, _readiness(settings))
+
+
+def _previewed_skill(folders: Folders, skill: str) -> tuple[int | None, Sequence[LintProblem]]:
+    if not skill or not folders.holds(skill) or not folders.resolve(skill).exists():
+        return None, ()
+    path = folders.resolve(skill)
     try:
-        studio.starter.start(run, arguments, folder=studio.project)
-    except (InputError, OSError) as error:
-        return _form_page(studio, request, filled, problem=str(error))
-    return studio.go_to(run_url("starting", filled.name))
+        return estimate_tokens(Skill.load(path).text), lint(path)
+    except (SkillfitError, OSError):  # the estimate says why
+        return None, ()
+
+
+def _readiness(settings: Mapping[str, JsonValue]) -> dict[str, Readiness]:
+    known = {provider.name: provider for provider in known_providers()}
+    found: dict[str, Readiness] = {}
+    for role in ROLES:
+        provider = known.get(str(settings.get(f"model.{role}", "")).partition("/")[0])
+        if provider is not None:
+            found[role] = provider.readiness()
+    return found
 
 
 def starting_page(studio: Studio, request: Request) -> Response:
@@ -481,6 +614,16 @@ class NewRun:
         check_settings(folders, self.settings)
         if self.config:
             folders.resolve(self.config)
+
+    @property
+    def digest(self) -> str:
+        """Tells whether the form was changed since it was estimated."""
+        text = json.dumps([self.config, self.settings], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def words(self, folders: Folders, config: Path) -> list[str]:
+        """The config and the settings on top of it, for a command line."""
+        return [folders.shown(config), *(self.overrides() if self.config else [])]
 
     def overrides(self) -> list[str]:
         """The settings as words of a command line."""
@@ -575,12 +718,6 @@ class FormField:
         return self.key.rpartition(".")[2].replace("_", " ")
 
 
-def main_fields() -> list[FormField]:
-    """The fields that are asked for at the top."""
-    by_key = {one.key: one for one in form_fields()}
-    return [by_key[key] for key in _MAIN_KEYS if key in by_key]
-
-
 def form_sections() -> dict[str, list[FormField]]:
     """The fields that are not asked for at the top, by section."""
     grouped: dict[str, list[FormField]] = {}
@@ -632,7 +769,7 @@ def _schema_section(
 
 
 def _form_field(key: str, described: _JsonSchema) -> FormField:
-    doc = " ".join(str(described.get("description", "")).split())
+    doc = _FORM_DOCS.get(key) or " ".join(str(described.get("description", "")).split())
     default = described.get("default")
     shown = "" if default in (None, "", [], {}) else _value_text(default)
     kinds = [described.get("type"), *(part.get("type") for part in described.get("anyOf", ()))]

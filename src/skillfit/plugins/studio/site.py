@@ -43,7 +43,7 @@ from skillfit.report.charts import sparkline
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.run_details import ItemMatrix, ItemSummary, open_details
 from skillfit.run.control import STEERING
-from skillfit.run.store import HANDOFF, JOURNAL, LOCK, in_use
+from skillfit.run.store import CONFIG_FILE, HANDOFF, JOURNAL, LOCK, in_use
 from skillfit.run.view import RunView
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import FILE_SUFFIXES, items_of, read_rows
@@ -91,11 +91,19 @@ class Studio:
         self.templates: Environment = make_environment("skillfit.plugins.studio", "skillfit.report")
         self.templates.globals |= {
             "run_url": run_url,
+            "config_of": self.config_of,
             "is_starting": lambda record: self.starter.is_alive(Path(record.path)),
             "csrf_field": _CSRF_FIELD,
             "folder_name": runs.name,
             "folder_path": str(runs) if project in (None, runs) else self.folders.shown(runs),
         }
+
+    def config_of(self, record: Record) -> str:
+        """The config file to start another run like this one from; empty where that cannot be."""
+        path = Path(record.path) / CONFIG_FILE
+        if self.project is None or record.only_measures or not path.is_file():
+            return ""
+        return self.folders.shown(self.folders.resolve(path))
 
     def render(self, page: PageData, part: str = "", **shared: object) -> str:
         """A page, or a part of it, as HTML."""
@@ -169,6 +177,8 @@ class NamedRun:
 
     @property
     def state(self) -> str:
+        if self.card.only_checked:
+            return "checked"
         return "failed" if self.card.failed else self.card.state
 
     @property

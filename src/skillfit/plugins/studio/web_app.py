@@ -102,6 +102,7 @@ def make_app(
         routes=[
             *routes,
             Route("/new", partial(folder_pages.new_page, studio), methods=["GET", "POST"]),
+            Route("/demo", partial(folder_pages.start_demo, studio), methods=["POST"]),
             Route("/act/{name:path}", partial(run_pages.act, studio), methods=["POST"]),
             Mount("/static/report", StaticFiles(directory=REPORT_ASSETS)),
             Mount("/static", StaticFiles(directory=_STATIC)),

@@ -258,6 +258,9 @@ document.addEventListener("DOMContentLoaded", () => {
     if (`${location.pathname} ${field.name}` === changed) field.focus();
   }
 });
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelector("#result")?.scrollIntoView({ block: "center" });
+});
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !window.confirm(question)) {
