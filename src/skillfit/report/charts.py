@@ -314,11 +314,11 @@ def sparkline(scores: Sequence[float], width: int = 96, height: int = 24) -> Mar
 
 @dataclass(frozen=True, slots=True)
 class _RunCurve:
-    """The steps of one compared run that the loop continued with, by column."""
+    """The points of one compared run that the loop continued with, by their place in steps."""
 
     number: int  # of its colour
     name: str
-    kept: dict[int, Point]
+    kept: dict[float, Point]
 
     @property
     def last(self) -> Point:
@@ -328,25 +328,26 @@ class _RunCurve:
 def compare_chart(
     runs: Mapping[str, Record], width: int = 860, height: int = 320, *, names: bool = True
 ) -> Markup:
-    """The score curves of several runs, by name, on one axis. Each has its name at the end of its
-    line where there is room for `names`. Steps that were rejected have no point.
+    """The score curves of several runs, by name, over their steps. Each has its name at the end of
+    its line where there is room for `names`. Steps that were rejected have no point.
     """
-    measured = [_points_of(record, "selection") for record in runs.values()]
+    measured = [_by_step(_points_of(record, "selection")) for record in runs.values()]
     curves = []
     for number, name in enumerate(runs):
-        kept = {at: point for at, point in enumerate(measured[number]) if point.kept}
+        kept = {at: point for at, point in measured[number].items() if point.kept}
         if kept:
             curves.append(_RunCurve(number, name, kept))
     if not curves:
         return Markup("")
     frame = _frame([point for curve in curves for point in curve.kept.values()], width, height)
-    longest = max(measured, key=len)
     right = width - (150 if names else _RIGHT)
-    step = (right - _LEFT - 10) / max(1, len(longest) - 1)
+    end = max(1.0, *(max(curve.kept) for curve in curves))
+    step = (right - _LEFT - 10) / end
     parts = list(_score_axis(frame))
-    for at in sorted({0, len(longest) - 1}):
+    every = max(1, ceil(_LABEL_WIDTH * 1.5 / step))
+    for at in range(0, floor(end) + 1, every):
         place = max(_LEFT + 10 + step * at, _LEFT + _VALUE_WIDTH / 2)
-        label = longest[at].label
+        label = f"step {at}" if at else "initial"
         parts.append(_text(place, frame.height - _BOTTOM + 18, label, "tick middle"))
     for curve in curves:
         parts += _run_curve(frame, curve, step)
@@ -356,6 +357,17 @@ def compare_chart(
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         width, height, f"Score curves. {words}", Markup("\n").join(parts)
     )
+
+
+def _by_step(measured: Sequence[Point]) -> dict[float, Point]:
+    """The points by the step after which they were measured. Those between two steps, and after the
+    last one, have a place of their own.
+    """
+    found: dict[float, Point] = {}
+    for point in measured:
+        number, last = step_number(point.name), max(found, default=-0.5)
+        found[last + 0.5 if number is None else max(float(number), last + 0.01)] = point
+    return found
 
 
 def _run_curve(frame: _Frame, curve: _RunCurve, step: float) -> Iterator[Markup]:

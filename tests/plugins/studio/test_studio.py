@@ -587,6 +587,31 @@ def test_runs_are_compared_by_edits_settings_and_any_two_skills(tmp_path: Path) 
     assert "The same text." in chosen and "The same text." not in page
 
 
+async def test_compared_runs_have_gains_paired_items_and_no_hidden_rest(tmp_path: Path) -> None:
+    for number in range(9):
+        await improved(tmp_path / f"run{number}")
+    worse = WrittenRun(tmp_path / "worse")
+    worse.items()
+    await worse.roll("ship", "old", [1.0] * 8)
+    await worse.roll("ship", "new", [0.0] * 4 + [1.0] * 4)
+    worse.ship("no improvement", -0.5, (-0.8, -0.2))
+    worse.finish("no_improvement", INITIAL, BEST)
+    worse.close()
+    with browser(tmp_path) as client:
+        page = client.get("/compare?run=run0&run=worse").text
+        names = "&".join(f"run=run{number}" for number in range(9))
+        nine = client.get(f"/compare?{names}").text
+    gains = page.partition("<h2>Gains</h2>")[2].partition("<h2>")[0]
+    assert "+37.5" in gains and "−50.0" in gains and "−80.0 to −20.0" in gains
+    # run0 solves 7 of the 8 items, worse 4: it misses the first four and solves the last one.
+    assert "On the 8 items that both have measured" in page and "<b>−37.5</b> points" in page
+    items = page.partition("<h2>Items</h2>")[2].partition("</table>")[0]
+    assert items.count('<th scope="row">') == 8
+    first = items.partition('<th scope="row">')[2].partition("</tr>")[0]
+    assert ">100</a>" in first and ">0</a>" in first
+    assert "8 runs compared" in nine and "1 more run that you chose is not shown" in nine
+
+
 def test_a_setting_that_a_run_did_not_record_is_compared_by_its_default(
     tmp_path: Path,
 ) -> None:

@@ -37,10 +37,11 @@ from skillfit.config.reading import text_keys, write_override
 from skillfit.config.yaml_source import read_text
 from skillfit.errors import InputError, SkillfitError
 from skillfit.extensions import JsonValue
+from skillfit.intervals import Interval, interval
 from skillfit.models import known_providers
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import Readiness
-from skillfit.plain_text import budget_amount, shorten, visible
+from skillfit.plain_text import budget_amount, display_name, points, shorten, visible
 from skillfit.plugins.studio.commands import (
     CommandResult,
     Folders,
@@ -62,8 +63,9 @@ from skillfit.plugins.studio.site import (
     stream_parts,
 )
 from skillfit.record.record import EditRecord, Record, RunState, by_effect
-from skillfit.report.charts import compare_chart
+from skillfit.report.charts import ForestRow, compare_chart, forest_plot
 from skillfit.report.html_report import PageData, flat_settings
+from skillfit.report.run_details import ItemSummary
 from skillfit.run.store import JOURNAL, in_use
 from skillfit.skill import Hunk, Skill, diff_hunks, estimate_tokens
 from skillfit.skill.lint import LintProblem, lint
@@ -79,7 +81,8 @@ _SORTS: dict[str, Callable[[NamedRun], tuple[float, str]]] = {
     "cost": lambda row: (_none_last(row.card.usage.usd), row.name),
     "tokens": lambda row: (row.card.usage.tokens, row.name),
 }
-_COMPARED_RUNS = 6  # runs side by side at most
+_COMPARED_RUNS = 8  # runs side by side at most
+_COMPARED_ITEMS = 40
 _COMPARED_EDITS = 20
 _UNSET = ("null", "{}", "[]", '""')  # as flat_settings writes them
 # Asked for at the top of the form, in this order; all other keys are below, by section.
@@ -190,32 +193,104 @@ def _none_last(value: float | None) -> float:
 
 
 def compare_page(studio: Studio, request: Request) -> Response:
-    names = list(dict.fromkeys(request.query_params.getlist("run")))[:_COMPARED_RUNS]
+    asked = list(dict.fromkeys(request.query_params.getlist("run")))
+    names = asked[:_COMPARED_RUNS]
     if len(names) < 2:
         return studio.go_to("/", "Choose two or more runs to compare.")
     try:
-        records = [studio.library.record(name) for name in names]
+        followed = [studio.library.follow(studio.library.find(name)) for name in names]
+        runs = [
+            ComparedRun(name, run.record(), {item.id: item for item in run.items()})
+            for name, run in zip(names, followed, strict=True)
+        ]
     except NoSuchRun as error:
         raise HTTPException(404, str(error)) from error
-    runs = [ComparedRun(name, record) for name, record in zip(names, records, strict=True)]
-    query = request.query_params
+    records, query = [run.record for run in runs], request.query_params
     left, right = (
         _chosen_run(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
     )
-    edits = compared_edits(records)
+    edits, items = compared_edits(records), compared_items(runs)
     curves = {visible(run.name): run.record for run in runs}
     page = ComparePage(
         runs=runs,
+        left_out=len(asked) - len(names),
+        gains=forest_plot([_gain_row(run) for run in runs], heading="Run", longest=80),
         chart=compare_chart(curves),
         small_chart=compare_chart(curves, 340, 260, names=False),
         settings=differing_settings(records),
         edits=edits[:_COMPARED_EDITS],
         edits_cut=max(0, len(edits) - _COMPARED_EDITS),
+        items=items[:_COMPARED_ITEMS],
+        items_cut=max(0, len(items) - _COMPARED_ITEMS),
         left=names[left],
         right=names[right],
+        paired=paired_difference(runs[left], runs[right]),
         hunks=diff_hunks(records[left].found_skill, records[right].found_skill),
     )
     return studio.page(request, page)
+
+
+def _gain_row(run: ComparedRun) -> ForestRow:
+    """The gain of a run over its own initial skill, where fresh rollouts compared the two."""
+    record, ship = run.record, run.record.compared
+    effect = Interval(ship.difference, *ship.interval) if ship and ship.interval else None
+    notes = [f"{record.skill_name} for {record.agent or 'your own agent'}"]
+    if effect is None and run.gain is not None:
+        notes.append(f"{points(run.gain)} points on the selection split, not verified")
+    status = display_name(record.finish_reason) if record.finish_reason else record.state
+    return ForestRow(
+        label=run.name,
+        effect=effect,
+        status=f"{status}, {record.doubt}" if record.doubt and effect else status,
+        note="; ".join(notes),
+        href=run_url("run", run.name),
+        rollouts=2 * ship.pairs if ship else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """An item under the latest skill of each compared run; None where a run did not measure it."""
+
+    id: str
+    input: str
+    scores: tuple[float | None, ...]
+
+    @property
+    def order(self) -> tuple[float, float, str]:
+        """Items on which the runs differ most come first, then those with low scores."""
+        known = [score for score in self.scores if score is not None]
+        return min(known) - max(known), sum(known) / len(known), self.id
+
+
+def compared_items(runs: Sequence[ComparedRun]) -> list[ItemRow]:
+    """The items that two runs or more have measured."""
+    rows = []
+    for item in dict.fromkeys(item for run in runs for item in run.items):
+        found = [run.items.get(item) for run in runs]
+        scores = tuple(one.result.mean if one else None for one in found)
+        if sum(score is not None for score in scores) > 1:
+            rows.append(ItemRow(item, next(one.input for one in found if one), scores))
+    return sorted(rows, key=lambda row: row.order)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """How the skills of two runs differ on the items that both have measured."""
+
+    items: int
+    difference: Interval  # 90 %
+
+
+def paired_difference(left: ComparedRun, right: ComparedRun) -> PairedDifference | None:
+    """None where they have no item in common."""
+    differences = []
+    for item, first in left.items.items():
+        second = right.items.get(item)
+        before, after = first.result.mean, second.result.mean if second else None
+        if before is not None and after is not None:
+            differences.append(after - before)
+    return PairedDifference(len(differences), interval(differences)) if differences else None
 
 
 def _chosen_run(names: Sequence[str], wanted: str, usual: int) -> int:
@@ -227,13 +302,18 @@ class ComparePage(PageData):
     template: ClassVar = "compare.html.j2"
 
     runs: Sequence[ComparedRun]
+    left_out: int  # runs that were chosen too
+    gains: Markup
     chart: Markup
     small_chart: Markup
     settings: Sequence[SettingRow]
     edits: Sequence[EditRow]
     edits_cut: int
+    items: Sequence[ItemRow]
+    items_cut: int
     left: str  # names of the two runs whose skills are compared
     right: str
+    paired: PairedDifference | None
     hunks: Sequence[Hunk]
 
 
@@ -241,6 +321,7 @@ class ComparePage(PageData):
 class ComparedRun:
     name: str
     record: Record
+    items: Mapping[str, ItemSummary]
 
     @property
     def gain(self) -> float | None:
