@@ -75,6 +75,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "optimizer.prune_initial: needs a",
     ),
     (
+        "evaluation.objective=cheaper",
+        ignoring("evaluation.objective"),
+        "evaluation.objective: needs evaluation.ship_test: true and a gate",
+    ),
+    (
         "optimizer.skill_aware_consolidate_threshold=5",
         ignoring("optimizer.skill_aware_consolidate_threshold"),
         "optimizer.skill_aware_consolidate_threshold: needs a gate without a pool",

@@ -28,8 +28,8 @@ def append(text):
     return Edit("append", content=f"- {text}")
 
 
-def pool_of(*edits, base=BASE, sources=(), removals=False, step=1, max_tokens=None):
-    pool = Pool(base, max_tokens)
+def pool_of(*edits, base=BASE, sources=(), removals=False, step=1, max_tokens=None, loss=None):
+    pool = Pool(base, max_tokens, loss)
     pool.join(Candidate(base, edits, sources, step=step, removes_initial_text=removals))
     return pool
 
@@ -404,3 +404,25 @@ def test_promoted_edits_are_removed_with_a_replaced_document():
     pool.rebase(Skill.from_text("# Other\n"), replaces="replaced by the document of step_0002")
     assert status(pool) == {"s0001e01": "dropped"}
     assert pool.edits["s0001e01"].reason == "replaced by the document of step_0002"
+
+
+# Where a shorter skill is wanted
+
+
+def test_removals_may_cost_a_little_together_and_additions_must_be_measured_to_help():
+    lines = [Edit("delete", target=text) for text in ("Alpha.", "Beta.", "Gamma.")]
+    pool = pool_of(*lines, removals=True, step=0, loss=0.05)
+    pool.join(Candidate(BASE, (append("sure"), append("likely")), step=1))
+    for key, z in zip(pool.edits, (-1, -1.4, -1.2, 2, 1), strict=True):
+        believed(pool, key, z)
+    assert pool.worthwhile() == ["s0000e01", "s0000e03", "s0001e01"]
+    plain = pool_of(*lines, removals=True, step=0)
+    for key, z in zip(plain.edits, (-1, -1.4, 0.5), strict=True):
+        believed(plain, key, z)
+    assert plain.worthwhile() == ["s0000e03"]
+
+
+def test_text_is_left_out_more_often_where_a_shorter_skill_is_wanted():
+    line = Edit("delete", target="Alpha.")
+    shares = [pool_of(line, removals=True, step=0, loss=loss).shares() for loss in (None, 0.05)]
+    assert shares == [{"s0000e01": 0.1}, {"s0000e01": 0.3}]

@@ -1,6 +1,7 @@
 """The ship test: an exact sequential test on fresh rollouts."""
 
 import math
+from dataclasses import replace
 from itertools import accumulate, product
 from random import Random
 
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 
 from skillfit.gate import GateSettings, ship_test
 from skillfit.gate.samples import ALPHA
-from skillfit.gate.ship import FIRST_LOOK, MOST_LOOKS, SequentialTest, chance_to_show, looks
+from skillfit.gate.ship import (
+    FIRST_LOOK,
+    MOST_LOOKS,
+    SequentialTest,
+    chance_to_show,
+    looks,
+    loss_p_value,
+)
+from skillfit.models import Usage
 from skillfit.run.budget import BudgetReached
 from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items, settings_of
 
@@ -267,3 +276,69 @@ async def test_what_was_seen_counts_when_the_budget_ends_between_two_batches():
 async def test_a_budget_that_ends_before_anything_was_seen_ends_the_comparison():
     with pytest.raises(BudgetReached):
         await shipped(Capped(by_rule(0.5), most=3))
+
+
+# A cheaper skill
+
+
+class Costing(Scripted):
+    """Rollouts that take 100 tokens, and `share` of them under another skill."""
+
+    def __init__(self, chance, *, share):
+        super().__init__(chance)
+        self._share = share
+
+    def _outcome(self, skill, item, repeat, series):
+        outcome = super()._outcome(skill, item, repeat, series)
+        tokens = 100 if skill.hash == BASE.hash else round(100 * self._share)
+        return replace(outcome, usage=Usage(input=tokens))
+
+
+CHEAPER = settings_of(evaluation={"objective": "cheaper", "margin": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("effect", "share", "verdict", "reason"),
+    [
+        (0.0, 0.6, "improved", "cheaper, and a loss of 0.1 or more is excluded"),
+        (0.0, 1.3, "no improvement", "does not save tokens"),
+        (-0.4, 0.6, "no improvement", "the score is lower by 0.1 or more"),
+        (-0.05, 0.6, "inconclusive", "a loss of 0.1 or more is not excluded"),
+    ],
+)
+async def test_a_cheaper_skill_must_save_tokens_and_keep_its_score(effect, share, verdict, reason):
+    base = 1.0 if effect == 0.0 else 0.6
+    measure = Costing(by_rule(base, good=effect), share=share)
+    result = await shipped(measure, count=60, settings=CHEAPER)
+    assert (result.verdict, reason in result.reason) == (verdict, True)
+    assert result.saving.mean == pytest.approx(1 - share)
+    assert (result.p_value <= ALPHA) == (verdict == "improved")
+
+
+async def test_a_higher_score_alone_does_not_make_a_skill_cheaper():
+    measure = Costing(by_rule(0.3, good=0.5), share=1.0)
+    result = await shipped(measure, count=60, settings=CHEAPER)
+    assert result.verdict == "no improvement" and "does not save" in result.reason
+
+
+@pytest.mark.parametrize("losing", [0.1, 0.3])
+def test_a_loss_of_the_margin_is_seldom_excluded_at_any_look(losing):
+    """The mean loss is the margin: `losing` of the pairs lose, and some of the others win."""
+    random, margin, runs = Random(5), 0.1, 1_000
+    excluded = 0
+    for _ in range(runs):
+        draws = [random.random() for _ in range(120)]
+        differences = [-1 if draw < losing else int(draw > 1 - losing + margin) for draw in draws]
+        looked_at = (loss_p_value(differences[:count], margin) for count in range(15, 121, 15))
+        excluded += any(p <= ALPHA for p in looked_at)
+    three_errors = 3 * math.sqrt(ALPHA * (1 - ALPHA) / runs)
+    assert excluded / runs <= ALPHA + three_errors
+
+
+@given(st.lists(st.floats(-1, 1), max_size=50), st.floats(0.01, 0.9))
+def test_the_chance_of_a_loss_is_a_probability(differences, margin):
+    assert 0 <= loss_p_value(differences, margin) <= 1
+
+
+def test_equal_rollouts_exclude_a_loss_only_when_there_are_enough():
+    assert loss_p_value([0.0] * 20, 0.1) > ALPHA >= loss_p_value([0.0] * 60, 0.1)

@@ -35,6 +35,7 @@ SRC = Path(skillfit.__file__).parent
 # the last three are for Inspect's tasks (tests/plugins/inspect).
 ELSEWHERE = {
     "recipe",
+    "evaluation.margin",
     "run",
     "model.agent.context_window",
     "model.judge.context_window",
@@ -94,6 +95,7 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimizer.proposer": ("optimizer.proposer=both", ()),
     "optimizer.max_skill_tokens": ("optimizer.max_skill_tokens=25", ()),
     "optimizer.prune_initial": ("optimizer.prune_initial=true", ()),
+    "evaluation.objective": ("evaluation.objective=cheaper", ()),
     "optimizer.use_slow_update": ("optimizer.use_slow_update=true", EPOCHS),
     "optimizer.slow_update_samples": ("optimizer.slow_update_samples=2", LESSONS),
     "optimizer.slow_update_gate_with_selection": (

@@ -7,7 +7,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -147,7 +147,14 @@ def eval_command(
             force_new=fresh,
         )
         scores += [
-            _ModelScore(agent, one, path, failed_items(path, one.skill.hash)) for one in measured
+            _ModelScore(
+                agent,
+                one,
+                path,
+                failed_items(path, one.skill.hash),
+                inputs.config.evaluation.margin,
+            )
+            for one in measured
         ]
     scores = _compared(scores, per_model=no_skill)
     if export is not None:
@@ -223,6 +230,7 @@ class _ModelScore:
     measured: Measured
     run: Path
     failed: list[FailedItem]
+    margin: float  # a loss below it counts as not worse
     first: _ModelScore | None = None  # the one that it is compared with
 
     @property
@@ -240,7 +248,7 @@ class _ModelScore:
 
     @property
     def cheaper(self) -> bool | None:
-        return self.measured.cheaper_than(self.first.measured) if self.first else None
+        return self.measured.cheaper_than(self.first.measured, self.margin) if self.first else None
 
     @property
     def measured_at(self) -> str | None:
@@ -316,8 +324,6 @@ def _side_by_side(scores: list[_ModelScore]) -> RenderableType:
 
 def _gain_text(number: int, first: int, score: _ModelScore) -> str:
     """Say what a score shows in comparison with the first one."""
-    from skillfit.training.measure import CHEAPER_MARGIN
-
     gain = score.gain
     assert gain is not None
     paired = f"paired by item (90 %): {with_interval(gain.mean, gain.low, gain.high)}"
@@ -326,7 +332,7 @@ def _gain_text(number: int, first: int, score: _ModelScore) -> str:
     else:
         text = f"{score.measured.name} with {score.agent}: {score.lift}. Over no skill, {paired}"
     if score.cheaper:
-        text += f". Cheaper, not worse (fewer tokens; a loss of {CHEAPER_MARGIN:g} is excluded)"
+        text += f". Cheaper, not worse (fewer tokens; a loss of {score.margin:g} is excluded)"
     return text
 
 
@@ -569,6 +575,7 @@ class VerifyRecord:
     config: dict[str, Any]  # the settings of the run, with absolute paths
     skill: str  # the best skill's document
     means: dict[str, float]  # item -> mean score, from the freshest rollouts there are
+    tokens: dict[str, float] = field(default_factory=dict)  # item -> mean tokens of these rollouts
 
     @classmethod
     def of_run(cls, path: Path) -> VerifyRecord:
@@ -579,8 +586,9 @@ class VerifyRecord:
             )
         inputs = inputs_of_run(path)
         best = inputs.skill.with_document(run.best_skill)
-        means = _item_means(path, best.hash, run.config.evaluation.ship_grader is not None)
-        return cls(inputs.config.model_dump(mode="json"), run.best_skill.text, means)
+        second_grader = run.config.evaluation.ship_grader is not None
+        means, tokens = _item_means(path, best.hash, second_grader)
+        return cls(inputs.config.model_dump(mode="json"), run.best_skill.text, means, tokens)
 
     @classmethod
     def read(cls, path: Path) -> VerifyRecord:
@@ -669,12 +677,18 @@ def _from_folder(path: str, folder: Path) -> str:
     return os.path.normpath(folder / path)
 
 
-def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, float]:
-    """Return the mean score of each item in the latest phase that measured the skill."""
+def _item_means(
+    path: Path, skill_hash: str, second_grader: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the mean score of each item, and its mean tokens, in the latest phase that measured
+    the skill.
+    """
     from skillfit.intervals import mean
     from skillfit.report import open_details
 
-    phases: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    phases: defaultdict[str, defaultdict[str, list[tuple[float, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     with open_details(path) as details:
         for rollout in details.rollouts():
             if rollout.skill_hash != skill_hash:
@@ -683,14 +697,18 @@ def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, f
             if hard is not None and rollout.phase == "ship" and second_grader:
                 hard = _by_training_grader(details, rollout)
             if hard is not None:
-                phases[rollout.phase][rollout.item].append(hard)
+                phases[rollout.phase][rollout.item].append((hard, rollout.tokens))
     measured = next((phases[phase] for phase in _LATEST_FIRST if phases[phase]), None)
     if measured is None:
         raise InputError(
             f"The run in {path} has no measurement of its best skill.",
             hint=f"Continue the run with `skillfit resume {path}`, or train again.",
         )
-    return {item: mean(scores) for item, scores in sorted(measured.items())}
+    rows = sorted(measured.items())
+    return (
+        {item: mean([hard for hard, _ in found]) for item, found in rows},
+        {item: mean([tokens for _, tokens in found]) for item, found in rows},
+    )
 
 
 def _by_training_grader(details: RunDetails, rollout: RolloutFinished) -> float | None:
@@ -709,23 +727,37 @@ class RecordComparison:
     measured: float  # mean score
     p_value: float  # that a drop this big is luck, one-sided
     items: int
+    saving: Interval | None = None  # share of a rollout's tokens; None: none are recorded
+
+    @property
+    def costs_more(self) -> bool:
+        """Whether rollouts take more tokens for sure."""
+        return self.saving is not None and self.saving.high < 0
 
 
-def compare_with_record(before: Mapping[str, float], now: Mapping[str, float]) -> RecordComparison:
+def compare_with_record(record: VerifyRecord, now: Measured) -> RecordComparison:
     """Paired by item. Items that only one side has do not count; without any in common there is
     nothing to say.
     """
     from skillfit.gate.samples import sign_flip_p
-    from skillfit.intervals import mean
+    from skillfit.intervals import interval, mean
 
-    shared = [item for item in before if item in now]
+    before, after = record.means, now.means
+    shared = [item for item in before if item in after]
     if not shared:
         raise InputError(
             "No item of the record was measured.", hint="The tasks have changed since: train again."
         )
-    drops = [before[item] - now[item] for item in shared]
-    old, new = mean([before[item] for item in shared]), mean([now[item] for item in shared])
-    return RecordComparison(old, new, sign_flip_p(drops) if sum(drops) > 0 else 1.0, len(shared))
+    drops = [before[item] - after[item] for item in shared]
+    tokens = now.tokens
+    saved = [1 - tokens[item] / record.tokens[item] for item in shared if record.tokens.get(item)]
+    return RecordComparison(
+        mean([before[item] for item in shared]),
+        mean([after[item] for item in shared]),
+        sign_flip_p(drops) if sum(drops) > 0 else 1.0,
+        len(shared),
+        interval(saved) if saved else None,
+    )
 
 
 class VerifyJson(TypedDict):
@@ -734,6 +766,7 @@ class VerifyJson(TypedDict):
     measured: float
     p_value: float
     items: int
+    saving: tuple[float, float, float] | None  # share of tokens saved, with its 90 % interval
 
 
 def verify_command(
@@ -779,9 +812,20 @@ def verify_command(
         measured=compared.measured,
         p_value=compared.p_value,
         items=compared.items,
+        saving=astuple(compared.saving) if compared.saving else None,
     )
+    text += _tokens_text(compared)
     show(data, text + (" Measured twice." if checked.twice else ""), as_json)
     raise typer.Exit(int(Exit.REGRESSION if checked.regression else Exit.OK))
+
+
+def _tokens_text(compared: RecordComparison) -> str:
+    saving = compared.saving
+    if saving is None or saving.low <= 0 <= saving.high:
+        return ""
+    change, word = (saving, "fewer") if saving.mean > 0 else (-saving, "more")
+    share = f"{change.mean:.0%} {word} tokens in a rollout"
+    return f" {share} than recorded ({change.low:.0%} to {change.high:.0%})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -789,22 +833,25 @@ class Verification:
     """The last comparison with the record."""
 
     comparison: RecordComparison
-    twice: bool  # the first measurement seemed to show a drop, and this is the second one
-
-    @property
-    def regression(self) -> bool:
-        """The second measurement confirmed the drop."""
-        return self.twice and self.comparison.p_value <= _SUSPICIOUS
+    regression: bool  # a second measurement confirmed it
+    twice: bool  # the first measurement seemed to show a regression, and this is the second one
 
 
 def _verify(record: VerifyRecord, inputs: Inputs, skill: Skill, repeats: int) -> Verification:
-    """Measure once. Only when the score seems to have dropped, measure again."""
+    """Measure once. Only when the skill seems to have become worse, measure again. Where a cheaper
+    skill was the objective, more tokens are worse, too.
+    """
+    wants_cheaper = inputs.config.evaluation.objective == "cheaper"
+
+    def is_worse(found: RecordComparison) -> bool:
+        return found.p_value <= _SUSPICIOUS or (wants_cheaper and found.costs_more)
+
     budgets: list[Budget] = []  # the caps hold for both measurements together
     first = _measure_again(record, inputs, skill, repeats, "verify/1", budgets)
-    if first.p_value > _SUSPICIOUS:
-        return Verification(first, twice=False)
+    if not is_worse(first):
+        return Verification(first, regression=False, twice=False)
     second = _measure_again(record, inputs, skill, repeats, "verify/2", budgets)
-    return Verification(second, twice=True)
+    return Verification(second, regression=is_worse(second), twice=True)
 
 
 def _measure_again(
@@ -829,7 +876,7 @@ def _measure_again(
             series=series,
             budgets=budgets,
         )
-    return compare_with_record(record.means, measured.means)
+    return compare_with_record(record, measured)
 
 
 COMMANDS = (eval_command, ablate_command, verify_command)

@@ -218,6 +218,14 @@ TRAINING = (
         hint="Leave it out, or use `skillfit ablate`.",
     ),
     requires(
+        "evaluation.objective",
+        when=lambda facts: (
+            "evaluation.objective" not in facts.ignored and facts.config.evaluation.ship_test
+        ),
+        why="needs evaluation.ship_test: true and a gate that decides each edit, such as "
+        "evaluation.gate: screening with use_gate: true",
+    ),
+    requires(
         "optimizer.skill_aware_consolidate_threshold",
         when=lambda facts: "optimizer.skill_aware_consolidate_threshold" not in facts.ignored,
         why="needs a gate without a pool of edits, such as evaluation.gate: strict; this gate "

@@ -219,6 +219,12 @@ class EvaluationSection(Section):
     """Ids of selection items that promoted edits must not break."""
     ship_test: bool = True
     """Compare the final skill with the initial one on fresh rollouts at the end."""
+    objective: Literal["score", "cheaper"] = "score"
+    """What the ship test must show. score: a higher score. cheaper: fewer tokens in a rollout, and
+    a score that is at most `margin` lower; then text of the initial skill may be removed too, and
+    an edit stays only if it was measured to help."""
+    margin: float = Field(default=0.1, gt=0, lt=1)
+    """A loss of score below which a cheaper skill counts as not worse, also in `skillfit eval`."""
     finalists: int = Field(default=1, ge=1)
     """Skills that the ship test compares with the initial one: the most promising first. The test
     corrects for their number, so each further one costs power."""
@@ -433,6 +439,11 @@ class Config(Section):
         """`env.exec_timeout`, or what suits the kind of agent."""
         usual = PROGRAM_SECONDS if self.agent_kind == "cli" else ROLLOUT_SECONDS
         return usual if self.env.exec_timeout is None else self.env.exec_timeout
+
+    @property
+    def removes_initial_text(self) -> bool:
+        """Whether a run may remove paragraphs of the initial skill."""
+        return self.optimizer.prune_initial or self.evaluation.objective == "cheaper"
 
     @property
     def agent_kind(self) -> str:

@@ -404,7 +404,8 @@ class BaseGate:
         )
 
     def ignored(self) -> frozenset[str]:
-        paragraphs = frozenset({"optimizer.prune_initial"})  # it measures no single one
+        # It measures no single paragraph.
+        paragraphs = frozenset({"optimizer.prune_initial", "evaluation.objective"})
         return paragraphs if self.checks_must_pass else paragraphs | {"evaluation.must_pass"}
 
     async def baseline(self, skill: Skill) -> Tally | None:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.intervals import interval
+from skillfit.intervals import Interval, interval
 from skillfit.plain_text import dollars, quantity, with_interval
 from skillfit.run.records import (
     CheckName,
@@ -23,6 +23,7 @@ from skillfit.run.records import (
     EditEffect,
     Level,
     ShipVerdict,
+    saving_sentence,
 )
 
 SATURATED = 0.98
@@ -243,6 +244,9 @@ class Facts:
     constant: float | None = None  # the one score of all rollouts, under several skills
     fit_only: bool = False
     gap: float | None = None  # second grader: gain under the training grader minus this one
+    margin: float | None = None  # with `objective: cheaper`: a loss below it counts as not worse
+    saving: Interval | None = None  # share of a rollout's tokens, by the ship test
+    ship_reason: str = ""
 
 
 Cause = Literal[
@@ -266,6 +270,7 @@ Cause = Literal[
     "noisy agent",
     "no power",
     "did not hold",
+    "not cheaper",
 ]
 BUDGET_CAUSES: tuple[Cause, ...] = ("budget", "budget too small")  # a cap ended the run
 
@@ -290,9 +295,19 @@ def diagnose_run(facts: Facts) -> Diagnosis:
     return _nothing_held(facts)
 
 
+def _not_cheaper(f: Facts) -> Diagnosis | None:
+    if f.saving is None:
+        return None
+    message = f"The ship test found: {f.ship_reason}."
+    step = "A larger budget.rollouts or evaluation.margin makes the comparison easier to decide."
+    return Diagnosis("not cheaper", message, step)
+
+
 def _improved(f: Facts) -> Diagnosis | None:
     if f.ship != "improved":
         return None
+    if f.saving is not None and f.margin is not None:
+        return Diagnosis("improved", saving_sentence(f.saving, f.margin))
     if f.verified:
         return Diagnosis(
             "improved", f"The skill is better by {f.difference:+.3f} on fresh rollouts."
@@ -367,7 +382,7 @@ def _blind_grader(f: Facts) -> Diagnosis | None:
 
 
 def _saturated(f: Facts) -> Diagnosis | None:
-    if f.baseline < SATURATED:
+    if f.baseline < SATURATED or f.margin is not None:
         return None
     message = f"The initial skill scores {f.baseline:.2f} already: there is nothing to gain here."
     return Diagnosis("saturated", message, "Use harder items.")
@@ -591,6 +606,7 @@ _CAUSES: tuple[Callable[[Facts], Diagnosis | None], ...] = (
     _budget_before_baseline,
     _gold_rejected,
     _blind_grader,
+    _not_cheaper,
     _saturated,
     _optimizer_unreachable,
     _budget_before_steps,

@@ -35,6 +35,7 @@ CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
 UNCERTAIN_LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
 INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
 REMOVAL_INCLUSION = (0.1, 0.5)  # the same for an edit that removes text of the initial skill
+WANTED_REMOVAL = 0.3  # the same, at least, where a shorter skill is wanted
 HARMLESS_RISK = 0.2  # a removal may cost more than HARMLESS_LOSS with at most this probability
 HARMLESS_ROLLOUTS = 20  # a removal needs this many rollouts without the text
 RESTORE_Z = -1.0  # restore a removed text when the effect of the removal is below
@@ -92,11 +93,18 @@ class Decisions:
 
 
 class Pool:
-    """Edits in the order in which they joined, on top of a base skill."""
+    """Edits in the order in which they joined, on top of a base skill.
 
-    def __init__(self, base: Skill, max_tokens: int | None = None) -> None:
+    `loss`: what the removals in the final skill may cost together, where a shorter skill is wanted;
+    an edit that adds text must be measured to help then. None: a higher score is wanted.
+    """
+
+    def __init__(
+        self, base: Skill, max_tokens: int | None = None, loss: float | None = None
+    ) -> None:
         self.base = base
         self._max_tokens = max_tokens
+        self._loss = loss
         self.edits: dict[str, PoolEdit] = {}
         self._promoted: list[str] = []  # in the order of promotion
         self._anchored: list[str] = []  # edits that are anchored in the text of others
@@ -268,7 +276,12 @@ class Pool:
         evidence.
         """
         used = [*self.promoted(), *self.pending()]
-        return {entry.id: inclusion(entry, new) for entry in used}
+        shares = {entry.id: inclusion(entry, new) for entry in used}
+        if self._loss is not None:
+            for entry in self.pending():
+                if entry.removal:
+                    shares[entry.id] = max(shares[entry.id], WANTED_REMOVAL)
+        return shares
 
     def draw(self, key: str, count: int, shares: Mapping[str, float]) -> list[Arm]:
         """At most `count` distinct arms in which each edit of `shares` is on in about its share.
@@ -349,15 +362,18 @@ class Pool:
         Text of the initial skill is removed when no loss is expected from that. Where all together
         are too long, those stay that gain most per token.
         """
+        helps = _helps if self._loss is None else _is_sure_to_help
         chosen = {
-            entry.id for entry in self.promoted() if entry.removal or entry.pinned or _helps(entry)
+            entry.id for entry in self.promoted() if entry.removal or entry.pinned or helps(entry)
         }
-        joining: set[str] = set()
+        joining, loss = set[str](), self._loss or 0.0
         for entry in sorted(self.pending(), key=_best_first):
-            wanted = _expects_no_loss(entry) if entry.removal else _helps(entry)
+            wanted = _expects_loss_below(entry, loss) if entry.removal else helps(entry)
             if wanted and not entry.rivals & joining:  # the best of pending rivals
                 chosen -= entry.rivals  # promoted ones: it was measured against them
                 joining.add(entry.id)
+                if entry.removal and entry.estimate is not None:
+                    loss += min(0.0, entry.estimate.mean)
         return self._fitting(self._without_missing_anchors(chosen | joining))
 
     def _fitting(self, chosen: Sequence[str]) -> list[str]:
@@ -477,10 +493,14 @@ def _helps(entry: PoolEdit) -> bool:
     return entry.estimate is not None and entry.estimate.contrast.z > FINAL_WORTH_Z
 
 
-def _expects_no_loss(entry: PoolEdit) -> bool:
-    """Whether a removal is not expected to lower the score, by enough rollouts."""
+def _is_sure_to_help(entry: PoolEdit) -> bool:
+    return entry.estimate is not None and entry.estimate.low > 0
+
+
+def _expects_loss_below(entry: PoolEdit, loss: float) -> bool:
+    """Whether a removal is expected to lower the score by no more than this, by enough rollouts."""
     found = entry.estimate
-    return found is not None and found.rollouts >= HARMLESS_ROLLOUTS and found.mean >= 0
+    return found is not None and found.rollouts >= HARMLESS_ROLLOUTS and found.mean >= -loss
 
 
 def _decide(entry: PoolEdit, longest: float) -> EditStatus:

@@ -148,6 +148,7 @@ class Samples:
     settings: GateSettings
     scores: dict[str, list[Score]] = field(default_factory=dict)
     means: dict[str, float] = field(default_factory=dict)  # item id -> mean under the metric
+    tokens: dict[str, list[int]] = field(default_factory=dict)  # item id -> of each scored rollout
     planned: int = 0
     scored: int = 0
 
@@ -157,12 +158,17 @@ class Samples:
             if outcome.score is not None:
                 self.scored += 1
                 self.scores.setdefault(outcome.item_id, []).append(outcome.score)
+                self.tokens.setdefault(outcome.item_id, []).append(outcome.usage.tokens)
                 self.means[outcome.item_id] = mean(self.values(outcome.item_id))
 
     def values(self, item: str) -> list[float]:
         """The scores of an item under the gate's metric, one per scored rollout."""
         evaluation = self.settings.config.evaluation
         return [evaluation.value(score.hard, score.soft) for score in self.scores.get(item, ())]
+
+    @property
+    def by_item(self) -> dict[str, list[float]]:
+        return {item: self.values(item) for item in self.scores}
 
     @property
     def coverage(self) -> float:
@@ -192,6 +198,25 @@ class Samples:
         return Tally(
             weighted_mean(hard, weights), weighted_mean(soft, weights), self.scored, self.planned
         )
+
+
+def pair_differences(
+    new: Mapping[str, Sequence[float]], old: Mapping[str, Sequence[float]]
+) -> list[float]:
+    """Return the difference of each pair of rollouts of the same item, whatever its weight."""
+    pairs = [zip(new[item], old[item], strict=False) for item in old if item in new]
+    return [after - before for rows in pairs for after, before in rows]
+
+
+def savings(
+    new: Mapping[str, Sequence[float]], old: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """Return the share of tokens saved, by item. The values are those of single rollouts."""
+    return {
+        item: 1 - mean(new[item]) / mean(old[item])
+        for item in old
+        if item in new and mean(old[item])
+    }
 
 
 class Sampler:

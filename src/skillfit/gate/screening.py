@@ -157,11 +157,14 @@ class ScreeningGate(BaseGate):
         return self._initial_score
 
     def need(self, selection: int) -> SelectionNeed:
-        """A step measures the edits of earlier ones; a rewritten document gets its own test."""
+        """A step measures the edits of earlier ones, and removals from the first one on; a
+        rewritten document gets its own test.
+        """
         rewrites = self.config.optimizer.skill_update_mode != "patch"
         document = len(self.items) * DOCUMENT_PASSES if rewrites else 0
+        removals = selection if self.config.removes_initial_text else 0
         return SelectionNeed(
-            first_step=document,
+            first_step=removals + document,
             step=selection + document,
             typical_step=selection + document // 2,  # a clear first pass ends the test
             lesson=0 if self.config.optimizer.slow_update_gate_with_selection else len(self.items),
@@ -172,7 +175,7 @@ class ScreeningGate(BaseGate):
         """Notes that do not help are dropped, so they need no model that consolidates them."""
         ignored = {"optimizer.skill_aware_consolidate_threshold"}
         if not self.config.evaluation.use_gate:
-            ignored.add("optimizer.prune_initial")
+            ignored |= {"optimizer.prune_initial", "evaluation.objective"}
         return frozenset(ignored)
 
     def noise(self) -> float | None:
@@ -190,11 +193,14 @@ class ScreeningGate(BaseGate):
 
     async def baseline(self, skill: Skill) -> None:
         """Begin a pool on the initial skill. The first step measures it."""
-        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens)
+        evaluation = self.config.evaluation
+        # Half of the margin is left to what the estimates do not show.
+        loss = evaluation.margin / 2 if evaluation.objective == "cheaper" else None
+        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens, loss)
         self._initial = skill
         self._origins[skill.hash] = INITIAL
         self._fit()
-        if self.config.optimizer.prune_initial:
+        if self.config.removes_initial_text:
             removals = tuple(unit.removal for unit in units(skill))
             candidate = Candidate(skill, removals, label="prune", removes_initial_text=True)
             self.pool.join(candidate)

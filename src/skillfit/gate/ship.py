@@ -8,6 +8,10 @@ the sum that was seen is compared with the sums under many random signs. Each lo
 spend a part of the level, as in group-sequential trials, so a skill that is no better is called
 improved in at most 5 % of runs, whatever the noise, the number of items or the saturation. With
 several finalists each gets an equal share of the level.
+
+With `evaluation.objective: cheaper` two tests must succeed: the sign-flip test on the tokens that
+are saved, and a bet against a loss of score (`loss_p_value`). Each has the whole level, since a
+skill that fails either claim passes its test in at most 5 % of runs.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from skillfit.config.schema import EvaluationSection
 from skillfit.gate.samples import (
     ALPHA,
     TOLERANCE,
@@ -29,7 +34,9 @@ from skillfit.gate.samples import (
     Measure,
     Sampler,
     Samples,
+    pair_differences,
     paired_evidence,
+    savings,
 )
 from skillfit.intervals import Interval, interval
 from skillfit.plain_text import p_value
@@ -45,6 +52,7 @@ MOST_LOOKS = 5
 FIRST_LOOK = 8  # pairs; fewer could hardly decide anything
 _SIGNS = 20_000  # random sign assignments that a sum is compared with
 _SPENDING = 1.5  # the level spent grows with this power of the share of pairs
+_STAKES = (0.3, 0.6, 0.95)  # of the largest bet that cannot lose everything
 
 
 def entrants(initial: Skill, finalists: Sequence[Skill]) -> list[Skill]:
@@ -65,6 +73,24 @@ def chance_to_show(pairs: int, before: float, after: float) -> float:
     spread = before * (1 - before) + after * (1 - after)
     needed = max(0.0, after - before) * math.sqrt(pairs / max(spread, 1e-9))
     return NormalDist().cdf(needed - NormalDist().inv_cdf(1 - ALPHA)) if pairs else 0.0
+
+
+def loss_p_value(differences: Sequence[float], margin: float) -> float:
+    """Return how likely such differences of score are at most, if the mean loss is the margin or
+    more. Each lies between -1 and 1.
+
+    A bettor who stakes on every difference plus the margin gains nothing on average then, so a
+    wealth of w is reached with a probability of at most 1 / w, however often it is looked at.
+    """
+    stakes = [share / (1 - margin) for share in _STAKES]
+    logs = [
+        math.fsum(math.log1p(stake * (one + margin)) for one in differences) for stake in stakes
+    ]
+    highest = max(logs)
+    if highest <= 0:
+        return 1.0
+    wealth = math.fsum(math.exp(log - highest) for log in logs) / len(logs)
+    return min(1.0, math.exp(-highest) / wealth)
 
 
 async def ship_test(
@@ -111,18 +137,35 @@ class _Comparison:
     finalists: Sequence[Skill]
     settings: GateSettings
     pairs: int
-    found: int | None = None  # the finalist that is better, once that is decided
+    found: int | None = None  # the finalist that shows the objective, once that is decided
     sampler: Sampler = field(init=False)
     old: Samples = field(init=False)
     new: list[Samples] = field(init=False)
     tests: list[SequentialTest] = field(init=False)
+    # With `objective: cheaper`: finalists that saved tokens, and that lost no score, at some look.
+    saving: set[int] = field(default_factory=set)
+    keeping: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.measure, "ship", self.settings)
         self.old = Samples(self.settings)
         self.new = [Samples(self.settings) for _ in self.finalists]
-        level, seed = ALPHA / len(self.finalists), self.settings.config.train.seed
-        self.tests = [SequentialTest(level, f"{seed}/ship/{at}") for at in range(len(self.new))]
+        seed = self.settings.config.train.seed
+        self.tests = [
+            SequentialTest(self._level, f"{seed}/ship/{at}") for at in range(len(self.new))
+        ]
+
+    @property
+    def _level(self) -> float:
+        return ALPHA / len(self.finalists)
+
+    @property
+    def _evaluation(self) -> EvaluationSection:
+        return self.settings.config.evaluation
+
+    @property
+    def _wants_cheaper(self) -> bool:
+        return self._evaluation.objective == "cheaper"
 
     async def roll_out(self, items: Sequence[Item]) -> None:
         """One more rollout of each of these items under every skill."""
@@ -133,31 +176,62 @@ class _Comparison:
             samples.add(outcomes)
 
     def look(self, done: int) -> bool:
-        """Look at the differences so far. Return whether a finalist is decided to be better."""
-        for at, (test, samples) in enumerate(zip(self.tests, self.new, strict=True)):
-            better = test.look(samples.against(self.old), done / self.pairs)
-            if better and self.found is None and self._covered(samples):
+        """Look at the differences so far. Return whether a finalist shows the objective."""
+        for at, samples in enumerate(self.new):
+            shown = self._shows(at, done / self.pairs)
+            if shown and self.found is None and self._covered(samples):
                 self.found = at
         return self.found is not None
 
+    def _shows(self, at: int, share: float) -> bool:
+        if not self._wants_cheaper:
+            return self.tests[at].look(self.new[at].against(self.old), share)
+        if self.tests[at].look(self._savings(at), share):
+            self.saving.add(at)
+        if self._loss_p_value(at) <= self._level:
+            self.keeping.add(at)
+        return at in self.saving & self.keeping
+
+    def _savings(self, at: int) -> dict[str, float]:
+        return savings(self.new[at].tokens, self.old.tokens)
+
+    def _loss_p_value(self, at: int) -> float:
+        differences = pair_differences(self.new[at].by_item, self.old.by_item)
+        return loss_p_value(differences, self._evaluation.margin)
+
     def _covered(self, samples: Samples) -> bool:
-        floor = self.settings.config.evaluation.coverage_floor
-        return min(samples.coverage, self.old.coverage) >= floor
+        return min(samples.coverage, self.old.coverage) >= self._evaluation.coverage_floor
 
     @property
     def is_hopeless(self) -> bool:
         """Whether no finalist can be expected to win any more."""
-        return all(self._interval(at).high <= TOLERANCE for at in range(len(self.new)))
+        return all(self._cannot_win(at) for at in range(len(self.new)))
+
+    def _cannot_win(self, at: int) -> bool:
+        if not self._wants_cheaper:
+            return self._interval(at).high <= TOLERANCE
+        saved = interval(list(self._savings(at).values()))
+        return saved.high <= TOLERANCE or self._interval(at).high <= -self._evaluation.margin
 
     def _interval(self, at: int) -> Interval:
-        """The interval at the level that the last look had: as wide as the looks require."""
+        """The interval of the gain at the level that the last look had: as wide as the looks
+        require. With `objective: cheaper` the test is not about the gain.
+        """
         differences = list(self.new[at].against(self.old).values())
+        if self._wants_cheaper:
+            return interval(differences)
         return interval(differences, 1 - 2 * max(self.tests[at].nominal, 1e-6))
 
+    def _p_value(self, at: int) -> float:
+        tests = [self.tests[at].p_value]
+        if self._wants_cheaper:
+            tests.append(self._loss_p_value(at))
+        return min(1.0, max(tests) * len(self.tests))
+
     def result(self, done: int) -> ShipTested:
-        """The result about the finalist that is better, or else the likeliest one."""
+        """The result about the finalist that shows the objective, or else the likeliest one."""
         differences = [list(samples.against(self.old).values()) for samples in self.new]
-        p_values = [min(1.0, test.p_value * len(self.tests)) for test in self.tests]
+        p_values = [self._p_value(at) for at in range(len(self.new))]
         order = sorted(range(len(self.new)), key=lambda at: (p_values[at], -sum(differences[at])))
         at = self.found if self.found is not None else order[0]
         bounds = self._interval(at)
@@ -175,6 +249,7 @@ class _Comparison:
             p_value=p_values[at],
             pairs=done,
             evidence=replace(evidence, interval=(bounds.low, bounds.high)),
+            saving=interval(list(self._savings(at).values())) if self._wants_cheaper else None,
         )
 
 
@@ -236,14 +311,17 @@ class SequentialTest:
         return self._signs[item]
 
 
-def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, better: bool) -> ShipTested:
+def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, shown: bool) -> ShipTested:
+    """The verdict. `shown`: the tests of the objective succeeded."""
     if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
             result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"
         )
     if fit_only:
         return replace(result, reason="unverified suggestion: measured on items it was trained on")
-    if better:
+    if result.saving is not None:
+        return _decide_cheaper(result, result.saving, settings.config.evaluation.margin, shown)
+    if shown:
         return replace(
             result,
             verdict="improved",
@@ -256,4 +334,20 @@ def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, better: 
     return replace(
         result,
         reason=f"above the initial skill, but chance could explain it ({p_value(result.p_value)})",
+    )
+
+
+def _decide_cheaper(result: ShipTested, saving: Interval, margin: float, shown: bool) -> ShipTested:
+    chance = p_value(result.p_value)
+    if shown:
+        reason = f"cheaper, and a loss of {margin:g} or more is excluded ({chance})"
+        return replace(result, verdict="improved", reason=reason)
+    if saving.mean <= TOLERANCE:
+        reason = "it does not save tokens on fresh rollouts"
+        return replace(result, verdict="no improvement", reason=reason)
+    if result.difference <= -margin:
+        reason = f"cheaper, but the score is lower by {margin:g} or more on fresh rollouts"
+        return replace(result, verdict="no improvement", reason=reason)
+    return replace(
+        result, reason=f"cheaper, but a loss of {margin:g} or more is not excluded ({chance})"
     )

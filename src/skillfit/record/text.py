@@ -55,6 +55,7 @@ from skillfit.run.records import (
     LEAK_CHECK,
     Decision,
     ShipResult,
+    saving_sentence,
     slow_update_epoch,
     slow_update_name,
 )
@@ -173,11 +174,16 @@ def ablation_sentence(event: AblationFinished) -> str:
 def _result(record: Record) -> str:
     reason, ship = record.finish_reason, record.compared
     before, after = record.point("ship_initial"), record.point("ship_best")
+    if reason == "improved" and ship and ship.saving is not None:
+        margin = record.config.settings.evaluation.margin
+        return f"{saving_sentence(ship.saving, margin)} Score: {_gain(ship)}{_metric(record)}."
     if reason == "improved" and ship and before and after:
         change = f"{percent(before.score)} → {percent(after.score)}"
         return f"The skill is better: {change} on fresh rollouts{_metric(record)}, {_gain(ship)}."
     if reason == "improved" and ship:
         return f"The skill is better: {_gain(ship)} on fresh rollouts{_metric(record)}."
+    if reason in ("inconclusive", "no_improvement") and ship and ship.saving is not None:
+        return f"Not shown to be cheaper and not worse: {ship.reason}. Score: {_gain(ship)}."
     if reason == "no_improvement" and ship:
         return f"No improvement: {_gain(ship)} on fresh rollouts{_metric(record)}."
     if reason == "no_improvement":
@@ -575,6 +581,8 @@ def _shipped(event: ShipTested) -> str:
     low, high = event.interval
     gain = f"score {score_change(event.difference)} on fresh rollouts"
     line = f"ship test: {event.verdict}, {gain} (90 % interval {change_interval(low, high)})"
+    if event.saving is not None:
+        line += f", {-event.saving.mean:+.0%} tokens"
     if event.gap is not None:
         line += f"; {score_change(event.difference + event.gap)} under the training grader"
     return line

@@ -762,6 +762,15 @@ class ShipResult:
     evidence: Evidence = Evidence()
     # With a second grader: gain under the training grader minus gain here, on the same rollouts.
     gap: float | None = None
+    saving: Interval | None = None  # with `objective: cheaper`: share of a rollout's tokens
+
+
+def saving_sentence(saving: Interval, margin: float) -> str:
+    """Say that a skill is cheaper and not worse."""
+    return (
+        f"The skill is cheaper and not worse: {saving.mean:.0%} fewer tokens in a fresh rollout "
+        f"({saving.low:.0%} to {saving.high:.0%}), and a loss of {margin:g} or more is excluded."
+    )
 
 
 @dataclass(frozen=True, slots=True)

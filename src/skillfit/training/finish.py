@@ -586,9 +586,9 @@ def _facts(
     run: Components, state: TrainingState, ending: Ending, finish_reason: RunFinishReason
 ) -> Facts:
     """What the diagnosis may rest on."""
-    stats = run.engine.stats
+    stats, evaluation = run.engine.stats, run.config.evaluation
     baseline, is_measured = run.gate.initial_score or 0.0, run.gate.initial_score is not None
-    before, after = _scores_before_and_after(run.config.evaluation, run.gate, ending)
+    before, after = _scores_before_and_after(evaluation, run.gate, ending)
     measured = run.gate.noise() if is_measured else None
     noise = measured or baseline * (1 - baseline) / 2
     pairs = ending.ship.pairs if ending.ship and ending.ship.pairs else len(run.task.selection)
@@ -601,7 +601,7 @@ def _facts(
         ship=ending.ship.verdict if ending.ship else improved,
         baseline=baseline,
         coverage=1.0 if stats.coverage is None else stats.coverage,
-        coverage_floor=run.config.evaluation.coverage_floor,
+        coverage_floor=evaluation.coverage_floor,
         selection_items=len(run.task.selection),
         detectable=detectable_effect(pairs, noise),
         steps=len(state.records),
@@ -634,6 +634,9 @@ def _facts(
         constant=stats.constant,
         fit_only=run.task.fit_only,
         gap=ending.ship.gap if ending.ship else None,
+        margin=evaluation.margin if evaluation.objective == "cheaper" else None,
+        saving=ending.ship.saving if ending.ship else None,
+        ship_reason=ending.ship.reason if ending.ship else "",
     )
 
 
@@ -679,7 +682,7 @@ def summarise(
             found=ending.found.tokens,
         ),
         unproven=ending.unproven(run.initial),
-        cut=_lines_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
+        cut=_lines_cut(run.initial, ending.found) if run.config.removes_initial_text else (),
         coverage=stats.coverage,
         rollouts=RolloutCounts(stats.planned, stats.scored),
         total_wall_time_s=round(run.budget.minutes * 60, 1),

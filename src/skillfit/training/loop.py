@@ -86,6 +86,10 @@ from skillfit.training.user_parts import PartFailed
 _PEOPLE_SAID = "People read earlier answers to these training items and say:"
 T = TypeVar("T")
 Rollout = asyncio.Future[Outcome]
+_CHEAPER = (
+    "The aim is an agent that takes fewer tokens at the same score. Propose edits that make its "
+    "answers and its work shorter, and short text in place of long text."
+)
 
 
 async def train(run: Components, state: TrainingState) -> AsyncIterator[TrainingState]:
@@ -248,16 +252,18 @@ def context_of(run: Components, state: TrainingState, planned: PlannedStep) -> C
 
 
 def _wishes(run: Components, state: TrainingState) -> str:
-    """The owner's wishes, and what people say about answers to training items. Notes on other items
-    do not reach the optimizer.
+    """The owner's wishes, the objective where it is not the score alone, and what people say about
+    answers to training items. Notes on other items do not reach the optimizer.
     """
-    settings = run.config.optimizer
+    settings, found = run.config.optimizer, []
+    if settings.guidance:
+        found.append(settings.guidance)
+    if run.config.evaluation.objective == "cheaper":
+        found.append(_CHEAPER)
     said = {**settings.feedback, **state.feedback}
     training = {item.id for item in run.task.train} if said else set()
     notes = [f"- item {item}: {text}" for item, text in said.items() if item in training]
-    if not notes:
-        return settings.guidance
-    return "\n".join([settings.guidance, _PEOPLE_SAID, *notes]).strip()
+    return "\n".join([*found, *([_PEOPLE_SAID, *notes] if notes else [])])
 
 
 def _working_skill(incumbent: Skill, pending: Sequence[EditEffect]) -> Skill:

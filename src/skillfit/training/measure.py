@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal
 
+from skillfit.config.schema import EvaluationSection
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.gate import Arm, Candidate
 from skillfit.gate.local_effects import TypedItems, local_effects
@@ -32,7 +33,17 @@ from skillfit.gate.regression import (
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import Sampler, Samples, believe, item_differences, paired_evidence
+from skillfit.gate.samples import (
+    ALPHA,
+    Sampler,
+    Samples,
+    believe,
+    item_differences,
+    pair_differences,
+    paired_evidence,
+    savings,
+)
+from skillfit.gate.ship import loss_p_value
 from skillfit.intervals import Interval, interval, weighted_values
 from skillfit.plain_text import quantity
 from skillfit.rollout import Outcome, RolloutEngine, RolloutRequest, Tally, gather, requests_for
@@ -57,7 +68,7 @@ from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import KindEffect, MeasuredScore, UnitWorth
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without_units
-from skillfit.tasks.item import Item, weights_of
+from skillfit.tasks.item import Item, Score, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.ablation_plan import AblationPlan, PlannedRollout
@@ -73,7 +84,6 @@ from skillfit.training.user_parts import gate_settings
 
 Lift = Literal["helps", "no effect shown", "hurts"]
 COSTS = ("tokens", "turns", "seconds")
-CHEAPER_MARGIN = 0.05  # a loss of score that still counts as not worse
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +106,28 @@ class Measured:
     @property
     def means(self) -> dict[str, float]:
         """Item id -> its mean hard score, for items that were scored."""
+        return {item: mean(scores) for item, scores in self._scores.items()}
+
+    @property
+    def tokens(self) -> dict[str, float]:
+        """Item id -> the mean tokens of its scored rollouts."""
+        return {item: mean(counts) for item, counts in self._tokens.items()}
+
+    @property
+    def _scores(self) -> dict[str, list[float]]:
+        return self._by_item(lambda outcome, score: score.hard)
+
+    @property
+    def _tokens(self) -> dict[str, list[float]]:
+        return self._by_item(lambda outcome, score: outcome.usage.tokens)
+
+    def _by_item(self, value: Callable[[Outcome, Score], float]) -> dict[str, list[float]]:
+        """A number of each scored rollout, by item."""
         values: dict[str, list[float]] = {}
         for outcome in self.outcomes:
             if outcome.score is not None:
-                values.setdefault(outcome.item_id, []).append(outcome.score.hard)
-        return {item: sum(scores) / len(scores) for item, scores in values.items()}
+                values.setdefault(outcome.item_id, []).append(value(outcome, outcome.score))
+        return values
 
     @property
     def has_score(self) -> bool:
@@ -149,18 +176,12 @@ class Measured:
             name: mean(column) for name, column in zip(COSTS, zip(*rows, strict=True), strict=False)
         }
 
-    def cheaper_than(self, other: Measured) -> bool:
-        """Whether it takes clearly fewer tokens and is not worse: the interval of the difference of
-        scores stays above minus `CHEAPER_MARGIN`.
-        """
-        gain, tokens = self.against(other), self._tokens_against(other)
-        return bool(gain and tokens and gain.low > -CHEAPER_MARGIN and tokens.high < 0)
-
-    def _tokens_against(self, other: Measured) -> Interval | None:
-        """Return the difference of tokens as a share of the other's, paired by item."""
-        mine, its = _tokens_by_item(self.outcomes), _tokens_by_item(other.outcomes)
-        shared = [mine[item] / its[item] - 1 for item in mine if its.get(item)]
-        return interval(shared) if shared else None
+    def cheaper_than(self, other: Measured, margin: float) -> bool:
+        """Whether it takes clearly fewer tokens, and a loss of score of `margin` is excluded."""
+        saved = list(savings(self._tokens, other._tokens).values())
+        differences = pair_differences(self._scores, other._scores)
+        saves = bool(saved) and interval(saved).low > 0
+        return saves and loss_p_value(differences, margin) <= ALPHA
 
     def against(self, other: Measured) -> Interval | None:
         """The gain over another skill, paired by item; None where no item has both scores."""
@@ -182,14 +203,6 @@ def turns_of(outcome: Outcome) -> int:
     """Return how many messages the agent wrote; 1 where its steps are not known."""
     steps = outcome.attempt.steps if outcome.attempt else ()
     return sum(step.role == "assistant" and step.kind == "message" for step in steps) or 1
-
-
-def _tokens_by_item(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    tokens: defaultdict[str, list[int]] = defaultdict(list)
-    for outcome in outcomes:
-        if outcome.score is not None:
-            tokens[outcome.item_id].append(outcome.usage.tokens)
-    return {item: mean(counts) for item, counts in tokens.items()}
 
 
 def lift_of(gain: Interval) -> Lift:
@@ -551,13 +564,19 @@ class AblationRollouts:
         evidence = paired_evidence(
             new, old, rollouts=sampler.rollouts, coverage=sampler.scored / max(1, sampler.rollouts)
         )
-        holds = _not_worse(new, old, self._settings.config.evaluation.coverage_floor)
+        holds = _not_worse(new, old, self._settings.config.evaluation)
         event = replace(found.event, comparison=evidence, holds=holds)
         return Ablation(event, shorter if holds else None)
 
 
-def _not_worse(new: Samples, old: Samples, floor: float) -> bool:
-    """No loss of more than NO_LOSS is more likely than not, on enough scored rollouts."""
+def _not_worse(new: Samples, old: Samples, evaluation: EvaluationSection) -> bool:
+    """No loss of more than NO_LOSS is more likely than not, on enough scored rollouts. With
+    `objective: cheaper` a loss of the margin is excluded.
+    """
+    if min(new.coverage, old.coverage) < evaluation.coverage_floor:
+        return False
+    if evaluation.objective == "cheaper":
+        differences = pair_differences(new.by_item, old.by_item)
+        return loss_p_value(differences, evaluation.margin) <= ALPHA
     belief = believe(new.against(old).values())
-    covered = belief.items > 0 and min(new.coverage, old.coverage) >= floor
-    return covered and belief.mean > -NO_LOSS
+    return belief.items > 0 and belief.mean > -NO_LOSS

@@ -261,17 +261,18 @@ async def _rollout_checks(
             worse[name] = samples
             if known.scored:
                 lost[name] = list(item_differences(known.means, samples.means).values())
-    noise = within_item_variance({item: known.values(item) for item in known.scores})
+    noise = within_item_variance(known.by_item)
     noise = measured_noise if noise is None else noise
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     floor = settings.config.evaluation.coverage_floor
+    wants_cheaper = settings.config.evaluation.objective == "cheaper"
     constant = _only_score(known, list(worse.values()))
     attempts = [outcome.attempt for outcome in full if outcome.attempt is not None]
     return [
         *skill_use_check([one.skill_read for one in attempts if one.skill_read is not None]),
         coverage_check(known.scored, known.planned, floor, first),
         blindness_check(known.score, lost, constant=constant),
-        headroom_check(known.score),
+        *(() if wants_cheaper else (headroom_check(known.score),)),
         power_check(len(task.selection), noise, known.score),
         audit(shortcuts(task.train, task.selection), known.score, "initial skill"),
     ]

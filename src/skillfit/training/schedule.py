@@ -292,6 +292,8 @@ def _phases(
         why_prune = "measures edits by leaving them out, so that wrong and useless ones leave"
     else:
         why_grow = "nothing was proposed yet"
+        if config.removes_initial_text:
+            why_grow += "; the paragraphs of the initial skill are measured"
         why_prune = (
             f"of what optimizer.proposer: {config.proposer} writes, much may not help: each new "
             "edit is on in about half of the rollouts from the step on in which it joins"
@@ -330,9 +332,11 @@ def rollouts_by_stage(
     prune = shape.prune * need.prune
     ship = (1 + evaluation.finalists) * shape.pairs if evaluation.ship_test else 0
     reads_test = evaluation.eval_test and not evaluation.ship_test
-    check = check_rollouts(config, sizes.train).extra if evaluation.preflight else 0
+    checked = check_rollouts(config, sizes.train)
+    # Removals take part from the first step on, so that its rollouts are not those of the check.
+    check = checked.total if config.removes_initial_text else checked.extra
     return {
-        "preflight": Range.exactly(check),
+        "preflight": Range.exactly(check if evaluation.preflight else 0),
         "baseline": Range.exactly(need.baseline),
         "rollout": Range.exactly(shape.training * config.gradient.rollouts_per_item),
         "diagnosis": Range(0, deep, deep),
