@@ -467,7 +467,8 @@ def test_verify_works_with_a_small_record(shell: Shell, run: Path) -> None:
     assert shell("verify", run, "--save", "record.json").code == 0
     record = json.loads(Path("record.json").read_text())
     assert (
-        set(record) == {"config", "skill", "means"} and Path("record.json").stat().st_size < 20_000
+        set(record) == {"config", "skill", "means", "tokens"}
+        and Path("record.json").stat().st_size < 20_000
     )
     shutil.rmtree(run)
     assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
@@ -507,6 +508,10 @@ def test_verify_reads_the_record_of_a_run_whose_grader_has_settings(
         (
             '{"config": {"env": {}}, "skill": "s", "means": {"q1": 3}}',
             "means.q1 should be a score from 0 to 1",
+        ),
+        (
+            '{"config": {"env": {}}, "skill": "s", "means": {}, "tokens": {"q1": -3}}',
+            "tokens.q1 should be a number of tokens",
         ),
     ],
 )
@@ -585,7 +590,7 @@ def test_verify_shows_the_second_measurement_when_it_clears_a_drop(
         done = shell("verify", run, "model.agent=openai/one", "--repeats", "1")
     assert done.code == 0 and len(server.calls) == 2 * items
     assert done.out.startswith("ok: ") and "now 1.000 on" in done.out
-    assert done.out.endswith("(p = 1.000). Measured twice.\n")
+    assert "(p = 1.000). " in done.out and done.out.endswith(" Measured twice.\n")
 
 
 def test_eval_measures_several_models_in_one_directory(

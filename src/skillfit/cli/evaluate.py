@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import defaultdict
@@ -624,6 +625,9 @@ class VerifyRecord:
         for item, mean in self.means.items():
             if not 0 <= mean <= 1:
                 return f"means.{item} should be a score from 0 to 1"
+        for item, count in self.tokens.items():
+            if not 0 <= count < math.inf:
+                return f"tokens.{item} should be a number of tokens"
         return ""
 
     def write(self, path: Path) -> None:
