@@ -349,7 +349,8 @@ def test_an_ablation_has_a_report_with_the_worth_of_each_part(tmp_path: Path) ->
     text = write_report(tmp_path / "run").read_text()
     assert parsed(text).scripts == 1 and "<b>kind" not in text
     assert text.count('class="removed ') == 1, "the line that can go is marked"
-    assert "cut <b>−1.0</b>" in " ".join(text.split())
+    line = text.partition('class="removed ')[2].partition("</div>")[0]
+    assert "<b>−1.0</b>" in line and '<span class="origin">cut</span>' in line
     markdown = write_report(tmp_path / "run", format="md").read_text()
     assert "| - Be <b>kind</b>. | −1.0 | −3.0 to +1.0 | 40 | cut |" in markdown
     assert "promoted" not in markdown and "trained with" not in markdown

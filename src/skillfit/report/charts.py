@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, floor
@@ -444,7 +444,7 @@ def forest_plot(rows: Sequence[ForestRow], *, heading: str = "Edit", longest: in
     """A table of the rows in the given order. The axis is symmetric around 0."""
     if not rows:
         return Markup("")
-    span = axis_span(rows)
+    span = axis_span([row.effect for row in rows])
     body = Markup("").join(_forest_row(row, span, longest) for row in rows)
     head = Markup(
         "<thead><tr><th>{}</th><th>Status</th><th>{}</th>"
@@ -453,11 +453,11 @@ def forest_plot(rows: Sequence[ForestRow], *, heading: str = "Edit", longest: in
     return Markup('<table class="forest cards">{}<tbody>{}</tbody></table>').format(head, body)
 
 
-def axis_span(rows: Sequence[ForestRow]) -> float:
+def axis_span(measured: Iterable[Interval | None]) -> float:
     """The largest distance from 0 that the axis shows. One very wide interval does not squeeze the
     others: bounds beyond three times the largest mean are cut.
     """
-    effects = [row.effect for row in rows if row.effect is not None]
+    effects = [effect for effect in measured if effect is not None]
     widest = max((max(abs(one.low), abs(one.high)) for one in effects), default=0.0)
     largest = max((abs(one.mean) for one in effects), default=0.0)
     return max(_LEAST_SPAN, min(widest, 3 * largest if largest else widest))

@@ -63,8 +63,10 @@ from skillfit.record.text import (
 from skillfit.report.card import card_url, share_card
 from skillfit.report.charts import (
     ForestRow,
+    axis_span,
     candidates_plot,
     edit_row,
+    effect_bar,
     forest_plot,
     score_chart,
 )
@@ -380,6 +382,7 @@ class SkillLine:
     mark: str = ""  # added: by an edit; removed: it can be cut
     region: str = ""  # protected, slow_update, appendix, examples; empty: free text
     frontmatter: bool = False
+    unmeasured: bool = False  # the first line of free text of which no worth is known
 
 
 def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]:
@@ -387,9 +390,11 @@ def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]
     origins = _origins(edits)
     regions = _regions(text)
     head_lines = Skill.from_text(text).head.count("\n")
-    lines, last = [], ""
+    lines, last, unknown = [], "", False
     for number, line in enumerate(_split(text), 1):
         edit = origins.get(line.strip()) if line.strip() else None
+        free = number > head_lines and number not in regions and not line.startswith("#")
+        measurable = bool(line.strip()) and free and edit is None
         lines.append(
             SkillLine(
                 number=number,
@@ -402,10 +407,11 @@ def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]
                 mark="added" if edit is not None and edit.step else "",
                 region=regions.get(number, ""),
                 frontmatter=number <= head_lines,
+                unmeasured=measurable and not unknown,
             )
         )
         if line.strip():
-            last = edit.id if edit else ""
+            last, unknown = edit.id if edit else "", measurable
     return tuple(lines)
 
 
@@ -546,6 +552,8 @@ def _content_hash(text: str) -> str:
 
 
 _FILTERS: dict[str, Callable[..., Any]] = {
+    "bar": effect_bar,
+    "span": lambda lines: axis_span([line.worth for line in lines]),
     "code": _code_marks,
     "in_short": verdict_in_short,
     "content_hash": _content_hash,

@@ -301,9 +301,21 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
         assert (folder / "triage" / "SKILL.md").read_text() != SKILL
         expect(page.get_by_text("This skill was applied to")).to_be_visible()
         expect(page.get_by_role("button", name="Apply")).to_have_count(0)
-        page.get_by_role("button", name="Undo").click()
+        page.get_by_role("button", name="Undo", exact=True).click()
         expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() == SKILL
+
+        (folder / "triage" / "SKILL.md").write_text(SKILL + "\n- By hand.\n")
+        page.reload()
+        expect(page.locator("#content")).to_contain_text("has changed since the run began")
+        expect(page.locator(".diff")).to_contain_text("By hand.")
+        expect(page.locator(".diff .added svg").first).to_be_visible()
+        page.get_by_role("button", name="Apply all the same").click()
+        expect(page.get_by_role("status")).to_contain_text("--force", timeout=seconds(60))
+        page.get_by_role("button", name="Undo", exact=True).click()
+        expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
+        assert "- By hand." in (folder / "triage" / "SKILL.md").read_text()
+        (folder / "triage" / "SKILL.md").write_text(SKILL)
 
 
 CHOOSE_AT_ONCE = """

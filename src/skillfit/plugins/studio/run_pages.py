@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from skillfit.cli.runs import plan_change
+from skillfit.cli.train import open_training_run
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
 from skillfit.plain_text import budget_amount, quantity, shorten, work_name
@@ -94,7 +97,7 @@ from skillfit.report.run_details import (
 from skillfit.run.control import EDIT_ACTIONS, NOTE_ACTIONS, RAISABLE, cap_amount, stop_run
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ItemRecord
-from skillfit.run.store import CONFIG_FILE, FEEDBACK, in_use
+from skillfit.run.store import CONFIG_FILE, FEEDBACK, UNPROVEN_SKILL, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
 
 _EDITS = 60  # of the pool on the overview
@@ -352,6 +355,7 @@ class SkillPage(PageData):
     lines: Sequence[SkillLine]
     tokens: int
     hunks: Sequence[Hunk]
+    measure: str  # the config of an ablation of the version, as words of a command; empty: none
 
 
 def skill_page(studio: Studio, request: Request) -> Response:
@@ -371,8 +375,18 @@ def skill_page(studio: Studio, request: Request) -> Response:
         lines=lines,
         tokens=estimate_tokens(version.text),
         hunks=diff_hunks(other.text, version.text) if other else (),
+        measure=_ablation_words(record, version),
     )
     return studio.page(request, page)
+
+
+def _ablation_words(record: Record, version: SkillVersion) -> str:
+    run = Path(record.path)
+    files = {"initial": "", "best": "best_skill.md", "unproven": UNPROVEN_SKILL}
+    file = files.get(version.name)
+    if file is None or record.only_measures or not (run / (file or CONFIG_FILE)).is_file():
+        return ""
+    return shlex.join([str(run / CONFIG_FILE), *([f"env.skill={run / file}"] if file else [])])
 
 
 def _version(record: Record, name: str) -> SkillVersion:
@@ -594,23 +608,45 @@ def image(studio: Studio, request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyPage(PageData):
-    """What applying would change, and the buttons to do it and to undo it."""
+    """What applying would change in the file as it is now, and the buttons for it."""
 
     template: ClassVar = "apply.html.j2"
 
     name: str
     record: Record
+    document: str  # that is changed
     hunks: Sequence[Hunk]
+    lines: Sequence[SkillLine]
+    objection: str  # why it has to be confirmed
+    problem: str  # why it cannot be
     inside: bool  # the skill lies in a folder that the studio may change
 
 
 def apply_page(studio: Studio, request: Request) -> Response:
     record = studio.record(request)
+    inside = bool(record.data.skill) and studio.folders.holds(record.data.skill)
+    change, objection, problem = None, "", ""
+    if inside and record.state == "finished" and not record.only_measures and not record.applied:
+        try:
+            run = open_training_run(Path(record.path))
+            try:
+                change = plan_change(run, None, force=False)
+            except InputError as error:
+                objection = error.message
+                change = plan_change(run, None, force=True)
+        except SkillfitError as error:
+            problem = str(error)
+    old = change.present if change else record.initial_skill
+    new = change.wanted if change else record.best_skill
     page = ApplyPage(
         name=str(request.path_params["name"]),
         record=record,
-        hunks=diff_hunks(record.initial_skill, record.best_skill),
-        inside=bool(record.data.skill) and studio.folders.holds(record.data.skill),
+        document=str(change.document) if change else record.data.skill,
+        hunks=diff_hunks(old, new),
+        lines=skill_lines(new if isinstance(new, str) else new.text, record.edits),
+        objection=objection,
+        problem=problem,
+        inside=inside,
     )
     return studio.page(request, page)
 
@@ -695,7 +731,7 @@ async def _carry_out(
     if do == "resume":
         return await asyncio.to_thread(_resume, studio, run, [])
     if do in ("apply", "undo"):
-        return await _apply(studio, run, do)
+        return await _apply(studio, run, do, force=text == "force")
     if do == "answer":
         left = await asyncio.to_thread(answer_prompt, run, target, text)
         rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
@@ -754,10 +790,10 @@ def _command_folder(studio: Studio, record: Record) -> Path | None:
     return Path(folder) if folder and Path(folder).is_dir() else None
 
 
-async def _apply(studio: Studio, run: Path, do: str) -> str:
+async def _apply(studio: Studio, run: Path, do: str, *, force: bool) -> str:
     record = await asyncio.to_thread(studio.library.follow(run).record)
     studio.folders.resolve(record.data.skill)
-    arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes"]
+    arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes", *["--force"] * force]
     result = await run_command(arguments, folder=_command_folder(studio, record))
     if result.error:
         raise InputError(result.error)
