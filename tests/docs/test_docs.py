@@ -197,12 +197,23 @@ def test_every_cause_of_a_diagnosis_has_a_section() -> None:
 
 def test_the_readme_is_short_and_its_links_work() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 200
+    assert len(text.splitlines()) < 150
     links = [
         target for target in re.findall(r"\]\(([^)#]+)", text) if not target.startswith("http")
     ]
     assert len(links) > 10
     assert [target for target in links if not (ROOT / target).exists()] == []
+
+
+def test_the_readme_begins_with_the_recorded_run() -> None:
+    record = load_hook("record")
+    command, lines, result = record.recorded()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"```sh\n{command}\n```" in readme
+    assert f"<!-- recorded -->\n```text\n{result}```" in readme and "ship test: " in result
+    picture = record.PICTURE.read_text(encoding="utf-8")
+    assert picture == record.draw(command, lines)
+    assert "prefers-reduced-motion" in picture and len(picture) < 200_000
 
 
 def test_the_readmes_claim_about_equal_skills_holds_in_the_bench() -> None:
