@@ -18,7 +18,7 @@ from skillfit.plain_text import (
 from skillfit.plugins.trigger.agents import names_in
 from skillfit.training.measure import Measured
 
-COLUMNS = ("model", "recall", "precision", "quiet", "scored", "tokens · time")
+COLUMNS = ("model", "recall", "precision", "quiet", "scored")
 _QUERIES_SHOWN, _QUERY_LENGTH = 10, 90
 
 
@@ -57,12 +57,10 @@ class TriggerResult:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        used = self.per_query
         return (
             self.model,
             *map(_share, (self.recall, self.precision, self.quiet)),
             f"{self.scored}/{self.planned}",
-            f"{used['tokens']:,.0f} · {duration(used['seconds'])}" if used else "",
         )
 
 
@@ -130,7 +128,7 @@ def _bounded(values: Sequence[float]) -> Interval | None:
 def _share(found: Interval | None) -> str:
     if found is None:
         return "–"
-    return f"{found.mean:.0%} ({found.low:.0%} … {found.high:.0%})"
+    return f"{found.mean:.0%} ({100 * found.low:.0f} … {100 * found.high:.0f})"
 
 
 def notes(result: TriggerResult) -> str:
@@ -154,8 +152,10 @@ def notes(result: TriggerResult) -> str:
         more = f"; the first {_QUERIES_SHOWN}" if len(wrong) > _QUERIES_SHOWN else ""
         lines.append(f"{quantity(len(wrong), 'query', 'queries')} go wrong{more}:")
         lines += [_query_line(one) for one in wrong[:_QUERIES_SHOWN]]
-    if result.usd is not None:
-        lines.append(f"Cost: {dollars(result.usd)}.")
+    if used := result.per_query:
+        cost = "" if result.usd is None else f"; {dollars(result.usd)} for all"
+        took = f"{used['tokens']:,.0f} tokens and {duration(used['seconds'])}"
+        lines.append(f"A query took {took} on average{cost}.")
     return "\n".join(lines)
 
 
