@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 _K = TypeVar("_K")
+Lift = Literal["helps", "no effect shown", "hurts"]
 _NORMAL = NormalDist()
 
 
@@ -22,6 +23,13 @@ class Interval:
 
     def __neg__(self) -> Interval:
         return Interval(-self.mean, -self.high, -self.low)
+
+
+def lift_of(gain: Interval) -> Lift:
+    """Say what the gain of a skill over no skill shows."""
+    if gain.low > 0:
+        return "helps"
+    return "hurts" if gain.high < 0 else "no effect shown"
 
 
 def mean(values: Sequence[float]) -> float:

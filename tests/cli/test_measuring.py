@@ -1,6 +1,7 @@
 """`eval` and `check`: what fails can be read, and what was measured before is named as such."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,9 @@ def test_eval_without_a_skill_says_whether_the_skill_helps(
     assert with_skill["lift"] == "helps" and with_skill["gain"]["interval"][0] > 0
     assert with_skill["per_rollout"]["tokens"] > bare["per_rollout"]["tokens"] > 0
     assert with_skill["cheaper"] is False
+    first = shell("show", "lift").out.splitlines()[0]
+    lift = rf"{re.escape(str(better))}: helps, \+[\d.]+ points \(.+\) over no skill\. Measured on"
+    assert re.match(lift, first)
 
 
 def test_eval_exports_the_comparison_as_agentskills_describes(

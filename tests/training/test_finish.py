@@ -848,16 +848,15 @@ class TestPreflight:
         assert result.finish_reason == "no_improvement"
         assert "Every rollout scored 0," in result.diagnosis
 
-    async def test_a_short_skill_is_compared_with_an_empty_one(
-        self, make_project: MakeProject
-    ) -> None:
+    async def test_the_skill_is_compared_with_none(self, make_project: MakeProject) -> None:
         project = make_project(
             "evaluation.preflight=true", *STRICT, skill="# Colours\n\nred means r.\n\nBe kind.\n"
         )
         await project.train()
         [report] = project.events(PreflightFinished)
-        [blind] = [check for check in report.checks if check.name == "blind"]
-        assert blind.verdict == "go" and "all of it gone" in blind.detail
+        [lift] = [check for check in report.checks if check.name == "lift"]
+        assert lift.verdict == "go" and "over no skill on 8 items" in lift.message
+        assert max(lift.detail["interval"]) > 0
 
     async def test_a_marker_with_a_mistake_is_reported_before_training(
         self, make_project: MakeProject
@@ -981,7 +980,7 @@ class TestPreflight:
         assert "already" in result.diagnosis
         rolled = [event for event in project.events(RolloutFinished) if event.phase == "preflight"]
         assert len(rolled) == 24
-        assert before == 2 + 24  # probes, then two passes and one with half the skill
+        assert before == 2 + 24  # probes, then two passes and one without the skill
 
     async def test_the_preflight_report_is_a_file(self, make_project: MakeProject) -> None:
         project = make_project("evaluation.preflight=true")

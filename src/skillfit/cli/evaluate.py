@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from rich.console import RenderableType
 
-    from skillfit.intervals import Interval
+    from skillfit.intervals import Interval, Lift
     from skillfit.report import RunDetails
     from skillfit.report.run_details import FailedItem
     from skillfit.run.budget import Budget
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from skillfit.run.records import Evidence, ScoreEstimate, UnitWorth
     from skillfit.skill import Skill
     from skillfit.training.inputs import Inputs
-    from skillfit.training.measure import Ablation, Lift, Measured
+    from skillfit.training.measure import Ablation, Measured
 
 
 Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
@@ -241,7 +241,7 @@ class _ModelScore:
     @property
     def lift(self) -> Lift | None:
         """What the skill does for the agent, where it was compared with no skill."""
-        from skillfit.training.measure import lift_of
+        from skillfit.intervals import lift_of
 
         if self.gain is None or self.first is None or not self.first.measured.skill.absent:
             return None

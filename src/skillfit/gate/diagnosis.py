@@ -14,7 +14,7 @@ from typing import Literal
 
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.intervals import Interval, interval
+from skillfit.intervals import Interval, interval, lift_of
 from skillfit.plain_text import dollars, quantity, with_interval
 from skillfit.run.records import (
     CheckName,
@@ -27,7 +27,6 @@ from skillfit.run.records import (
 )
 
 SATURATED = 0.98
-SAYS_ENOUGH = 300  # tokens: removing half of a shorter skill may change nothing
 
 
 def overall(checks: Sequence[CheckResult]) -> Level:
@@ -73,44 +72,45 @@ def gold_check(
 
 
 def blindness_check(
-    full: float,
-    weakened: Mapping[str, Sequence[float]],
-    *,
-    constant: float | None = None,
+    full: float, empty: Sequence[float] = (), *, constant: float | None = None
 ) -> CheckResult:
     """Does the grader tell answers apart?
 
-    `weakened` maps a variant (empty answer, half of the skill removed) to its paired item
-    differences: full minus variant. Only a grader that gives an empty answer as much as a real
-    one, or every answer the same score above 0, is blind. A skill that makes no difference is a
-    warning: it may lack what the tasks need. `constant` is the score that all probes got, if they
-    all got one; all 0 is no sign of blindness either.
+    `empty` holds the paired item differences to an empty answer: full minus empty. Only a grader
+    that gives an empty answer as much as a real one, or every answer the same score above 0, is
+    blind. `constant` is the score that all probes got, if they all got one; all 0 is no sign of
+    blindness.
     """
-    lost = {name: interval(differences) for name, differences in weakened.items()}
-    detail = {name: [round(loss.low, 4), round(loss.high, 4)] for name, loss in lost.items()}
+    lost = interval(empty)
+    detail = {"empty answer": [round(lost.low, 4), round(lost.high, 4)]} if empty else {}
     if constant is not None and 0 < constant < 1:
         message = (
             f"The grader is blind: every rollout scores {constant:.2f}, whatever "
             "the skill and the answer."
         )
         return CheckResult("blind", "stop", message, detail)
-    empty = lost.get("empty answer")
-    if empty is not None and full > 0 and empty.mean <= 0:
+    if empty and full > 0 and lost.mean <= 0:
         return CheckResult(
             "blind",
             "stop",
             f"The grader is blind: an empty answer scores as high as the agent's ({full:.2f}).",
             detail,
         )
-    same = [name for name, loss in lost.items() if name != "empty answer" and loss.mean <= 0]
-    if same:
-        return CheckResult(
-            "blind",
-            "warn",
-            f"The skill makes no measurable difference yet: with {same[0]} the score is no lower.",
-            detail,
-        )
     return CheckResult("blind", "go", "Worse answers score lower.", detail)
+
+
+def lift_check(gains: Sequence[float]) -> CheckResult:
+    """Does the skill help? `gains`: score with the skill minus score without it, by item. A skill
+    that makes no difference may lack what the tasks need.
+    """
+    gain = interval(gains)
+    shown = f"{with_interval(gain.mean, gain.low, gain.high)} over no skill"
+    detail: dict[str, CheckValue] = {
+        "gain": gain.mean,
+        "interval": [round(gain.low, 4), round(gain.high, 4)],
+    }
+    message = f"The skill so far: {lift_of(gain)}, {shown} on {quantity(len(gains), 'item')}."
+    return CheckResult("lift", "go" if gain.mean > 0 else "warn", message, detail)
 
 
 def headroom_check(baseline: float) -> CheckResult:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from skillfit.intervals import lift_of
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import (
     budget_amount,
@@ -132,7 +133,9 @@ def verdict_in_short(record: Record) -> str:
 
 
 def measured_sentence(event: SkillsMeasured) -> str:
-    """Tell what `skillfit eval` found: the score of each skill with its interval."""
+    """Tell what `skillfit eval` found: whether each skill helps, where it was compared with no
+    skill, and its score with its interval.
+    """
     split = "" if event.split == "all" else f"{event.split} "
     scores = [
         f"{score.name} {percent(score.hard)} ({percent(score.low)} to {percent(score.high)})"
@@ -141,7 +144,13 @@ def measured_sentence(event: SkillsMeasured) -> str:
         for score in event.scores
     ]
     count = quantity(event.scores[0].planned, f"{split}rollout")
-    return f"Measured on {count} each: {', '.join(scores)}."
+    lifts = [
+        f"{score.name}: {lift_of(gain)}, {points(gain.mean)} points ({points(gain.low)} to "
+        f"{points(gain.high)}) over no skill. "
+        for score in event.scores
+        if (gain := score.over_no_skill) is not None
+    ]
+    return f"{''.join(lifts)}Measured on {count} each: {', '.join(scores)}."
 
 
 def ablation_sentence(event: AblationFinished) -> str:

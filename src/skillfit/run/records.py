@@ -50,6 +50,7 @@ CheckName = Literal[
     "coverage",
     "skill use",
     "blind",
+    "lift",
     "headroom",
     "power",
     "shortcut",
@@ -397,6 +398,7 @@ class MeasuredScore:
     high: float
     scored: int
     planned: int
+    over_no_skill: Interval | None = None  # the gain, paired by item; None: not compared
 
     @property
     def has_score(self) -> bool:

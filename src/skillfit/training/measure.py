@@ -16,7 +16,6 @@ from itertools import islice
 from math import ceil
 from pathlib import Path
 from statistics import mean
-from typing import Literal
 
 from skillfit.config.schema import EvaluationSection
 from skillfit.errors import InfrastructureError, InputError
@@ -82,7 +81,6 @@ from skillfit.training.schedule import (
 from skillfit.training.state import StepLog
 from skillfit.training.user_parts import gate_settings
 
-Lift = Literal["helps", "no effect shown", "hurts"]
 COSTS = ("tokens", "turns", "seconds")
 
 
@@ -205,13 +203,6 @@ def turns_of(outcome: Outcome) -> int:
     return sum(step.role == "assistant" and step.kind == "message" for step in steps) or 1
 
 
-def lift_of(gain: Interval) -> Lift:
-    """Return what the gain over no skill shows."""
-    if gain.low > 0:
-        return "helps"
-    return "hurts" if gain.high < 0 else "no effect shown"
-
-
 async def evaluate_skills(
     inputs: Inputs,
     skills: Mapping[str, Skill],
@@ -263,7 +254,13 @@ async def evaluate_skills(
                 Measured(name, skill, items, tuple(outcomes), *replayed.of(skill))
                 for (name, skill), outcomes in zip(skills.items(), found, strict=True)
             ]
-            scores = [one.record for one in measured]
+            bare = next((one for one in measured if one.skill.absent), None)
+            scores = [
+                replace(one.record, over_no_skill=one.against(bare))
+                if bare is not None and one is not bare
+                else one.record
+                for one in measured
+            ]
             run.events.emit(SkillsMeasured(split=split, repeats=repeats, scores=scores))
             return measured
 

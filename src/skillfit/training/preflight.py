@@ -13,12 +13,12 @@ from skillfit.config.schema import PROGRAM_AGENTS
 from skillfit.errors import InputError, TaskFailure
 from skillfit.gate import GateSettings, overall
 from skillfit.gate.diagnosis import (
-    SAYS_ENOUGH,
     blindness_check,
     cost_check,
     coverage_check,
     gold_check,
     headroom_check,
+    lift_check,
     power_check,
     skill_use_check,
 )
@@ -28,7 +28,7 @@ from skillfit.models.failures import policy_of
 from skillfit.models.protocol import Message, Model, ModelError, Request, Role
 from skillfit.models.registry import find_provider
 from skillfit.plain_text import quantity
-from skillfit.rollout import Outcome, gather, requests_for
+from skillfit.rollout import Outcome, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import EventLog, PreflightFinished
 from skillfit.run.journal import RecordedModel
@@ -38,7 +38,7 @@ from skillfit.run.records import (
     Level,
 )
 from skillfit.sandbox.programs import Isolation, choose_isolation
-from skillfit.skill import Skill, document_problems
+from skillfit.skill import NO_SKILL, Skill, document_problems
 from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, count_unreviewed
 from skillfit.tasks.task import GradingTimedOut, Task, grading_limit, prove_gold
@@ -231,61 +231,43 @@ async def _gold_check_of(task: Task, name: CheckName, grader: str, timeout: floa
 async def _rollout_checks(
     run: Components, tried: CheckRollouts, measured_noise: float | None
 ) -> list[CheckResult]:
-    """Rollouts of some training items with the skill and without a part of it: noise, headroom,
-    and whether the grader notices the difference. The first rollout of each item with the skill is
-    also one of the first step. `measured_noise`: for a check that rolls out no item twice.
+    """Rollouts of some training items with the skill and without it: noise, headroom, and whether
+    the skill helps. The first rollout of each item with the skill is also one of the first step.
+    `measured_noise`: for a check that rolls out no item twice.
     """
     engine, task, skill, settings = run.engine, run.task, run.initial, run.gate_settings
     first_step = run.schedule.steps[0]
     items = first_step.batches[0].items[: tried.items]
-    without, missing = _shortened_skill(skill)
-    asked = [(skill, range(tried.repeats)), (without, range(int(tried.shortened)))]
-    full, weakened = await gather(
-        engine.run(
-            requests_for(shown, items, repeats),
-            stage="preflight",
-            series=training_series(first_step.name, 0),
-        )
-        for shown, repeats in asked
+    series = training_series(first_step.name, 0)
+    full = await engine.run(
+        requests_for(skill, items, range(tried.repeats)), stage="preflight", series=series
     )
-    raise_if_skipped([*full, *weakened])
-    known = _samples_of(settings, full)
-    variants = {"empty answer": await _empty_answers(task, items, settings.config)}
-    if weakened and without.hash != skill.hash:
-        variants[missing] = weakened
-    worse: dict[str, Samples] = {}
-    lost: dict[str, list[float]] = {}
-    for name, outcomes in variants.items():
-        samples = _samples_of(settings, outcomes)
-        if samples.scored:
-            worse[name] = samples
-            if known.scored:
-                lost[name] = list(item_differences(known.means, samples.means).values())
+    # Afterwards: an agent that cannot work without a skill does not end the check then.
+    bare_repeats = range(int(tried.bare and bool(skill.text.strip())))
+    without = await engine.run(
+        requests_for(NO_SKILL, items, bare_repeats), stage="preflight", series=series
+    )
+    raise_if_skipped([*full, *without])
+    known, bare = _samples_of(settings, full), _samples_of(settings, without)
+    empty = _samples_of(settings, await _empty_answers(task, items, settings.config))
+    lost = list(item_differences(known.means, empty.means).values())
+    gains = list(item_differences(known.means, bare.means).values())
     noise = within_item_variance(known.by_item)
     noise = measured_noise if noise is None else noise
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     floor = settings.config.evaluation.coverage_floor
     wants_cheaper = settings.config.evaluation.objective == "cheaper"
-    constant = _only_score(known, list(worse.values()))
+    constant = _only_score(known, [one for one in (empty, bare) if one.scored])
     attempts = [outcome.attempt for outcome in full if outcome.attempt is not None]
     return [
         *skill_use_check([one.skill_read for one in attempts if one.skill_read is not None]),
         coverage_check(known.scored, known.planned, floor, first),
         blindness_check(known.score, lost, constant=constant),
+        *([lift_check(gains)] if gains else []),
         *(() if wants_cheaper else (headroom_check(known.score),)),
         power_check(len(task.selection), noise, known.score),
         audit(shortcuts(task.train, task.selection), known.score, "initial skill"),
     ]
-
-
-def _shortened_skill(skill: Skill) -> tuple[Skill, str]:
-    """The skill without every second paragraph (or without all text, where there is little), and
-    what is missing: a grader to which the skill matters should score it lower.
-    """
-    paragraphs = skill.unix_body.split("\n\n")
-    if skill.tokens > SAYS_ENOUGH and len(paragraphs) > 1:
-        return skill.with_body("\n\n".join(paragraphs[::2])), "half of it gone"
-    return skill.with_body(""), "all of it gone"
 
 
 def _only_score(known: Samples, worse: Sequence[Samples]) -> float | None:

@@ -143,23 +143,23 @@ class CheckRollouts:
 
     items: int
     repeats: int  # of each item with the skill; the first repeat belongs to the first step
-    shortened: bool  # also with a part of the skill removed
+    bare: bool  # also without the skill
 
     @property
     def total(self) -> int:
-        return self.items * (self.repeats + self.shortened)
+        return self.items * (self.repeats + self.bare)
 
     @property
     def extra(self) -> int:
-        return self.items * (self.repeats - 1 + self.shortened)
+        return self.items * (self.repeats - 1 + self.bare)
 
 
 def check_rollouts(config: Config, train_items: int) -> CheckRollouts:
     """A small budget is left to the run: then the check reads the first training rollouts only."""
     budget, items = config.budget.rollouts, min(PREFLIGHT_ITEMS, train_items)
     if budget is None or budget >= 600:
-        return CheckRollouts(items, PREFLIGHT_REPEATS, shortened=True)
-    return CheckRollouts(items, 1, shortened=budget >= 200)
+        return CheckRollouts(items, PREFLIGHT_REPEATS, bare=True)
+    return CheckRollouts(items, 1, bare=budget >= 200)
 
 
 @dataclass(frozen=True, slots=True)
