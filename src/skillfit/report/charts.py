@@ -20,7 +20,7 @@ from markupsafe import Markup
 from skillfit.intervals import Interval
 from skillfit.plain_text import last_part, percent, points, quantity, shorten, visible
 from skillfit.record.record import IN_SKILL, EditRecord, GateSummary, Point, Record
-from skillfit.run.records import EditEffect, step_number
+from skillfit.run.records import EditEffect, KindEffect, step_number
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
@@ -404,12 +404,17 @@ class ForestRow:
 
 def edit_row(edit: EditRecord, href: str = "") -> ForestRow:
     """Return the row of an edit as it is known now."""
-    notes = [edit.evidence, *(kind.text for kind in edit.kinds)]
+    notes = [edit.evidence, *map(kind_points, edit.kinds)]
     if edit.decided_in_step and edit.status != "pending":
         notes.append(f"{edit.status} after step {edit.decided_in_step}")
     if edit.note:
         notes.append(edit.note)
     return effect_row(edit, edit.standing, href=href, note="; ".join(notes))
+
+
+def kind_points(kind: KindEffect) -> str:
+    """`+41.0 on money, 18 of 60 items`, in points as all effects of a page."""
+    return f"{points(kind.mean)} on {kind.kind}, {kind.items} of {kind.of} items"
 
 
 def effect_row(edit: EditEffect, status: str, *, href: str = "", note: str = "") -> ForestRow:
@@ -513,12 +518,20 @@ def effect_bar(effect: Interval | None, span: float) -> Markup:
         sign = "up" if effect.low > 0 else "down" if effect.high < 0 else "open"
         inner = Markup(
             '<g class="{}"><line class="span" x1="{:.1f}" x2="{:.1f}" y1="11" y2="11"/>'
-            '<circle cx="{:.1f}" cy="11" r="4.5"/></g>'
-        ).format(sign, low, high, mean)
+            '<circle cx="{:.1f}" cy="11" r="4.5"/>{}</g>'
+        ).format(sign, low, high, mean, _arrows(effect, span))
     return Markup(
         '<svg class="effect" viewBox="0 0 {} {}" aria-hidden="true">'
         '<line class="zero" x1="{}" x2="{}" y1="0" y2="{}"/>{}</svg>'
     ).format(_BAR_WIDTH, _BAR_HEIGHT, middle, middle, _BAR_HEIGHT, inner)
+
+
+def _arrows(effect: Interval, span: float) -> Markup:
+    """Where the interval goes on beyond the axis."""
+    left = Markup('<path d="M7 5L1 11L7 17Z"/>') if effect.low < -span else Markup("")
+    x = _BAR_WIDTH
+    right = Markup(f'<path d="M{x - 7} 5L{x - 1} 11L{x - 7} 17Z"/>') if effect.high > span else ""
+    return left + right
 
 
 def _effect_axis(span: float) -> Markup:

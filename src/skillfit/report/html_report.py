@@ -68,6 +68,7 @@ from skillfit.report.charts import (
     edit_row,
     effect_bar,
     forest_plot,
+    kind_points,
     score_chart,
 )
 from skillfit.report.run_details import (
@@ -362,7 +363,7 @@ def _unit_row(unit: UnitWorth) -> ForestRow:
         label=unit.text,
         effect=unit.worth,
         status=unit.decision,
-        note="; ".join([f"{unit.id}, {unit.tokens} tokens", *(kind.text for kind in unit.kinds)]),
+        note="; ".join([f"{unit.id}, {unit.tokens} tokens", *map(kind_points, unit.kinds)]),
         id=unit.id,
         rollouts=unit.rollouts,
     )
@@ -554,6 +555,7 @@ def _content_hash(text: str) -> str:
 _FILTERS: dict[str, Callable[..., Any]] = {
     "bar": effect_bar,
     "span": lambda lines: axis_span([line.worth for line in lines]),
+    "kind_points": kind_points,
     "code": _code_marks,
     "in_short": verdict_in_short,
     "content_hash": _content_hash,

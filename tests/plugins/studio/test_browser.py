@@ -153,6 +153,12 @@ def _note(opened: Window, kind: str, text: str) -> None:
         opened.problems.append(text)
 
 
+def confirm(page: Page, answer: str) -> None:
+    """Press the button that is named so, and the one of the question that follows."""
+    page.get_by_role("button", name=answer, exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name=answer, exact=True).click()
+
+
 def seconds(count: float) -> float:
     return count * 1000
 
@@ -239,7 +245,6 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
 ) -> None:
     with window(chromium, site) as opened:
         page = opened.page
-        page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_role("link", name="New run").click()
         page.get_by_label("name", exact=True).fill("first")
         for label, value in (
@@ -296,12 +301,12 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
         expect(page.get_by_text("can no longer be steered")).to_be_visible()
 
         page.get_by_role("link", name="Apply", exact=True).click()
-        page.get_by_role("button", name="Apply").click()
+        confirm(page, "Apply")
         expect(page.get_by_role("status")).to_contain_text("skillfit apply", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() != SKILL
         expect(page.get_by_text("This skill was applied to")).to_be_visible()
         expect(page.get_by_role("button", name="Apply")).to_have_count(0)
-        page.get_by_role("button", name="Undo", exact=True).click()
+        confirm(page, "Undo")
         expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() == SKILL
 
@@ -310,9 +315,9 @@ def test_a_run_is_started_from_the_form_followed_and_applied(
         expect(page.locator("#content")).to_contain_text("has changed since the run began")
         expect(page.locator(".diff")).to_contain_text("By hand.")
         expect(page.locator(".diff .added svg").first).to_be_visible()
-        page.get_by_role("button", name="Apply all the same").click()
+        confirm(page, "Apply all the same")
         expect(page.get_by_role("status")).to_contain_text("--force", timeout=seconds(60))
-        page.get_by_role("button", name="Undo", exact=True).click()
+        confirm(page, "Undo")
         expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
         assert "- By hand." in (folder / "triage" / "SKILL.md").read_text()
         (folder / "triage" / "SKILL.md").write_text(SKILL)
@@ -393,7 +398,6 @@ def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, fo
     run = folder / "runs" / "long"
     with window(chromium, site) as opened:
         page = opened.open("/new?config=long.yaml")
-        page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_label("name", exact=True).fill("long")
         page.locator("summary", has_text="train").click()
         page.get_by_label(re.compile("train.num_epochs$")).fill("300")
@@ -410,13 +414,13 @@ def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, fo
         page.get_by_role("button", name="Start", exact=True).click()
         page.wait_for_url("**/run/long", timeout=seconds(60))
         for _ in range(2):
-            page.get_by_role("button", name="Stop").click()
+            confirm(page, "Stop")
             expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
             assert not in_use(run)
             page.get_by_role("button", name="Resume", exact=True).click()
             expect(page.locator("h1")).to_contain_text("Running", timeout=seconds(60))
             assert in_use(run)
-        page.get_by_role("button", name="Stop").click()
+        confirm(page, "Stop")
         expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
         expect(page.get_by_role("status")).to_have_count(0)
 
@@ -506,6 +510,43 @@ def test_a_handoff_prompt_is_answered_and_the_run_continues(
         expect(page.locator(".forest tbody")).to_contain_text("Mentions of refund mean billing.")
         page.get_by_role("link", name="Steps", exact=True).click()
         expect(page.locator("[data-part=gates] tbody a").first).to_have_text("step 1")
+
+
+def test_drafts_of_other_answers_stay_and_prompts_are_copied(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    WrittenRun(tmp_path / "run").close()
+    for name in ("merge-1", "merge-2"):
+        prompt = tmp_path / "run" / "handoff" / f"{name}.prompt.md"
+        prompt.parent.mkdir(exist_ok=True)
+        prompt.write_text(f"The prompt of {name}.")
+    permissions = ["clipboard-read", "clipboard-write"]
+    with studio(tmp_path) as running, window(chromium, running, permissions=permissions) as opened:
+        page = opened.open("/handoff/run")
+        page.locator("textarea").nth(1).fill("half an answer")
+        page.get_by_role("button", name="Copy prompt").first.click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == "The prompt of merge-1."
+        page.locator("textarea").nth(0).fill("[]")
+        page.get_by_role("button", name="Answer", exact=True).first.click()
+        expect(page.get_by_role("status")).to_contain_text("1 prompt left.")
+        expect(page.locator("textarea")).to_have_value("half an answer")
+
+
+def test_a_question_is_asked_before_a_run_is_stopped(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/run/live")
+        page.get_by_role("button", name="Stop").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("What is in progress finishes and is saved.")
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        page.get_by_role("button", name="Stop").click()
+        dialog.get_by_role("button", name="Cancel").click()
+        expect(page.locator(".runbar")).to_contain_text("running")
+        expect(page.get_by_role("status")).to_have_count(0)
 
 
 def test_progress_of_a_run_appears_on_open_pages(

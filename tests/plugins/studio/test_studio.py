@@ -193,6 +193,20 @@ def test_a_chosen_token_works_every_time(tmp_path: Path) -> None:
                 assert client.get("/").status_code == 200
 
 
+def test_a_chosen_token_keeps_open_pages_working_when_the_studio_is_started_again(
+    tmp_path: Path,
+) -> None:
+    token = "Correct-Horse-Battery"
+    assert Session(token).cookie == Session(token).cookie != Session(f"{token}!").cookie
+    assert Session().cookie != Session().cookie
+
+
+async def test_a_run_with_whole_candidates_shows_how_each_compared(folder: Path) -> None:
+    with browser(folder) as client:
+        page = client.get("/run/good/one").text
+    assert "<th>Candidate</th>" in page and "+50.0" in page
+
+
 def test_requests_with_an_unknown_host_name_are_refused(tmp_path: Path) -> None:
     with browser(tmp_path) as client:
         for host in ("evil.example", "127.0.0.1.evil.example", "[bad"):
@@ -522,6 +536,8 @@ async def test_the_list_can_be_searched_filtered_and_sorted(folder: Path) -> Non
         assert set(names("q=practice/agent")) == {"good/one", "pool", "unproven", "halted"}
         assert names("q=nothing") == []
         assert names("sort=gain")[:2] == ["good/one", "pool"]
+        assert names("sort=-gain") == ["unproven", "pool", "good/one", "halted"]
+        assert names("sort=-name") == ["unproven", "pool", "halted", "good/one"]
         assert names("sort=name") == ["good/one", "halted", "pool", "unproven"]
 
 

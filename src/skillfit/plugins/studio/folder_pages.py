@@ -74,12 +74,12 @@ from skillfit.tasks.rows import FILE_SUFFIXES
 
 _RUNS_PER_PAGE = 50
 _STATES = (*get_args(RunState), "failed", "checked")
-_SORTS: dict[str, Callable[[NamedRun], tuple[float, str]]] = {
-    "date": lambda row: (row.card.ended or 0.0, row.name),
-    "gain": lambda row: (_none_last(row.card.gain), row.name),
-    "score": lambda row: (_none_last(row.card.score), row.name),
-    "cost": lambda row: (_none_last(row.card.usage.usd), row.name),
-    "tokens": lambda row: (row.card.usage.tokens, row.name),
+_SORTS: dict[str, Callable[[NamedRun], float | None]] = {
+    "date": lambda row: row.card.ended,
+    "gain": lambda row: row.card.gain,
+    "score": lambda row: row.card.score,
+    "cost": lambda row: row.card.usage.usd,
+    "tokens": lambda row: row.card.usage.tokens,
 }
 _COMPARED_RUNS = 8  # runs side by side at most
 _COMPARED_ITEMS = 40
@@ -155,10 +155,12 @@ class RunList:
     state: str
     search: str
     sort: str
+    backwards: bool
 
     def sorted_by(self, sort: str) -> str:
-        """The address of this list in another order."""
-        chosen = {"q": self.search, "state": self.state, "sort": sort}
+        """The address of this list in another order, or in the opposite one."""
+        turned = f"-{sort}" if sort == self.sort and not self.backwards else sort
+        chosen = {"q": self.search, "state": self.state, "sort": turned}
         return "/?" + urlencode({key: value for key, value in chosen.items() if value})
 
 
@@ -166,7 +168,8 @@ def run_list(index: RunIndex, request: Request) -> RunList:
     """Filter, search and sort as the address says."""
     query = request.query_params
     state, search = query.get("state", ""), query.get("q", "").strip()
-    sort = query.get("sort", "date")
+    given = query.get("sort", "date")
+    sort, backwards = given.removeprefix("-"), given.startswith("-")
     rows = [*index.runs]
     counts = dict.fromkeys(_STATES, 0)
     for row in rows:
@@ -175,21 +178,19 @@ def run_list(index: RunIndex, request: Request) -> RunList:
         rows = [row for row in rows if row.state == state]
     if search:
         rows = [row for row in rows if _matches(row, search.lower())]
-    if sort == "name":
-        rows.sort(key=lambda row: row.name)
-    else:
-        rows.sort(key=_SORTS.get(sort, _SORTS["date"]), reverse=True)
+    rows.sort(key=lambda row: row.name, reverse=sort == "name" and backwards)
+    if sort != "name":
+        value = _SORTS.get(sort, _SORTS["date"])
+        known = [(found, row) for row in rows if (found := value(row)) is not None]
+        known.sort(key=lambda pair: pair[0], reverse=not backwards)
+        rows = [row for _, row in known] + [row for row in rows if value(row) is None]
     page = page_of(rows, number_in(request, "page"), _RUNS_PER_PAGE, query)
-    return RunList(page, counts, index.problems, state, search, sort)
+    return RunList(page, counts, index.problems, state, search, sort, backwards)
 
 
 def _matches(row: NamedRun, wanted: str) -> bool:
     texts = (row.name, row.card.skill_name, row.card.tasks, row.models, row.card.finish_reason)
     return all(any(word in text.lower() for text in texts) for word in wanted.split())
-
-
-def _none_last(value: float | None) -> float:
-    return float("-inf") if value is None else value
 
 
 def compare_page(studio: Studio, request: Request) -> Response:

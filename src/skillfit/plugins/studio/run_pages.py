@@ -65,6 +65,7 @@ from skillfit.record.text import (
 from skillfit.report import open_details
 from skillfit.report.charts import (
     PANELS,
+    candidates_plot,
     edit_row,
     effect_history,
     effect_row,
@@ -144,6 +145,7 @@ class RunPage(PageData):
     result: Markup
     chart: Markup
     small_charts: Sequence[Markup]
+    candidates: Markup  # of a gate that judges whole candidates
     pool: Markup
     pool_rest: Markup  # edits that are shown when the list is opened
     pool_rest_count: int
@@ -214,6 +216,7 @@ def tab_page(studio: Studio, request: Request, record: Record) -> RunPage:
             score_chart(record, 340, 260, ["selection"]),
             score_chart(record, 340, 260, ["ship", "test"]),
         ],
+        candidates=Markup("") if any(edit.effect for edit in ranked) else _candidates(record),
         pool=_pool(name, record, pool[:_FIRST_EDITS]),
         pool_rest=_forest(name, pool[_FIRST_EDITS:_EDITS]),
         pool_rest_count=max(0, len(pool) - _FIRST_EDITS),
@@ -242,6 +245,10 @@ def _start_failure(studio: Studio, record: Record) -> str:
         return ""
     ended = record.state == "finished"
     return studio.starter.failure(Path(record.path), (Exit.BUG, Exit.USAGE) if ended else None)
+
+
+def _candidates(record: Record) -> Markup:
+    return candidates_plot(record.gates[-_EDITS:])
 
 
 def _pool(name: str, record: Record, edits: list[EditRecord]) -> Markup:

@@ -250,7 +250,12 @@ class Session:
         self._chosen = token
         self._announce = announce
         self._next = token or secrets.token_urlsafe(24)
-        self._cookie = secrets.token_urlsafe(32)
+        # With a chosen token, pages that are open work again when the studio is started again.
+        self._cookie = (
+            hmac.new(token.encode(), b"cookie", hashlib.sha256).hexdigest()
+            if token
+            else secrets.token_urlsafe(32)
+        )
 
     @property
     def token(self) -> str:

@@ -111,7 +111,7 @@ const waiting = new Map();
 
 function showParts(parts) {
   for (const [name, html] of Object.entries(parts)) waiting.set(name, html);
-  if (pressed) return;
+  if (pressed || document.querySelector("#ask[open]")) return;
   for (const [name, html] of waiting) {
     const element = document.querySelector(`[data-part="${name}"]`);
     if (element && isNew(name, html)) replacePart(element, html);
@@ -228,6 +228,21 @@ async function showPool(scrub) {
   document.querySelector('[data-part="pool"]').hidden = !latest;
 }
 
+// What was typed stays when another form of the page is sent, until its own form is.
+const draftKey = (field) => `draft ${location.pathname} ${field.dataset.draft}`;
+document.addEventListener("DOMContentLoaded", () => {
+  for (const field of document.querySelectorAll("[data-draft]")) {
+    field.value = sessionStorage.getItem(draftKey(field)) ?? field.value;
+  }
+});
+document.addEventListener("input", (event) => {
+  if (event.target.dataset.draft) sessionStorage.setItem(draftKey(event.target), event.target.value);
+});
+document.addEventListener("submit", (event) => {
+  const field = event.target.querySelector("[data-draft]");
+  if (field) sessionStorage.removeItem(draftKey(field));
+});
+
 // Lines of a skill by worth.
 function hideLines(least) {
   const bound = least.value === "" ? -Infinity : Number(least.value) / 100;
@@ -261,10 +276,26 @@ document.addEventListener("DOMContentLoaded", () => {
 document.addEventListener("DOMContentLoaded", () => {
   document.querySelector("#result")?.scrollIntoView({ block: "center" });
 });
+// Parts of the page wait while a question is open: the form that asks must not be replaced.
+function ask(question, answer, proceed) {
+  const dialog = document.querySelector("#ask");
+  dialog.querySelector("#ask-text").textContent = question;
+  dialog.querySelector("[value=yes]").textContent = answer;
+  dialog.returnValue = "no";
+  dialog.onclose = () => {
+    if (dialog.returnValue === "yes") proceed();
+    release();
+  };
+  dialog.showModal();
+}
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
-  if (question && !window.confirm(question)) {
+  if (question && !event.target.dataset.confirmed) {
     event.preventDefault();
+    ask(question, event.submitter?.textContent ?? "Yes", () => {
+      event.target.dataset.confirmed = "yes";
+      event.target.requestSubmit(event.submitter);
+    });
     return;
   }
   const busy = event.submitter?.dataset.busy;
@@ -285,7 +316,8 @@ document.addEventListener("click", (event) => {
   }
   const copy = event.target.closest("button[data-copy]");
   if (!copy) return;
-  navigator.clipboard.writeText(document.querySelector(copy.dataset.copy).value).then(
+  const copied = document.querySelector(copy.dataset.copy);
+  navigator.clipboard.writeText(copied.value ?? copied.textContent).then(
     () => { copy.textContent = "Copied"; },
     () => { copy.textContent = "Copying is not allowed here"; });
 });
