@@ -120,12 +120,15 @@ def test_it_names_the_secrets_of_the_models_and_overwrites_nothing(repository: P
     config = repository / "skillfit.yaml"
     config.write_text(
         "model: {agent: openai/gpt-5-mini, judge: anthropic/claude-sonnet}\n"
-        "env: {skill: examples/ci/triage-requests, tasks: examples/triage/tasks.jsonl}\n"
+        "env: {tasks: examples/triage/tasks.jsonl,\n"
+        "      skill: examples/ci/triage-requests#description}\n"
     )
     done = skillfit("ci", "init", "skillfit.yaml", folder=repository)
     assert "secrets OPENAI_API_KEY, ANTHROPIC_API_KEY" in done.stdout, done.stderr
     path = repository / ".github" / "workflows" / "skill.yml"
-    steps = yaml.safe_load(path.read_text())["jobs"]["skill"]["steps"]
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["env"]["SKILL"] == "examples/ci/triage-requests"
+    steps = workflow["jobs"]["skill"]["steps"]
     measured = [step["env"] for step in steps if "OPENAI_API_KEY" in step.get("env", {})]
     assert len(measured) == 2
     assert measured[0]["ANTHROPIC_API_KEY"] == "${{ secrets.ANTHROPIC_API_KEY }}"

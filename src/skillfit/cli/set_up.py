@@ -48,17 +48,18 @@ def ci_init_command(
     Example: skillfit ci init skillfit.yaml
     """
     from skillfit.config import load_config
+    from skillfit.skill.parts import trained_path
 
     settings = load_config(config)
+    trained = trained_path(settings.env.skill)
     folder = config.resolve().parent
     root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
     record = record or config.with_name("record.json")
     out = out or root / ".github" / "workflows" / "skill.yml"
     if out.exists():
         raise InputError(f"{out} exists already.", hint="Name another file with --out.")
-    paths = [_inside(Path(path), root) for path in (settings.env.skill, config, record)]
-    skill, *_ = paths
-    watched = [f"{skill}/**" if Path(settings.env.skill).is_dir() else skill, *paths[1:]]
+    paths = [_inside(path, root) for path in (trained, config, record)]
+    watched = [f"{paths[0]}/**" if trained.is_dir() else paths[0], *paths[1:]]
     keys = _keys(settings)
     secrets = {key: f"${{{{ secrets.{key} }}}}" for key in keys}
     text = (files("skillfit.cli") / "workflow.yml").read_text(encoding="utf-8")
@@ -87,7 +88,8 @@ def _inside(path: Path, root: Path) -> str:
         return path.resolve().relative_to(root).as_posix()
     except ValueError as error:
         raise InputError(
-            f"{path} is outside of the repository {root}.", hint="Move it, or its config."
+            f"{path} is outside of the repository {root}.",
+            hint="Move it, or its config, or set env.skill.",
         ) from error
 
 
