@@ -36,25 +36,27 @@ RUNS: dict[str, list[str]] = {
 # Name of the picture in the documentation -> address, height in pixels.
 DRAWN = {
     "studio-runs": ("/", 420),
-    "studio-run": ("/run/first", 1420),
+    "studio-run": ("/run/first?edit=s0001e01", 1180),
     "studio-skill": ("/skill/first", 980),
-    "studio-items": ("/items/first", 760),
-    "studio-compare": ("/compare?run=first&run=few-edits", 1500),
-    "studio-new": ("/new?config=skillfit.yaml", 860),
+    "studio-items": ("/items/first", 900),
+    "studio-compare": ("/compare?run=first&run=few-edits&run=short", 1500),
+    "studio-new": ("/new?config=skillfit.yaml", 1120),
 }
 
 
-def pages_of(run: str, item: str) -> dict[str, str]:
+def pages_of(run: str) -> dict[str, str]:
     """Every kind of page, by name."""
     return {
         "runs": "/",
         "run": f"/run/{run}",
+        "edit": f"/run/{run}?edit=s0001e01",
+        "steps": f"/log/{run}",
         "step": f"/step/1/{run}",
-        "edit": f"/edit/{run}?id=s0001e01",
+        "settings": f"/about/{run}",
         "skill": f"/skill/{run}",
         "diff": f"/skill/{run}?version=best&against=initial",
         "items": f"/items/{run}",
-        "item": f"/item/{run}?id={item}",
+        "map": f"/items/{run}?view=map",
         "apply": f"/apply/{run}",
         "handoff": f"/handoff/{run}",
         "report": f"/report/{run}",
@@ -127,6 +129,8 @@ def draw_documentation(browser: Browser, link: str) -> None:
     page = open_page(browser, "desktop", "light")
     page.goto(link)
     for name, (path, height) in DRAWN.items():
+        # What stays at the edge of the window is at the edge of the picture.
+        page.set_viewport_size({"width": SIZES["desktop"][0], "height": height})
         page.goto(address + path)
         photograph(page, IMAGES / f"{name}.png", height)
 
@@ -143,10 +147,7 @@ def draw_all(browser: Browser, link: str, out: Path, runs: list[str]) -> None:
                 cookies = page.context.cookies()
             page.context.add_cookies(cookies)
             for run in runs:
-                page.goto(f"{address}/items/{run}")
-                first = page.locator(".heat th a")
-                item = first.first.inner_text() if first.count() else ""
-                for name, path in pages_of(run, item).items():
+                for name, path in pages_of(run).items():
                     began = time.monotonic()
                     page.goto(address + path)
                     took = time.monotonic() - began
