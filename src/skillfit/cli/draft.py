@@ -38,6 +38,10 @@ T = TypeVar("T")
 ReviewChoice = Literal["accepted", "skipped", "unreviewed"]
 _FEW = 20  # tasks below which results say little
 _KEYS = "[a]ccept  [e]dit  [s]kip  accept the [r]est unread  [q]uit"
+About = Annotated[
+    str, typer.Option(help="What the model should know: who uses the skill, and for what.")
+]
+MostUsd = Annotated[float, typer.Option(min=0, help="Spend at most this many dollars.")]
 tasks_app = typer.Typer(help="Write tasks for a skill.", no_args_is_help=True, add_completion=False)
 
 
@@ -61,13 +65,11 @@ def draft_command(
     ] = None,
     out: Annotated[Path, typer.Option(help="The tasks file to write.")] = Path("tasks.jsonl"),
     count: Annotated[int, typer.Option(min=1, max=200, help="How many tasks.")] = 20,
-    about: Annotated[
-        str, typer.Option(help="What the model should know: who uses the skill, and for what.")
-    ] = "",
+    about: About = "",
     besides: Annotated[
         Path | None, typer.Option(help="A tasks file whose tasks are not written again.")
     ] = None,
-    usd: Annotated[float, typer.Option(min=0, help="Spend at most this many dollars.")] = 1.0,
+    usd: MostUsd = 1.0,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Take all tasks without a review; each row says so."),

@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 
 from skillfit.atomic_write import write_whole
 from skillfit.cli.draft import (
+    About,
+    MostUsd,
     ask_writer,
     draft_folder,
     refuse_overwriting,
@@ -137,10 +139,8 @@ def draft_queries_command(
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("queries.json"),
     count: Annotated[int, typer.Option(min=2, max=100, help="How many queries.")] = 24,
-    about: Annotated[
-        str, typer.Option(help="What the model should know: who uses the skill, and for what.")
-    ] = "",
-    usd: Annotated[float, typer.Option(min=0, help="Spend at most this many dollars.")] = 1.0,
+    about: About = "",
+    usd: MostUsd = 1.0,
     as_json: Json = False,
 ) -> None:
     """Propose queries for a skill, near misses included, each with a reason. Review the file before
