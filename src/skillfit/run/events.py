@@ -279,7 +279,7 @@ SELECT counted.stage, counted.done, events.at FROM (
 ) AS counted JOIN events ON events.seq = counted.last
 """
 _ROLLOUT_KEYS = f"""
-SELECT DISTINCT substr({_AFTER_KIND}, instr({_AFTER_KIND}, '/{ROLLOUTS}') + 1) FROM events
+SELECT substr({_AFTER_KIND}, instr({_AFTER_KIND}, '/{ROLLOUTS}') + 1) FROM events
 WHERE key >= ? AND key < ?
 """
 _FAILED_ROLLOUTS = f"""
@@ -683,7 +683,7 @@ class EventLog(Store):
         return counts
 
     def rollout_keys(self) -> list[str]:
-        """The journal keys of the finished rollouts, each once: several phases may share one."""
+        """The journal keys of the finished rollouts; one that several phases share repeats."""
         return [key for (key,) in self._db.execute(_ROLLOUT_KEYS, _key_range(RolloutFinished))]
 
     def failed_rollouts(self) -> list[RolloutFailure]:

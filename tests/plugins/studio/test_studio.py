@@ -29,7 +29,7 @@ from skillfit.record.record import NOT_IN_SKILL
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.run.control import EDIT_ACTIONS, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
-from skillfit.run.records import EditEffect, Evidence
+from skillfit.run.records import EditEffect, Evidence, KindEffect
 from skillfit.run.store import RunLock, in_use
 from skillfit.skill import Edit
 from tests.plugins.studio.server import (
@@ -656,6 +656,37 @@ def test_an_edit_names_the_trajectories_it_was_written_from(tmp_path: Path) -> N
         link = page.partition("Written from")[2].partition('href="')[2].partition('"')[0]
         assert link.startswith("/items/run?item=ticket-000")
         assert "What happened" in client.get(link.replace("&amp;", "&")).text
+
+
+def test_an_edit_of_a_file_and_its_kinds_of_items_are_shown(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    effect = EditEffect(
+        "s0001e01",
+        1,
+        Edit("append", "", "- See the table.", file="references/queues.md"),
+        "pending",
+        mean=0.1,
+        low=0.02,
+        high=0.18,
+        rollouts=40,
+        kinds=(KindEffect("billing", 4, 8, 0.25, 0.1, 0.4),),
+    )
+    decided = GateDecided(
+        name="step_0001",
+        step=1,
+        decision="inconclusive",
+        reason="",
+        evidence=Evidence(),
+        effects=[effect],
+    )
+    run.emit(decided)
+    run.close()
+    with browser(tmp_path) as client:
+        page = client.get("/run/run?edit=s0001e01").text
+    row, _, side = page.partition('id="side"')
+    assert "in references/queues.md" in row and "+25.0 on billing, 4 of 8 items" in row
+    assert "<code>references/queues.md</code>" in side
+    assert "+25.0 <small>+10.0 to +40.0, 4 of 8 items" in side
 
 
 def test_edits_under_review_are_approved_or_declined(tmp_path: Path) -> None:

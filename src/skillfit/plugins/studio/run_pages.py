@@ -471,11 +471,14 @@ class ChosenItem:
     versions: Mapping[str, SkillVersion]
 
     def label(self, row: RolloutFinished) -> str:
-        """Where in the run a rollout was made: "step 3", "fresh, found skill"."""
-        where = f"step {row.step}" if row.step else work_name(row.phase)
+        """Which rollout of the item it is: "step 3", "ship test, initial skill"."""
         version = self.versions.get(row.skill_hash)
         named = f", {version.label}" if version and not row.step else ""
-        return f"{where}{named}{f', repeat {row.repeat + 1}' if row.repeat else ''}"
+        return f"{self.where(row)}{named}{f', repeat {row.repeat + 1}' if row.repeat else ''}"
+
+    def where(self, row: RolloutFinished) -> str:
+        """Where in the run it was made."""
+        return f"step {row.step}" if row.step else work_name(row.phase)
 
     def place(self, row: RolloutFinished) -> dict[str, object]:
         return {"item": self.id, "key": row.rollout}
