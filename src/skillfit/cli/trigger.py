@@ -138,7 +138,7 @@ def draft_queries_command(
         Path | None, typer.Option(help="A folder of other skills, for queries that they are for.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("queries.json"),
-    count: Annotated[int, typer.Option(min=2, max=100, help="How many queries.")] = 24,
+    count: Annotated[int, typer.Option(min=2, max=100, help="How many queries.")] = 40,
     about: About = "",
     usd: MostUsd = 1.0,
     as_json: Json = False,
@@ -152,7 +152,8 @@ def draft_queries_command(
     from skillfit.plugins.trigger.source import checked_skill, neighbours
 
     refuse_overwriting(out)
-    loaded, others = checked_skill(skill), neighbours(beside, skill) if beside else ()
+    loaded = checked_skill(skill)
+    others = neighbours(beside, skill, loaded.name) if beside else ()
     ask = partial(draft_queries, skill=loaded, others=others, count=count, about=about)
     with draft_folder(out) as folder:
         drafts = ask_writer(folder, writer_of(model), usd, quantity(count, "query", "queries"), ask)

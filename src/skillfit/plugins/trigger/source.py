@@ -28,6 +28,7 @@ from skillfit.skill.parts import (
     DESCRIPTION,
     DESCRIPTION_LIMIT,
     DESCRIPTION_OF,
+    load_trained,
     part_text,
     trained_path,
 )
@@ -67,7 +68,7 @@ def trigger_source(
         )
     path = reference.base / skill
     whole = checked_skill(path)
-    others = neighbours(reference.base / beside, path) if beside else ()
+    others = neighbours(reference.base / beside, path, whole.name) if beside else ()
     return TaskSource(
         partial(_load, whole, path, reference.base / queries, others),
         config={
@@ -116,11 +117,7 @@ def checked_skill(path: Path) -> Skill:
     for problem in lint(path):
         if problem.severity == "error" and problem.rule in _NEEDED:
             raise InputError(f"{problem.path}:{problem.line}: {problem.message}.")
-    if not part_text(skill, DESCRIPTION):
-        raise InputError(
-            f"The skill {path} has no description, so no program can discover it.",
-            hint="Write one into its frontmatter: what the skill does, and when to use it.",
-        )
+    load_trained(f"{path}{DESCRIPTION_OF}")
     if skill.name != folder_name(skill.name):
         raise InputError(
             f"The skill {path} is named {skill.name!r}, which programs do not accept.",
@@ -133,14 +130,14 @@ def checked_skill(path: Path) -> Skill:
     return skill
 
 
-def neighbours(folder: Path, skill: Path) -> tuple[Skill, ...]:
-    """Return the other skills in a folder of skills. The skill itself may be among them."""
+def neighbours(folder: Path, skill: Path, name: str) -> tuple[Skill, ...]:
+    """Return the skills in a folder, without the one at `skill` with this name."""
     if not folder.is_dir():
-        raise InputError(f"--beside: {folder} is not a folder.")
-    names = {checked_skill(skill).name: skill}
+        raise InputError(f"beside: {folder} is not a folder.")
+    names = {name: skill}
     found = []
     for path in sorted(folder.iterdir()):
-        if not any((path / name).is_file() for name in DOCUMENT_NAMES):
+        if not any((path / document).is_file() for document in DOCUMENT_NAMES):
             continue
         if path.resolve() in (skill.resolve(), skill.resolve().parent):
             continue
@@ -154,7 +151,7 @@ def neighbours(folder: Path, skill: Path) -> tuple[Skill, ...]:
         found.append(other)
     if not found:
         raise InputError(
-            f"--beside: {folder} holds no other skill.", hint="A skill is a folder with a SKILL.md."
+            f"beside: {folder} holds no other skill.", hint="A skill is a folder with a SKILL.md."
         )
     return tuple(found)
 
