@@ -107,7 +107,7 @@ async def test_what_failed_and_what_was_tried_is_shown(make_project: MakeProject
     page = write_report(project.folder / "run").read_text()
     assert "Failures in training" in page and "gold unknown" in page
     shown = CliRunner().invoke(app, ["show", str(project.folder / "run")], env={"COLUMNS": "200"})
-    assert "gold unknown" in shown.output and f"{edit.id} {edit.status}" in shown.output
+    assert "gold unknown" in shown.output and f"{edit.id} {edit.standing}" in shown.output
 
 
 async def test_a_run_resumes_with_the_memory_that_it_began_with(make_project: MakeProject) -> None:
