@@ -125,6 +125,8 @@ def verdict_in_short(record: Record) -> str:
     if ship is not None:
         low, high = ship.interval or (ship.difference, ship.difference)
         return f"{points(ship.difference)} points ({points(low)} to {points(high)})"
+    if record.only_checked:
+        return ""
     if record.state != "finished" and record.total_steps:
         return f"step {record.steps_done} of {record.total_steps}"
     if record.gain is None or record.only_measures:

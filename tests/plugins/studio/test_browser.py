@@ -563,6 +563,8 @@ def test_progress_of_a_run_appears_on_open_pages(
         expect(page.get_by_text("Nothing has been measured yet.")).to_be_visible()
         run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
         expect(page.locator(".stages")).to_contain_text("measuring")
+        expect(page.locator(".strip summary")).to_contain_text("0 of 8")
+        expect(page.locator(".strip")).to_be_in_viewport()
         run.measured("baseline", "old", 0.25)
         expect(page.locator("svg .point").first).to_be_attached()
         run.step(1, "accept", BEST, "new")
