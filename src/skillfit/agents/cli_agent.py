@@ -39,7 +39,15 @@ from skillfit.agents.cli_programs import (
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.extensions import PartDescription
-from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Request, Usage
+from skillfit.models.protocol import (
+    AuthFailed,
+    BadRequest,
+    Message,
+    ModelError,
+    Reply,
+    Request,
+    Usage,
+)
 from skillfit.models.registry import MACHINE_OPTIONS, ModelSpec, Provider, Setup
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
@@ -301,11 +309,12 @@ def program_isolation(spec: ModelSpec, sandbox: SandboxMode) -> Isolation:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """One run of the program that gave an answer, or reached the caller's time limit."""
+    """One run of the program that gave an answer, or reached a limit of the caller."""
 
     output: ProgramOutput
     isolation: str
     timed_out: bool = False
+    reached_max_usd: bool = False
 
 
 @dataclass(frozen=True)
@@ -350,9 +359,11 @@ class ConfiguredProgram:
         max_usd: float | None = None,
         timeout: float | None = None,
         limit: float | None = None,
+        may_reach_max_usd: bool = False,
     ) -> ProgramRun:
         """Run the program on `prompt` in the work folder. Raises when it failed to answer. At
-        `timeout` seconds it is ended, which is no failure; at `limit` seconds it has failed.
+        `timeout` seconds it is ended, which is no failure; at `limit` seconds it has failed. It has
+        failed at its limit in dollars too, unless it may reach that.
         """
         isolation = self._isolation()
         name = skills[0].name if skills else ""
@@ -380,8 +391,12 @@ class ConfiguredProgram:
             if login is not None:
                 login.save_back(workspace.home)
         ended = timeout is not None and done.timed_out
-        output = self._read(done, skills, Path(values["usage_file"]), cut_short=ended)
-        return ProgramRun(output, done.isolation, ended)
+        reported = _written_by_program(Path(values["usage_file"]))
+        output = read_output(self.description, redact(done.stdout), skills, reported)
+        failure = None if ended else self._failure(done, output)
+        if failure is not None and not (may_reach_max_usd and failure.kind == "limit"):
+            raise failure
+        return ProgramRun(output, done.isolation, ended, failure is not None)
 
     def values(
         self,
@@ -502,17 +517,14 @@ class ConfiguredProgram:
             temporary=workspace.temporary,
         )
 
-    def _read(
-        self, done: ProcessResult, skills: Sequence[Skill], usage_file: Path, *, cut_short: bool
-    ) -> ProgramOutput:
-        reported = _written_by_program(usage_file)
-        output = read_output(self.description, redact(done.stdout), skills, reported)
-        if cut_short or (not output.error and done.code == 0 and output.answer is not None):
-            return output
+    def _failure(self, done: ProcessResult, output: ProgramOutput) -> ModelError | None:
+        """Return why the program gave no answer; None if it gave one."""
+        if not output.error and done.code == 0 and output.answer is not None:
+            return None
         # When there are steps, stdout holds what tools printed: nothing of the program itself.
         printed = done.stderr.strip() or ("" if output.steps else done.stdout)
         usage = output.usage if output.usage.tokens else Usage(calls=1, usd=output.usage.usd)
-        raise failure_of(
+        return failure_of(
             self.description,
             done.code,
             output.error or redact(printed),

@@ -14,6 +14,7 @@ from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from tests.agents.agent_api import AgentApi, Say, Seen, Use
 from tests.agents.test_real_clis import (
+    PROGRAM_LIST,
     SKILL,
     Program,
     environment,
@@ -59,3 +60,26 @@ async def test_it_is_seen_which_skill_a_program_reads_by_itself(
     assert any("How to count things." in seen.text for seen in api.seen)
     assert not any("How to answer every question." in seen.text for seen in api.seen)
     assert not any("Use the skill answering" in seen.text for seen in api.seen)
+
+
+@pytest.mark.parametrize("program", PROGRAM_LIST[:1], indirect=True, ids=["claude"])
+async def test_claude_may_be_ended_at_its_limit_in_dollars(
+    program: Program, user_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(program, user_home).items():
+        monkeypatch.setenv(name, value)
+    priced = replace(program, model="claude-opus-4-1")
+
+    def script(seen: Seen) -> Say | Use:
+        return (
+            Use("Bash", {"command": "true"}) if seen.answers_a_tool else reads(program, "counting")
+        )
+
+    with AgentApi(script) as api:
+        limited = spec(priced, api, max_usd=0.0001)
+        agent = build_trigger_agent(SKILL, (NEIGHBOUR,), EnvSection(), limited, None)
+        item = Item("q1", {"input": "What is six times seven?"})
+        attempt = await agent.attempt(DESCRIPTION, item, AttemptContext(seconds=60))
+    remove_workspace(attempt.workspace)
+    assert attempt.answer == "counting"
+    assert attempt.usage.usd, "what it cost is known"

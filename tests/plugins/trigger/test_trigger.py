@@ -210,6 +210,20 @@ async def test_a_program_gets_the_query_alone_and_is_ended_at_its_time_limit(
         await agent.attempt(Skill.from_text("New."), Item("q", {"input": "SLEEP"}), context(2))
 
 
+async def test_a_program_may_be_ended_at_the_users_limit_in_dollars(
+    fake: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.describe(options={"mode": "", "max_usd": ""}, failures={"limit": ["out of dollars"]})
+    agent = program_agent(fake, monkeypatch, max_usd=0.01)
+    at_work = Item("q", {"input": "RUN true # STDERR out of dollars"})
+    attempt = await agent.attempt(Skill.from_text("New."), at_work, context())
+    remove_workspace(attempt.workspace)
+    assert attempt.answer == NO_SKILL_READ
+    idle = Item("q", {"input": "STDERR out of dollars"})
+    with pytest.raises(AgentFailure, match="did nothing within its limit in dollars"):
+        await agent.attempt(Skill.from_text("New."), idle, context())
+
+
 def context(seconds: float | None = None) -> AttemptContext:
     return AttemptContext(seconds=seconds)
 

@@ -116,7 +116,11 @@ class RouterAgent(ModelAgent):
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerAgent(CliAgent):
-    """Puts each query to a program beside all skills. The skill of an attempt is a description."""
+    """Puts each query to a program beside all skills. The skill of an attempt is a description.
+
+    What a program has read counts, also if the limit of time, or the user's own limit in dollars,
+    ends it at work.
+    """
 
     whole: Skill
     others: tuple[Skill, ...]
@@ -136,15 +140,17 @@ class TriggerAgent(CliAgent):
                 skills=installed,
                 max_usd=context.max_usd,
                 timeout=None if seconds is None else seconds * _SHARE_OF_LIMIT,
+                may_reach_max_usd=bool(self.command.spec.options.get("max_usd")),
             )
             workspace.leave_only_work()
         output = done.output
         read = {name for name, is_read in output.skills_read.items() if is_read}
-        if done.timed_out and not output.steps:
+        if not output.steps and (done.timed_out or done.reached_max_usd):
+            limit = f"{seconds:g} seconds" if done.timed_out else "its limit in dollars"
             raise AgentFailure(
-                f"{program.name} did nothing within {seconds:g} seconds.",
-                kind="timeout",
-                hint="Raise env.exec_timeout.",
+                f"{program.name} did nothing within {limit}.",
+                kind="timeout" if done.timed_out else "limit",
+                hint=f"Raise {'env.exec_timeout' if done.timed_out else 'options.max_usd'}.",
                 usage=output.usage,
             )
         return Attempt(
