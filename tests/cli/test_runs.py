@@ -17,6 +17,7 @@ from skillfit.api import Run
 from skillfit.config import load_config
 from skillfit.errors import Exit
 from skillfit.models.protocol import ROLES
+from skillfit.report import open_details
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from tests.cli.cli_project import SMALL, Shell, process
@@ -171,6 +172,25 @@ def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
     actions = refused.err.partition("Actions: ")[2].strip(".\n").split(", ")
     edits, notes = ["veto", "pin", "reword", "approve", "decline"], ["right", "wrong"]
     assert actions == [*edits, *notes, "budget", "stop", "answer"]
+
+
+def test_what_people_say_about_answers_is_exported_for_the_next_run(
+    shell: Shell, config: Path
+) -> None:
+    shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "r")
+    with open_details(Path("r")) as details:
+        item = next(details.rollouts()).item
+    noted = shell("steer", "r", "wrong", item, "It names the old queue.")
+    assert noted.code == 0 and "Recorded." in noted.out
+    refused = shell("steer", "r", "right", "no-such-item")
+    assert refused.code == 2 and "has no rollout 'no-such-item'" in refused.err
+    exported = shell("export", "r", "--json")
+    assert exported.json["notes"] == 1
+    feedback = Path(exported.json["folder"]) / "feedback.json"
+    (note,) = json.loads(feedback.read_text())
+    assert (note["item"], note["verdict"]) == (item, "wrong")
+    again = load_config(config, [f"optimizer.feedback={feedback}"])
+    assert again.optimizer.feedback == {item: "wrong: It names the old queue."}
 
 
 def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:

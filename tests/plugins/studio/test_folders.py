@@ -17,7 +17,7 @@ from skillfit.plugins.studio.commands import (
     check_run_name,
     checked_overrides,
 )
-from skillfit.plugins.studio.folder_pages import NewRun, form_fields
+from skillfit.plugins.studio.new_run import NewRun, form_fields
 from skillfit.tasks.rows import SUFFIXES
 from tests.report.recorded_runs import screening_run
 

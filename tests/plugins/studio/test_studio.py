@@ -22,7 +22,7 @@ from skillfit.config import Config
 from skillfit.config.reading import text_keys
 from skillfit.errors import InputError
 from skillfit.plain_text import quantity
-from skillfit.plugins.studio.folder_pages import form_fields
+from skillfit.plugins.studio.new_run import form_fields
 from skillfit.plugins.studio.web_app import Session, make_app, serve_studio
 from skillfit.record.fold import read_record
 from skillfit.record.record import NOT_IN_SKILL

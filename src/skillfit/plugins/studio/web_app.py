@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.plain_text import shorten
-from skillfit.plugins.studio import folder_pages, run_pages
+from skillfit.plugins.studio import folder_pages, item_pages, new_run, run_pages
 from skillfit.plugins.studio.commands import has_config
 from skillfit.plugins.studio.site import RunLibrary, Studio
 from skillfit.report.html_report import ASSETS as REPORT_ASSETS
@@ -71,13 +71,13 @@ _PAGES: tuple[tuple[str, View], ...] = (
     ("/log/{name:path}", run_pages.run_page),
     ("/about/{name:path}", run_pages.run_page),
     ("/skill/{name:path}", run_pages.skill_page),
-    ("/items/{name:path}", run_pages.items_page),
-    ("/feedback/{name:path}", run_pages.feedback_file),
-    ("/image/{name:path}", run_pages.image),
+    ("/items/{name:path}", item_pages.items_page),
+    ("/feedback/{name:path}", item_pages.feedback_file),
+    ("/image/{name:path}", item_pages.image),
     ("/report/{name:path}", run_pages.report_page),
     ("/apply/{name:path}", run_pages.apply_page),
     ("/handoff/{name:path}", run_pages.handoff_page),
-    ("/starting/{name:path}", folder_pages.starting_page),
+    ("/starting/{name:path}", new_run.starting_page),
 )
 
 
@@ -101,8 +101,8 @@ def make_app(
     app = Starlette(
         routes=[
             *routes,
-            Route("/new", partial(folder_pages.new_page, studio), methods=["GET", "POST"]),
-            Route("/demo", partial(folder_pages.start_demo, studio), methods=["POST"]),
+            Route("/new", partial(new_run.new_page, studio), methods=["GET", "POST"]),
+            Route("/demo", partial(new_run.start_demo, studio), methods=["POST"]),
             Route("/act/{name:path}", partial(run_pages.act, studio), methods=["POST"]),
             Mount("/static/report", StaticFiles(directory=REPORT_ASSETS)),
             Mount("/static", StaticFiles(directory=_STATIC)),
