@@ -75,6 +75,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "optimizer.prune_initial: needs a",
     ),
     (
+        "model.agents=[openai/a,openai/b]",
+        {"runs_items": "task"},
+        "model.agents: this task or agent",
+    ),
+    (
+        "evaluation.must_pass=[a] model.agents=[openai/a,openai/b]",
+        {},
+        "evaluation.must_pass: not with model.agents",
+    ),
+    (
+        "model.agents=[openai/a,cli/claude]",
+        {},
+        "model.agents: programs and models cannot be mixed",
+    ),
+    (
         "evaluation.objective=cheaper",
         ignoring("evaluation.objective"),
         "evaluation.objective: needs evaluation.ship_test: true and a gate",

@@ -18,6 +18,7 @@ from skillfit.gate.pool import (
     same_meaning,
 )
 from skillfit.gate.regression import Contrast, Estimate
+from skillfit.run.records import KindEffect
 from skillfit.skill import Edit, Skill, apply_edits
 from tests.gate.scripted_measure import items
 
@@ -426,3 +427,17 @@ def test_text_is_left_out_more_often_where_a_shorter_skill_is_wanted():
     line = Edit("delete", target="Alpha.")
     shares = [pool_of(line, removals=True, step=0, loss=loss).shares() for loss in (None, 0.05)]
     assert shares == [{"s0000e01": 0.1}, {"s0000e01": 0.3}]
+
+
+def test_an_edit_that_hurts_one_type_is_not_kept_where_every_type_counts():
+    hurt = KindEffect("model b", 20, 40, mean=-0.2, low=-0.3, high=-0.1)
+    for every_type, kept in ((False, ["s0001e01", "s0001e02"]), (True, ["s0001e02"])):
+        pool = Pool(BASE, every_type=every_type)
+        pool.join(Candidate(BASE, (append("one"), append("two")), step=1))
+        for key in pool.edits:
+            believed(pool, key, 2)
+        pool.edits["s0001e01"].kinds = (hurt,)
+        assert pool.worthwhile() == kept
+        assert list(pool.decide().promote) == kept
+        pool.edits["s0001e01"].pinned = True
+        assert "s0001e01" in pool.decide().promote

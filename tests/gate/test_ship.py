@@ -342,3 +342,29 @@ def test_the_chance_of_a_loss_is_a_probability(differences, margin):
 
 def test_equal_rollouts_exclude_a_loss_only_when_there_are_enough():
     assert loss_p_value([0.0] * 20, 0.1) > ALPHA >= loss_p_value([0.0] * 60, 0.1)
+
+
+# Several models
+
+TWO_MODELS = settings_of(
+    model={"agents": ["openai/a", "openai/b"]}, evaluation={"gate_metric": "soft"}
+)
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"), [(0.0, "improved"), (0.05, "improved"), (0.3, "inconclusive")]
+)
+async def test_a_skill_that_one_model_loses_with_is_not_improved(loss, verdict):
+    each = [item.with_model(model) for item in items(40) for model in ("a", "b")]
+
+    def chance(skill, item):
+        good = skill.hash == GOOD.hash
+        return 0.4 + (0.6 if good else 0.0) if item.endswith("@a") else 0.9 - (loss if good else 0)
+
+    result = await ship_test(
+        Scripted(chance, graded=True), each, BASE, [GOOD], TWO_MODELS, pairs=80
+    )
+    assert result.verdict == verdict
+    assert [one.type for one in result.models] == ["a", "b"]
+    assert result.models[0].difference > 0.4
+    assert (f"{result.models[1].difference:+.2f} with b" in result.reason) == (loss == 0.3)

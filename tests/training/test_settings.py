@@ -36,6 +36,7 @@ SRC = Path(skillfit.__file__).parent
 ELSEWHERE = {
     "recipe",
     "evaluation.margin",
+    "model.agents",
     "run",
     "model.agent.context_window",
     "model.judge.context_window",

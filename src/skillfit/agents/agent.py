@@ -18,7 +18,7 @@ import inspect
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -122,6 +122,41 @@ class BaseAgent:
 
     def describe(self) -> PartDescription:
         return {"agent": type(self).__qualname__}
+
+
+@dataclass(frozen=True)
+class AgentPerModel(BaseAgent):
+    """Runs each item with the agent of the item's model. `price` adds the dollars of a model to
+    what a program used.
+    """
+
+    agents: Mapping[str, Agent]  # by `Item.model`
+    price: Callable[[str, Usage], Usage]
+
+    @property
+    def recorded(self) -> bool:
+        return all(agent.recorded for agent in self.agents.values())
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        return frozenset.intersection(*(agent.reports for agent in self.agents.values()))
+
+    @property
+    def limits_itself(self) -> bool:
+        return all(agent.limits_itself for agent in self.agents.values())
+
+    def slots(self, cores: int) -> int | None:
+        known = [agent.slots(cores) for agent in self.agents.values()]
+        return min((count for count in known if count is not None), default=None)
+
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
+        attempt = await self.agents[item.model].attempt(skill, item, context)
+        if self.recorded or attempt.usage.usd is not None:
+            return attempt
+        return replace(attempt, usage=self.price(item.model, attempt.usage))
+
+    def describe(self) -> PartDescription:
+        return {name: agent.describe() for name, agent in self.agents.items()}
 
 
 class AgentFailure(ModelError):

@@ -125,14 +125,14 @@ def eval_command(
     budgets: list[Budget] = []  # the caps hold for all models together
     scores: list[_ModelScore] = []
     for name in model or [""]:
-        chosen = [f"model.agent={name}"] if name else []
+        chosen = _with_agent(name)
         inputs = config_inputs(config, [*(overrides or ()), *chosen], training=False)
         skills = {str(path): Skill.load(path) for path in skill or ()}
         if not skills:
             skills = {inputs.skill.name: inputs.skill}
         if no_skill:
             skills = {NO_SKILL.name: NO_SKILL, **skills}
-        agent = inputs.config.model.agent.id if inputs.config.model.agent else "the task's own"
+        agent = inputs.config.model.named("agent") or "the task's own"
         path = run or default_run_path(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
@@ -630,6 +630,24 @@ class VerifyRecord:
                 return f"tokens.{item} should be a number of tokens"
         return ""
 
+    def over_models(self) -> VerifyRecord:
+        """Return the record of a run with `model.agents` as one of a single model: means over the
+        models.
+        """
+        from skillfit.config.schema import settings_of_run
+        from skillfit.intervals import mean
+
+        models = settings_of_run(self.config).model.by_name()
+
+        def merged(values: Mapping[str, float]) -> dict[str, float]:
+            found: defaultdict[str, list[float]] = defaultdict(list)
+            for item, value in values.items():
+                ending = next((f"@{one}" for one in models if item.endswith(f"@{one}")), "")
+                found[item.removesuffix(ending)].append(value)
+            return {item: mean(several) for item, several in found.items()}
+
+        return replace(self, means=merged(self.means), tokens=merged(self.tokens))
+
     def write(self, path: Path) -> None:
         """Paths are written relative to the file, so that a record works in every checkout."""
         from skillfit.config import map_paths
@@ -765,6 +783,7 @@ def compare_with_record(record: VerifyRecord, now: Measured) -> RecordComparison
 
 
 class VerifyJson(TypedDict):
+    model: str
     verdict: str
     recorded: float
     measured: float
@@ -781,6 +800,10 @@ def verify_command(
     skill: Annotated[
         Path | None, typer.Option(help="The skill to measure; default: the run's best.")
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model in place of the agent's; several: each by itself."),
+    ] = None,
     repeats: Repeats = 2,
     save: Annotated[
         Path | None,
@@ -791,7 +814,7 @@ def verify_command(
     as_json: Json = False,
 ) -> None:
     """Check that a skill still scores as recorded. For CI and model upgrades. A drop is measured
-    again before it counts (exit 8).
+    again before it counts (exit 8). With --model, another model runs it.
 
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
     """
@@ -801,26 +824,27 @@ def verify_command(
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    inputs = config_inputs(record.config, overrides, training=False)
-    best = inputs.skill.with_document(Skill.from_text(record.skill))
-    checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
-    compared, verdict = checked.comparison, "regression" if checked.regression else "ok"
-    recorded_score, measured_score = mean_score(compared.recorded), mean_score(compared.measured)
-    text = (
-        f"{verdict}: recorded {recorded_score}, now {measured_score} on "
-        f"{quantity(compared.items, 'item')} ({p_value(compared.p_value)})."
-    )
-    data = VerifyJson(
-        verdict=verdict,
-        recorded=compared.recorded,
-        measured=compared.measured,
-        p_value=compared.p_value,
-        items=compared.items,
-        saving=astuple(compared.saving) if compared.saving else None,
-    )
-    text += _tokens_text(compared)
-    show(data, text + (" Measured twice." if checked.twice else ""), as_json)
-    raise typer.Exit(int(Exit.REGRESSION if checked.regression else Exit.OK))
+    found = []
+    for name in model or [""]:
+        inputs = config_inputs(
+            record.config, [*(overrides or ()), *_with_agent(name)], training=False
+        )
+        best = inputs.skill.with_document(Skill.from_text(record.skill))
+        before = record.over_models() if name else record
+        checked = _verify(before, inputs, Skill.load(skill) if skill else best, repeats)
+        found.append((inputs.config.model.named("agent"), checked))
+    lines = [
+        f"{name}: {checked.text}" if len(found) > 1 else checked.text for name, checked in found
+    ]
+    data = [checked.as_json(name) for name, checked in found]
+    show(data if len(found) > 1 else data[0], "\n".join(lines), as_json)
+    regression = any(checked.regression for _, checked in found)
+    raise typer.Exit(int(Exit.REGRESSION if regression else Exit.OK))
+
+
+def _with_agent(model: str) -> list[str]:
+    """Return the overrides that put a model in the agent's place."""
+    return ["model.agents=[]", f"model.agent={model}"] if model else []
 
 
 def _tokens_text(compared: RecordComparison) -> str:
@@ -839,6 +863,31 @@ class Verification:
     comparison: RecordComparison
     regression: bool  # a second measurement confirmed it
     twice: bool  # the first measurement seemed to show a regression, and this is the second one
+
+    @property
+    def verdict(self) -> str:
+        return "regression" if self.regression else "ok"
+
+    @property
+    def text(self) -> str:
+        compared = self.comparison
+        recorded, measured = mean_score(compared.recorded), mean_score(compared.measured)
+        items = quantity(compared.items, "item")
+        text = f"{self.verdict}: recorded {recorded}, now {measured} on {items} "
+        text += f"({p_value(compared.p_value)}).{_tokens_text(compared)}"
+        return f"{text} Measured twice." if self.twice else text
+
+    def as_json(self, model: str) -> VerifyJson:
+        compared = self.comparison
+        return VerifyJson(
+            model=model,
+            verdict=self.verdict,
+            recorded=compared.recorded,
+            measured=compared.measured,
+            p_value=compared.p_value,
+            items=compared.items,
+            saving=astuple(compared.saving) if compared.saving else None,
+        )
 
 
 def _verify(record: VerifyRecord, inputs: Inputs, skill: Skill, repeats: int) -> Verification:

@@ -198,6 +198,8 @@ def _score_lines(record: Record) -> list[str]:
         on_test = "on the test items of these"
     else:
         shown[f"selection {score}"] = (record.selection.baseline, record.selection.best)
+    for model in record.compared.models if record.compared else ():
+        shown[f"with {model.type}"] = (model.before, model.after)
     shown[on_test] = (test.baseline, test.final if record.unproven else test.best)
     lines = [
         f"{name}: initial skill {mean_score(before)} → {compared} {mean_score(after)}"

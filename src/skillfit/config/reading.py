@@ -219,7 +219,10 @@ def _source_defaults(data: Mapping[str, Any]) -> PlacedSettings:
 
 def _agent_id(data: Mapping[str, Any]) -> str:
     model = data.get("model")
-    agent = model.get("agent") if isinstance(model, dict) else None
+    if not isinstance(model, dict):
+        return ""
+    several = model.get("agents")
+    agent = model.get("agent") or (several[0] if isinstance(several, list) and several else None)
     return str(agent.get("id", "") if isinstance(agent, dict) else agent or "")
 
 
@@ -293,17 +296,26 @@ def _find_model_files(data: JsonObject, settings: PlacedSettings) -> None:
     the folder of the config does. Other ids stay as they are: an id is part of a run's identity.
     """
     model = data.get("model")
-    for role, spec in model.items() if isinstance(model, dict) else ():
-        is_mapping = isinstance(spec, dict)
-        model_id = str(spec.get("id", "") if is_mapping else spec)
-        provider, _, name = model_id.partition("/")
-        if provider != LOCAL or Path(name).expanduser().is_file():
-            continue
-        key = f"model.{role}.id" if is_mapping else f"model.{role}"
-        path = _absolute_path(name, settings.place(key))
-        if Path(path).is_file():
-            found = f"{LOCAL}/{path}"
-            data["model"] = {**data["model"], role: {**spec, "id": found} if is_mapping else found}
+    if isinstance(model, dict):
+        data["model"] = {
+            role: [_with_model_file(one, f"model.{role}", settings) for one in spec]
+            if isinstance(spec, list)
+            else _with_model_file(spec, f"model.{role}", settings)
+            for role, spec in model.items()
+        }
+
+
+def _with_model_file(spec: Any, key: str, settings: PlacedSettings) -> Any:
+    is_mapping = isinstance(spec, dict)
+    model_id = str(spec.get("id", "") if is_mapping else spec)
+    provider, _, name = model_id.partition("/")
+    if provider != LOCAL or Path(name).expanduser().is_file():
+        return spec
+    path = _absolute_path(name, settings.place(f"{key}.id" if is_mapping else key))
+    if not Path(path).is_file():
+        return spec
+    found = f"{LOCAL}/{path}"
+    return {**spec, "id": found} if is_mapping else found
 
 
 def _absolute_path(path: str, place: SettingPlace) -> str:
@@ -325,7 +337,10 @@ def map_paths(settings: JsonObject, convert: Callable[[str, str], str]) -> JsonO
     model = mapped.get("model")
     if isinstance(model, dict):
         mapped["model"] = {
-            role: _map_model(spec, f"model.{role}", convert) for role, spec in model.items()
+            role: [_map_model(one, f"model.{role}", convert) for one in spec]
+            if isinstance(spec, list)
+            else _map_model(spec, f"model.{role}", convert)
+            for role, spec in model.items()
         }
     return mapped
 

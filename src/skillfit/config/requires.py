@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from skillfit.config.schema import PROGRAM_AGENTS, Config, describe_keys
+from skillfit.config.schema import PROGRAM_AGENTS, Config, agent_kind, describe_keys
 from skillfit.errors import InputError
 from skillfit.extensions import is_source
 
@@ -102,6 +102,26 @@ ROLLOUTS = (
         "evaluation.ship_grader",
         when=lambda facts: facts.config.evaluation.ship_test,
         why="needs evaluation.ship_test: true, the comparison it grades",
+    ),
+    requires(
+        "model.agents",
+        when=lambda facts: facts.runs_items == "agent",
+        why=f"{_OWN_WAY}, with one model",
+        hint="Name one model: model.agent.",
+    ),
+    requires(
+        "model.agents",
+        when=lambda facts: (
+            len({agent_kind(facts.config.env.agent, spec.id) for spec in facts.config.model.agents})
+            < 2
+        ),
+        why="programs and models cannot be mixed in one run",
+        hint="Name programs (cli/…) alone, or models alone.",
+    ),
+    requires(
+        "evaluation.must_pass",
+        when=lambda facts: not facts.config.model.agents,
+        why="not with model.agents, where each item is run with several models",
     ),
     requires(
         "env.prompt",

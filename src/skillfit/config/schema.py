@@ -13,18 +13,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import CONCURRENCY
-from skillfit.models.registry import ModelSpec, names_cli_program, split_id
+from skillfit.models.registry import ModelSpec, map_file, names_cli_program, split_id
 from skillfit.settings import Number, Settings, nested_model
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
@@ -56,6 +64,10 @@ def _named_grader(value: GraderSetting | None) -> GraderSetting | None:
 class ModelSection(Section):
     agent: ModelSpec | None = None
     """The model of the agent that uses the skill."""
+    agents: tuple[ModelSpec, ...] = ()
+    """Several models, in place of `agent`: each item is run with each of them, and results are by
+    model instead of by type. An edit that is likely to hurt one of them is not kept, and the ship
+    test is not passed where one of them loses."""
     optimizer: ModelSpec | None = None
     """The model that improves the skill. Not needed with `optimizer.proposer: examples`."""
     judge: ModelSpec | None = None
@@ -67,10 +79,41 @@ class ModelSection(Section):
     output}}.
     """
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_first_agent(cls, given: Any) -> Any:
+        """Take the first of several models as the one that stands for all."""
+        if isinstance(given, dict) and given.get("agents") and not given.get("agent"):
+            first = given["agents"]
+            if isinstance(first, list | tuple):
+                return {**given, "agent": first[0]}
+        return given
+
+    @model_validator(mode="after")
+    def _check_agents(self) -> Self:
+        if not self.agents:
+            return self
+        if self.agent != self.agents[0]:
+            raise ValueError("agent and agents exclude each other")
+        if not 1 < len(self.agents) == len(self.by_name()):
+            raise ValueError("agents should be two or more different models")
+        return self
+
     def by_role(self) -> dict[str, ModelSpec]:
-        """Return the models that are set."""
+        """Return the models that are set; of several agents' models the first."""
         models = {"agent": self.agent, "optimizer": self.optimizer, "judge": self.judge}
         return {role: spec for role, spec in models.items() if spec is not None}
+
+    def by_name(self) -> dict[str, ModelSpec]:
+        """Return several models of the agent by their ids, without folders of Python files."""
+        return {map_file(spec.id, lambda file: Path(file).name): spec for spec in self.agents}
+
+    def named(self, role: str) -> str:
+        """Return the ids of a role's models; empty where there is none."""
+        spec = self.of_role(role)
+        if role == "agent" and self.agents:
+            return ", ".join(self.by_name())
+        return spec.id if spec is not None else ""
 
     def of_role(self, role: str) -> ModelSpec | None:
         """Return the model of a role; None where there is none."""

@@ -97,14 +97,20 @@ class Pool:
 
     `loss`: what the removals in the final skill may cost together, where a shorter skill is wanted;
     an edit that adds text must be measured to help then. None: a higher score is wanted.
+    `every_type`: an edit that is likely to hurt one type of items is not kept.
     """
 
     def __init__(
-        self, base: Skill, max_tokens: int | None = None, loss: float | None = None
+        self,
+        base: Skill,
+        max_tokens: int | None = None,
+        loss: float | None = None,
+        every_type: bool = False,
     ) -> None:
         self.base = base
         self._max_tokens = max_tokens
         self._loss = loss
+        self._every_type = every_type
         self.edits: dict[str, PoolEdit] = {}
         self._promoted: list[str] = []  # in the order of promotion
         self._anchored: list[str] = []  # edits that are anchored in the text of others
@@ -346,7 +352,7 @@ class Pool:
             verdict = _decide(entry, longest) if entry.estimate is not None else entry.status
             if verdict == "dropped":
                 drop.append(entry.id)
-            elif verdict == "promoted" and entry.status == "pending":
+            elif verdict == "promoted" and entry.status == "pending" and not self._hurts(entry):
                 promote.append(entry)
         on = {entry.id for entry in self.promoted()} - set(drop)
         chosen: list[str] = []
@@ -364,17 +370,25 @@ class Pool:
         """
         helps = _helps if self._loss is None else _is_sure_to_help
         chosen = {
-            entry.id for entry in self.promoted() if entry.removal or entry.pinned or helps(entry)
+            entry.id
+            for entry in self.promoted()
+            if not self._hurts(entry) and (entry.removal or entry.pinned or helps(entry))
         }
         joining, loss = set[str](), self._loss or 0.0
         for entry in sorted(self.pending(), key=_best_first):
             wanted = _expects_loss_below(entry, loss) if entry.removal else helps(entry)
+            wanted = wanted and not self._hurts(entry)
             if wanted and not entry.rivals & joining:  # the best of pending rivals
                 chosen -= entry.rivals  # promoted ones: it was measured against them
                 joining.add(entry.id)
                 if entry.removal and entry.estimate is not None:
                     loss += min(0.0, entry.estimate.mean)
         return self._fitting(self._without_missing_anchors(chosen | joining))
+
+    def _hurts(self, entry: PoolEdit) -> bool:
+        """Whether it is likely to lower the score of one type, where every type counts."""
+        counts = self._every_type and not entry.pinned
+        return counts and any(kind.high < 0 for kind in entry.kinds)
 
     def _fitting(self, chosen: Sequence[str]) -> list[str]:
         """Return the edits that take effect together within `max_tokens`. Edits that do not make

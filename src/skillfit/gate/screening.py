@@ -196,7 +196,12 @@ class ScreeningGate(BaseGate):
         evaluation = self.config.evaluation
         # Half of the margin is left to what the estimates do not show.
         loss = evaluation.margin / 2 if evaluation.objective == "cheaper" else None
-        self._pool = Pool(skill, self.config.optimizer.max_skill_tokens, loss)
+        self._pool = Pool(
+            skill,
+            self.config.optimizer.max_skill_tokens,
+            loss,
+            every_type=bool(self.config.model.agents),
+        )
         self._initial = skill
         self._origins[skill.hash] = INITIAL
         self._fit()

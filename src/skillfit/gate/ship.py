@@ -38,11 +38,12 @@ from skillfit.gate.samples import (
     paired_evidence,
     savings,
 )
-from skillfit.intervals import Interval, interval
+from skillfit.intervals import Interval, interval, mean
 from skillfit.plain_text import p_value
 from skillfit.rollout.outcome import Arm, gather
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import ShipTested
+from skillfit.run.records import TypeSummary
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -125,7 +126,8 @@ async def ship_test(
         done = until
         if comparison.look(done) or (not fit_only and comparison.is_hopeless):
             break
-    return _decide(comparison.result(done), settings, fit_only, comparison.found is not None)
+    result = _decide(comparison.result(done), settings, fit_only, comparison.found is not None)
+    return _by_model(comparison, result, items) if settings.config.model.agents else result
 
 
 @dataclass(slots=True)
@@ -351,3 +353,26 @@ def _decide_cheaper(result: ShipTested, saving: Interval, margin: float, shown: 
     return replace(
         result, reason=f"cheaper, but a loss of {margin:g} or more is not excluded ({chance})"
     )
+
+
+def _by_model(comparison: _Comparison, result: ShipTested, items: Sequence[Item]) -> ShipTested:
+    """Add the scores with each model. Not improved where a model loses by the margin or more, or
+    loses at all for sure.
+    """
+    finalists = [skill.hash for skill in comparison.finalists]
+    new, old = comparison.new[finalists.index(result.skill_hash)], comparison.old
+    found = []
+    for model in sorted({item.model for item in items}):
+        ids = [one.id for one in items if one.model == model]
+        shared = [one for one in ids if one in new.means and one in old.means]
+        if not shared:
+            continue
+        before = mean([old.means[one] for one in shared])
+        after = mean([new.means[one] for one in shared])
+        found.append(TypeSummary(model, len(shared), before, after))
+        change = interval([new.means[one] - old.means[one] for one in shared])
+        margin = comparison.settings.config.evaluation.margin
+        if result.verdict == "improved" and (change.mean <= -margin or change.high < 0):
+            reason = f"better over all models, but {change.mean:+.2f} with {model}"
+            result = replace(result, verdict="inconclusive", reason=reason)
+    return replace(result, models=tuple(found))

@@ -44,7 +44,6 @@ from skillfit.record.record import (
     SkillVersion,
     SplitScores,
     StageProgress,
-    TypeSummary,
 )
 from skillfit.record.text import verdict_sentence
 from skillfit.run.control import (
@@ -90,6 +89,7 @@ from skillfit.run.records import (
     MeasuredSplit,
     RecordedConfig,
     ShipResult,
+    TypeSummary,
     edit_id,
     fields_of,
     slow_update_epoch,
@@ -446,7 +446,7 @@ class Fold:
             version=started.version,
             skill_name=started.skill_name,
             tasks=settings.env.tasks,
-            models={role: spec.id for role, spec in settings.model.by_role().items()},
+            models={role: settings.model.named(role) for role in settings.model.by_role()},
             metric=settings.evaluation.gate_metric,
             begun=self._times[0] if self._times else None,
             ended=self._times[-1] if self._times else None,

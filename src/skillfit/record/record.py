@@ -37,6 +37,7 @@ from skillfit.run.records import (
     SkillTokens,
     StageName,
     StepAction,
+    TypeSummary,
     UsageTotals,
     fields_of,
 )
@@ -142,22 +143,6 @@ class EditRecord(EditEffect):
                 break
             since = step
         return since
-
-
-@dataclass(frozen=True, slots=True)
-class TypeSummary:
-    """The items of one type under the initial and the best skill."""
-
-    type: str
-    items: int
-    before: float | None
-    after: float | None
-
-    @property
-    def difference(self) -> float | None:
-        if self.before is None or self.after is None:
-            return None
-        return self.after - self.before
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,10 @@ def comparisons(record: Record) -> list[ScoreComparison]:
         before, after = record.point(first), record.point(last)
         if before and after:
             found.append(_comparison(name, after.items, before.score, after.score))
+    for model in record.compared.models if record.compared else ():
+        if model.before is not None and model.after is not None:
+            name = f"With {model.type}"
+            found.append(_comparison(name, model.items, model.before, model.after))
     scores, items = record.selection_scores(), record.data.splits.get("selection", 0)
     if not found and scores:
         return [_comparison("Selection split", items, *scores)]

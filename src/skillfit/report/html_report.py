@@ -47,7 +47,6 @@ from skillfit.record.record import (
     GateSummary,
     Record,
     RunNotice,
-    TypeSummary,
     by_effect,
 )
 from skillfit.record.text import (
@@ -82,7 +81,7 @@ from skillfit.report.run_details import (
     worst_first,
 )
 from skillfit.run.events import AblationFinished, Discarded
-from skillfit.run.records import EvidenceWord, RecordedConfig, UnitWorth
+from skillfit.run.records import EvidenceWord, RecordedConfig, TypeSummary, UnitWorth
 from skillfit.skill import Skill, diff
 from skillfit.skill.regions import code_fence, scan
 

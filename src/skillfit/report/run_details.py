@@ -19,7 +19,7 @@ from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
 from skillfit.plain_text import display_name, head_and_tail, note_text
 from skillfit.record.fold import row_value
-from skillfit.record.record import Record, TypeSummary
+from skillfit.record.record import Record
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import NOTE_ACTIONS, NoteAction, read_requests
 from skillfit.run.events import (
@@ -36,7 +36,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import SOLVED, ItemRecord, Recorded, step_name
+from skillfit.run.records import SOLVED, ItemRecord, Recorded, TypeSummary, step_name
 from skillfit.run.view import RunView
 from skillfit.tasks.item import TrajectoryStep
 

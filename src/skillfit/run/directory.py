@@ -351,7 +351,8 @@ def settings_identity(config: Config) -> Identity:
 
 def models_identity(models: ModelSection) -> Identity:
     """Return the identity of each model by its role; None where the run has no such model."""
-    return {role: model_identity(models.of_role(role)) for role in ROLES}
+    several = {"agents": [model_identity(spec) for spec in models.agents]} if models.agents else {}
+    return {**{role: model_identity(models.of_role(role)) for role in ROLES}, **several}
 
 
 def model_identity(spec: ModelSpec | None) -> Identity | None:

@@ -162,9 +162,8 @@ class RunStarted(Event):
         return self.planned_steps or self.total_epochs * self.steps_per_epoch
 
     def model_of(self, role: str) -> str:
-        """The id of a role's model; empty where there is none."""
-        spec = self.config.settings.model.of_role(role)
-        return spec.id if spec is not None else ""
+        """The id of a role's model, or of all models of the agent; empty where there is none."""
+        return self.config.settings.model.named(role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -748,6 +748,22 @@ class EpochStats:
     current_score_at_epoch_end: float
 
 
+@dataclass(frozen=True, slots=True)
+class TypeSummary:
+    """The items of one type under the initial and the best skill."""
+
+    type: str
+    items: int
+    before: float | None
+    after: float | None
+
+    @property
+    def difference(self) -> float | None:
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipResult:
     """The final comparison of the skill that was found with the initial one, on fresh rollouts. The
@@ -765,6 +781,7 @@ class ShipResult:
     # With a second grader: gain under the training grader minus gain here, on the same rollouts.
     gap: float | None = None
     saving: Interval | None = None  # with `objective: cheaper`: share of a rollout's tokens
+    models: tuple[TypeSummary, ...] = ()  # with `model.agents`: the items of each
 
 
 def saving_sentence(saving: Interval, margin: float) -> str:

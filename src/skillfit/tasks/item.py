@@ -59,6 +59,7 @@ class Item:
     fields: Mapping[str, str] = field(default_factory=dict)  # canonical name -> the user's column
     base: Path = Path()  # the folder that relative paths of files and images start from
     digest: str = ""  # the fingerprint, if the loader has computed it
+    model: str = ""  # with `model.agents`: the one that this item is run with
     _content: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def content(self) -> Mapping[str, Any]:
@@ -71,12 +72,17 @@ class Item:
         object.__setattr__(self, "_content", content)
         return content
 
+    def with_model(self, model: str) -> Item:
+        """Return the item as one of this model alone. The model takes the place of its type."""
+        digest = stable_hash([self.fingerprint(), model])
+        return replace(self, id=f"{self.id}@{model}", type=model, model=model, digest=digest)
+
     def as_dict(self) -> JsonObject:
         """Return the item as a user's code gets it: the whole row under canonical names. `answers`
         is always a list.
         """
         content = self.content()
-        row = {**content, "id": self.id}
+        row = {**content, "id": self.id.removesuffix(f"@{self.model}") if self.model else self.id}
         if "answers" in content:
             row["answers"] = listed_answers(content)
         return row

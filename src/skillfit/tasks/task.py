@@ -37,7 +37,7 @@ from contextlib import (
     nullcontext,
 )
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -389,6 +389,22 @@ class Task:
         """
         other = self._with_new_splits()
         other._training = False
+        return other
+
+    def for_models(self, models: Sequence[str]) -> Task:
+        """Return the same task with each item once for each of these models."""
+
+        def each(items: Iterable[Item]) -> tuple[Item, ...]:
+            return tuple(item.with_model(model) for item in items for model in models)
+
+        other, splits = copy(self), self.splits
+        other.items = each(self.items)
+        vars(other)["splits"] = replace(
+            splits,
+            train=each(splits.train),
+            selection=each(splits.selection),
+            test=each(splits.test),
+        )
         return other
 
     def _with_new_splits(self) -> Task:

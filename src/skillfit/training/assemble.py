@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from skillfit.agents import Agent, build_agent
+from skillfit.agents.agent import AgentPerModel
 from skillfit.agents.tools import ToolsAgent
 from skillfit.config import Config
 from skillfit.errors import TaskFailure
@@ -54,7 +55,7 @@ class Assembled:
     components: Components
     finish_parts: FinishComponents
     directory: RunDirectory
-    probes: Mapping[Role, Model]  # the connected models, for the preflight's small calls
+    probes: Sequence[tuple[Role, Model]]  # the connected models, for the preflight's small calls
 
 
 @asynccontextmanager
@@ -193,8 +194,9 @@ async def _prove_programs(inputs: Inputs, agent: Agent | None) -> None:
     """
     tasks = [task for task in (inputs.task, inputs.ship_task) if task is not None]
     known = [program for task in tasks for program in task.known_good()]
-    if isinstance(agent, ToolsAgent):
-        known.append(agent.known_good([module for one in known for module in one.modules]))
+    agents = agent.agents.values() if isinstance(agent, AgentPerModel) else (agent,)
+    modules = [module for one in known for module in one.modules]
+    known += [one.known_good(modules) for one in agents if isinstance(one, ToolsAgent)][:1]
     for program in known:
         await prove(program)
 
@@ -211,14 +213,14 @@ class _Models:
     ) -> None:
         caps = config.budget
         self._config, self._directory, self._resources = config, directory, resources
-        self._prices = Prices(config.model.prices)
+        self.prices = Prices(config.model.prices)
         self._limiters = Limiters()
-        self.clients: dict[Role, Model] = {}
-        specs = list(config.model.by_role().values())
+        self.clients: list[tuple[Role, Model]] = []
+        specs = [*config.model.by_role().values(), *config.model.agents[1:]]
         # A command-line agent may know its price itself: `refuse_unseen_usage` looks at it.
         if config.model.agent is not None and config.model.agent.is_cli:
-            specs.remove(config.model.agent)
-        refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
+            specs = [spec for spec in specs if not spec.is_cli]
+        refuse_unpriced(caps, [spec.id for spec in specs if self.prices.of(spec.id) is None])
         self.caps = caps
         self.budget = Budget(caps, directory.journal, together=budgets, on_warning=self._warn)
         resources.callback(self.budget.close)
@@ -229,7 +231,7 @@ class _Models:
         """
         spec = self._config.model.agent
         return (
-            usage if usage.usd is not None or spec is None else self._prices.priced(spec.id, usage)
+            usage if usage.usd is not None or spec is None else self.prices.priced(spec.id, usage)
         )
 
     def rollout_meter(self, task: Task, agent: Agent | None) -> RolloutMeter:
@@ -241,7 +243,8 @@ class _Models:
         name = "the task's own evaluation"
         if task.evaluator is None and agent is not None:
             reports, name = agent.reports, spec.id if spec is not None else "your agent"
-        has_price = spec is not None and self._prices.of(spec.id) is not None
+        specs = self._config.model.agents or ((spec,) if spec is not None else ())
+        has_price = bool(specs) and all(self.prices.of(one.id) is not None for one in specs)
         refuse_unseen_usage(self.caps, name, reports, has_price=has_price, usd_per_rollout=usd)
         return RolloutMeter(
             self.budget,
@@ -254,7 +257,7 @@ class _Models:
     def of_optimizer(self) -> OptimizerModel | None:
         """The settings of the optimizer's model; None where there is none."""
         spec = self._config.model.optimizer
-        return OptimizerModel(spec, self._prices, self._config.env.sandbox) if spec else None
+        return OptimizerModel(spec, self.prices, self._config.env.sandbox) if spec else None
 
     def _warn(self, cap: Cap, percent: int, message: str) -> None:
         if cap != "rollouts":  # the run is planned to use these
@@ -267,7 +270,7 @@ class _Models:
             run_id=self._directory.run_id,
             meter=self.budget,
             limiters=self._limiters,
-            prices=self._prices,
+            prices=self.prices,
             concurrency=self._config.model.concurrency,
             notice=lambda message: self._directory.events.emit(
                 Warned(what=f"{role} model: {message}", message=message)
@@ -275,7 +278,7 @@ class _Models:
             folder=self._directory.path / HANDOFF,
         )
         self._resources.push_async_callback(client.close)
-        self.clients[role] = client
+        self.clients.append((role, client))
         return RecordedModel(client, self._directory.journal, role)
 
 
@@ -283,8 +286,19 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
     config, spec = inputs.config, inputs.config.model.agent
     if spec is None or inputs.task.evaluator is not None:
         return None
-    model = None if config.agent_kind == "cli" else models.connect("agent", spec)
-    return (inputs.task.build_agent or build_agent)(config.env, spec, model)
+    if config.model.agents:
+        specs = config.model.by_name()
+        agents = {name: _agent_of(one, inputs, models) for name, one in specs.items()}
+        return AgentPerModel(
+            agents, lambda name, usage: models.prices.priced(specs[name].id, usage)
+        )
+    return _agent_of(spec, inputs, models)
+
+
+def _agent_of(spec: ModelSpec, inputs: Inputs, models: _Models) -> Agent:
+    is_program = inputs.config.agent_kind == "cli"
+    model = None if is_program else models.connect("agent", spec)
+    return (inputs.task.build_agent or build_agent)(inputs.config.env, spec, model)
 
 
 def _engine(

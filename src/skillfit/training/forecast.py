@@ -392,14 +392,19 @@ def _one_rollout(
     )
     if cli:
         prompt += _CLI_PROMPT
-    price = Prices(config.model.prices).of(spec.id) if spec else None
+    specs = config.model.agents or ((spec,) if spec is not None else ())
+    prices = [Prices(config.model.prices).of(one.id) for one in specs]
+    # A coding agent sends its prompt again in every turn, and reads it from the cache.
+    again = Range(turns.low - 1, turns.typical - 1, turns.high - 1) if cli else NOTHING
+    fresh = Range.exactly(1) if cli else turns
+    costs = [
+        prompt * fresh * price.input + prompt * again * price.cached + turns * _REPLY * price.output
+        for price in prices
+        if price is not None
+    ]
     usd = None
-    if price is not None:
-        # A coding agent sends its prompt again in every turn, and reads it from the cache.
-        again = Range(turns.low - 1, turns.typical - 1, turns.high - 1) if cli else NOTHING
-        fresh = Range.exactly(1) if cli else turns
-        read = prompt * fresh * price.input + prompt * again * price.cached
-        usd = (read + turns * _REPLY * price.output) * 1e-6
+    if costs and len(costs) == len(prices):
+        usd = sum(costs, NOTHING) * (1e-6 / len(costs))
     # A program is one call of skillfit, whatever it asks its model.
     calls = Range.exactly(1) if cli else turns
     return _OneRollout(calls, turns * (prompt + _REPLY), usd, turns * _SECONDS)

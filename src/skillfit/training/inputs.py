@@ -206,6 +206,8 @@ def read_inputs(
         loaded = task_from_python(task, env, caps=caps, grader=grader, judge=judge)
     if not training:
         loaded = loaded.for_measuring()
+    if models.agents:
+        loaded = loaded.for_models(list(models.by_name()))
     parts = RunParts(config, given or GivenParts())
     rollout_plan, available = None, SplitSizes.of(loaded)
     gate = UnusedGate(parts.build_gate, loaded.selection, gate_settings(config, loaded))

@@ -52,7 +52,6 @@ from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import (
     Identity,
     RunDirectory,
-    model_identity,
     models_identity,
 )
 from skillfit.run.events import (
@@ -290,8 +289,9 @@ def _evaluation_identity(inputs: Inputs) -> Identity:
     return {
         "kind": "evaluation",
         "model": {
-            "agent": model_identity(config.model.agent),
-            "judge": model_identity(config.model.judge),
+            name: found
+            for name, found in models_identity(config.model).items()
+            if name != "optimizer"
         },
         "env": {
             "agent": env.agent,

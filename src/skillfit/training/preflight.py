@@ -98,24 +98,28 @@ def _measured_noise(events: EventLog) -> float | None:
     return next((noise for noise in measured if isinstance(noise, int | float)), None)
 
 
-async def probe(ready: Assembled, *, again: bool = False) -> list[Role]:
-    """One small call per model that can be tested; returns their roles. Raises what would make
+async def probe(ready: Assembled, *, again: bool = False) -> list[str]:
+    """One small call per model that can be tested; returns role and name. Raises what would make
     every call of a run fail: a wrong key, a wrong model name, an address where no model answers.
     What the model replies does not matter.
 
     A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
-    probed: list[Role] = []
-    for role, client in ready.probes.items():
+    probed: list[str] = []
+    for role, client in ready.probes:
         known = find_provider(client.id)
         if known is not None and not known.probed:
             continue
-        probed.append(role)
+        probed.append(f"{role} ({client.id})")
         # A limit that the user chose is tried as it is; the default one could reserve more than a
         # small budget has.
-        spec = ready.components.config.model.of_role(role)
+        models = ready.components.config.model
+        several = models.agents if role == "agent" else ()
+        spec = next((one for one in several if one.id == client.id), models.of_role(role))
         chosen = spec.max_tokens if spec is not None else None
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
+        if several:
+            request = replace(request, purpose=f"{request.purpose} {client.id}")
         earlier = ready.directory.journal.count(f"call/{role}/{request.stage}/")
         if again and earlier:
             request = replace(request, purpose=f"{request.purpose} {earlier}")
@@ -168,7 +172,7 @@ def _draft_checks(items: Sequence[Item]) -> list[CheckResult]:
 
 
 async def _key_check(ready: Assembled) -> CheckResult:
-    reached = ", ".join(f"{role} ({ready.probes[role].id})" for role in await probe(ready))
+    reached = ", ".join(await probe(ready))
     if reached:
         message = f"Reached: {reached}."
     else:

@@ -30,7 +30,6 @@ from skillfit.record.record import (
     EditRecord,
     Record,
     SkillVersion,
-    TypeSummary,
 )
 from skillfit.report import open_details
 from skillfit.report.html_report import (
@@ -48,7 +47,7 @@ from skillfit.report.run_details import (
     worst_first,
 )
 from skillfit.run.events import RolloutFinished
-from skillfit.run.records import ItemRecord
+from skillfit.run.records import ItemRecord, TypeSummary
 from skillfit.run.store import FEEDBACK
 
 _ITEMS = 50  # of a page
