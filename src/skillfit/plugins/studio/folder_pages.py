@@ -192,7 +192,7 @@ def _gain_row(run: ComparedRun) -> ForestRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemRow:
+class ComparedItem:
     """An item under the latest skill of each compared run; None where a run did not measure it."""
 
     id: str
@@ -206,14 +206,14 @@ class ItemRow:
         return min(known) - max(known), sum(known) / len(known), self.id
 
 
-def compared_items(runs: Sequence[ComparedRun]) -> list[ItemRow]:
+def compared_items(runs: Sequence[ComparedRun]) -> list[ComparedItem]:
     """The items that two runs or more have measured."""
     rows = []
     for item in dict.fromkeys(item for run in runs for item in run.items):
         found = [run.items.get(item) for run in runs]
         scores = tuple(one.result.mean if one else None for one in found)
         if sum(score is not None for score in scores) > 1:
-            rows.append(ItemRow(item, next(one.input for one in found if one), scores))
+            rows.append(ComparedItem(item, next(one.input for one in found if one), scores))
     return sorted(rows, key=lambda row: row.order)
 
 
@@ -252,7 +252,7 @@ class ComparePage(PageData):
     settings: Sequence[SettingRow]
     edits: Sequence[EditRow]
     edits_cut: int
-    items: Sequence[ItemRow]
+    items: Sequence[ComparedItem]
     items_cut: int
     left: str  # names of the two runs whose skills are compared
     right: str
