@@ -213,6 +213,7 @@ _WORDS = {
     "rollout": "training rollouts",
     "gate": "measuring edits",
     "compose": "final skill",
+    "composed": "final skill",
     "ship": "ship test",
     "test": "test split",
 }
