@@ -809,6 +809,21 @@ def test_a_printed_report_has_everything_in_dark_letters(
     assert all(text in printed for text in closed)
 
 
+@pytest.mark.skipif(PDFTOTEXT is None, reason="pdftotext (poppler) is not installed")
+def test_a_printed_page_of_a_run_has_all_of_its_edits(
+    chromium: Browser, site: RunningStudio, folder: Path, tmp_path: Path
+) -> None:
+    with window(chromium, site, color_scheme="dark") as opened:
+        opened.open("/run/pool?edit=s0001e01").pdf(path=tmp_path / "run.pdf")
+    printed = subprocess.run(
+        [PDFTOTEXT or "", tmp_path / "run.pdf", "-"], capture_output=True, text=True, check=True
+    ).stdout
+    words = " ".join(printed.split())
+    for edit in read_record(folder / "runs" / "pool").edits:
+        assert edit.text in words, "closed parts are printed, too"
+    assert "Edit s0001e01" in words and "Latest" not in words
+
+
 def test_the_arrow_keys_reach_every_option_of_a_filter(
     chromium: Browser, site: RunningStudio
 ) -> None:
