@@ -72,6 +72,22 @@ def test_an_edit_for_items_of_two_patterns_is_tried_against_both():
     assert [len(edits) for edits in tried_against(found).values()] == [1, 1]
 
 
+def test_an_edit_for_items_of_single_patterns_is_tried_against_the_latest():
+    first = with_step(EvidenceMemory(), 1, [pattern("a", "a"), pattern("b", "b")], [])
+    found = with_step(first, 2, [pattern("c", "c")], [effect("s0002e01", "a", "b", "c")])
+    assert {name: len(edits) for name, edits in tried_against(found).items()} == {
+        "a": 0,
+        "b": 0,
+        "c": 1,
+    }
+
+
+def test_an_edit_is_tried_against_the_pattern_that_shares_most_items_where_none_has_all():
+    kinds = [pattern("order", "a", "b"), pattern("dates", "c")]
+    found = with_step(EvidenceMemory(), 1, kinds, [effect("s0001e01", "a", "b", "c")])
+    assert [len(edits) for edits in tried_against(found).values()] == [1, 0]
+
+
 def test_edits_without_items_are_tried_against_nothing():
     assert with_step(EvidenceMemory(), 1, [], [effect("s0000e01")]).edits == ()
 

@@ -44,20 +44,32 @@ def _key(name: str) -> str:
 
 
 def tried_against(memory: EvidenceMemory) -> Mapping[str, tuple[EditEffect, ...]]:
-    """Return the edits by the name of the pattern that they were written against: the one that
-    shares most items with them, or each of several that share as many.
+    """Return the edits by the name of the pattern that they were written against: each that holds
+    all items of the edit, else the one that shares most of them, of several the latest.
     """
     found: dict[str, list[EditEffect]] = {pattern.name: [] for pattern in memory.patterns}
     for effect in memory.edits:
-        shared = {
-            pattern.name: len(set(effect.items).intersection(pattern.items))
-            for pattern in memory.patterns
-        }
-        most = max(shared.values(), default=0)
-        for name, count in shared.items():
-            if count == most > 0:
-                found[name].append(effect)
+        for pattern in _written_against(frozenset(effect.items), memory.patterns):
+            found[pattern.name].append(effect)
     return {name: tuple(effects) for name, effects in found.items()}
+
+
+def _written_against(
+    items: frozenset[str], patterns: Sequence[EvidencePattern]
+) -> list[EvidencePattern]:
+    sharing = [pattern for pattern in patterns if items.intersection(pattern.items)]
+    whole = [pattern for pattern in sharing if items.issubset(pattern.items)]
+    if whole or not sharing:
+        return whole
+    shares_most = max(
+        enumerate(sharing),
+        key=lambda entry: (
+            len(items.intersection(entry[1].items)),
+            entry[1].last_step,
+            entry[0],
+        ),
+    )
+    return [shares_most[1]]
 
 
 @dataclass(frozen=True, slots=True)
