@@ -291,6 +291,24 @@ def test_items_without_a_type_or_telling_messages_are_grouped_by_their_inputs():
     assert [kind.items for kind in kinds] == [("i0", "i1"), ("i2",)]
 
 
+WORDS = [f"{first}{last}" for first in "bdfgklmnprst" for last in ("ane", "ork", "ile", "ust")]
+
+
+def test_items_whose_inputs_have_nothing_in_common_are_one_kind():
+    texts = [" ".join(WORDS[n : n + 2]) for n in range(0, len(WORDS), 2)]
+    cases = [case(item(f"i{n}", text), 0) for n, text in enumerate(texts)]
+    material = Material.of((), cases)
+    assert [kind.name for kind in material.kinds] == ["all items"]
+    assert kinds_table(material).splitlines()[1:] == ["all items | 24 | 24 | 24 | 24 | 24"]
+
+
+def test_inputs_that_resemble_none_of_many_groups_are_grouped_as_others():
+    alike = [f"{word} {number}" for word in WORDS[:12] for number in range(5)]
+    cases = [case(item(f"i{n}", text), 0) for n, text in enumerate([*alike, *WORDS[12:15]])]
+    kinds = {kind.name: kind.items for kind in Material.of((), cases).kinds}
+    assert len(kinds) == 13 and kinds["(others)"] == ("i60", "i61", "i62")
+
+
 def test_rollouts_without_a_score_are_left_out():
     cases = [ItemAttempts(DATES[0], (broken("date0"),)), case(DATES[1], 0)]
     optimizer, _ = ask(reply(), cases)

@@ -26,20 +26,22 @@ def likeness(one: WordVector, other: WordVector) -> float:
     return sum(weight * other.get(word, 0.0) for word, weight in one.items())
 
 
-def groups_of_like(texts: Sequence[str], *, alike: float, most: int) -> list[int]:
+def groups_of_like(texts: Sequence[str], *, alike: float, most: int) -> list[int | None]:
     """For each text the position of the text that its group began with.
 
-    A text begins a group of its own where it is less than `alike` to all groups so far, until there
-    are `most` of them. Numbers are all the same word: they are what tasks of one kind differ in.
+    A text begins a group of its own where it is less than `alike` to all groups so far; it has none
+    where there are `most` of them already. Numbers are all the same word: they are what tasks of
+    one kind differ in.
     """
     vectors = word_vectors([_DIGITS.sub("0", text[:_LOOKED_AT]) for text in texts])
     first: list[int] = []
-    found = []
+    found = list[int | None]()
     for at, vector in enumerate(vectors):
         best = max(first, key=lambda one: likeness(vectors[one], vector), default=None)
-        apart = best is None or likeness(vectors[best], vector) < alike
-        if best is None or (apart and len(first) < most):
-            first.append(best := at)
+        if best is None or likeness(vectors[best], vector) < alike:
+            best = at if len(first) < most else None
+            if best is not None:
+                first.append(best)
         found.append(best)
     return found
 

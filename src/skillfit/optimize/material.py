@@ -2,7 +2,8 @@
 telling ones chosen to be shown in full.
 
 Items are grouped by kind: by their type or, where no item has one, by what the grader said or by
-what their inputs have in common. A kind is open while its newest rollouts fail.
+what their inputs have in common; inputs that hardly have anything in common are one kind. A kind is
+open while its newest rollouts fail.
 """
 
 from __future__ import annotations
@@ -135,10 +136,12 @@ def _kind_names(rollouts: Sequence[Seen]) -> dict[str, str]:
     listed = list(items.values())
     texts = [item.input for item in listed]
     groups = groups_of_like(texts, alike=_ALIKE, most=_MOST_GROUPS)
-    if len(set(groups)) == 1:
-        return dict.fromkeys(items, "all")
+    # Each of the items in no group would be a kind of its own.
+    kinds = len(set(groups) - {None}) + groups.count(None)
+    if kinds == 1 or kinds > (len(items) + 1) // 2:
+        return dict.fromkeys(items, "all items")
     return {
-        item.id: f"like {one_line(texts[first], 60)!r}"
+        item.id: "(others)" if first is None else f"like {one_line(texts[first], 60)!r}"
         for item, first in zip(listed, groups, strict=True)
     }
 
