@@ -19,9 +19,11 @@ from skillfit.errors import Exit
 from skillfit.models.protocol import ROLES
 from skillfit.report import open_details
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import RolloutFinished
+from skillfit.run.events import GateDecided, RolloutFinished
+from skillfit.run.records import EditEffect, Evidence
+from skillfit.skill import Edit
 from tests.cli.cli_project import SMALL, Shell, process
-from tests.report.recorded_runs import improved
+from tests.report.recorded_runs import WrittenRun, improved
 from tests.support.chat_server import Call, ChatServer
 
 
@@ -40,6 +42,26 @@ def test_show_has_the_text_that_the_leak_check_blocked(shell: Shell, tmp_path: P
     assert '"The answer to t03 is 42.", which carries gold answer of item t03' in shown
     [blocked] = shell("show", path, "--json").json["rejections"]
     assert (blocked["what"], blocked["evidence"]) == ("The answer to t03 is 42.", "")
+
+
+def test_show_says_why_an_edit_has_no_effect(shell: Shell, tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    first, reason = Edit("append", content="- Be brief."), "repeats s0001e01 (pending)"
+    effects = [
+        EditEffect("s0001e01", 1, first, "pending", 0.1, rollouts=9, reason="effect +0.1"),
+        EditEffect("s0001e02", 1, first, "dropped", reason=reason),
+    ]
+    decided = GateDecided(
+        name="step_0001",
+        step=1,
+        decision="inconclusive",
+        reason="",
+        evidence=Evidence(),
+        effects=effects,
+    )
+    run.emit(decided)
+    run.close()
+    assert reason in " ".join(shell("show", run.path).out.split())
 
 
 def _point_at(run: Path, old: Path, new: Path) -> None:

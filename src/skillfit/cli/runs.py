@@ -196,7 +196,7 @@ def _record_tables(record: Record) -> list[RenderableType]:
             (
                 edit.id,
                 edit.standing,
-                "" if edit.mean is None else score_change(edit.mean),
+                one_line(visible(edit.note), 60) if edit.mean is None else score_change(edit.mean),
                 edit.evidence,
                 _edit_text(edit),
             )
