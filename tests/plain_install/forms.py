@@ -21,6 +21,7 @@ class _Forms(HTMLParser):
         self.found: list[Form] = []
         self._open = False
         self._select = self._area = ""
+        self._named_by_text = False  # an option without a value: its text is sent
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -40,6 +41,7 @@ class _Forms(HTMLParser):
             form.values[name] = ""
         elif tag == "option" and ("selected" in attributes or self._select not in form.values):
             form.values[self._select] = value
+            self._named_by_text = "value" not in attributes
         elif tag == "input" and name and self._is_sent(attributes):
             form.values[name] = value
 
@@ -50,6 +52,9 @@ class _Forms(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._area:
             self.found[-1].values[self._area] += data
+        elif self._named_by_text:
+            self.found[-1].values[self._select] = data.strip()
+            self._named_by_text = False
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "form":
@@ -59,16 +64,21 @@ class _Forms(HTMLParser):
 
 
 def press(client: httpx.Client, page: str, do: str, **given: str) -> str:
-    """Send the form of `page` whose button does `do`, with `given` in its fields; the answer.
+    """Send the form of `page` whose button does `do`, with `given` in its fields; the answer."""
+    shown = client.get(page)
+    assert shown.status_code == 200, f"{page}: {shown.status_code}\n{shown.text}"
+    return press_shown(client, shown.text, do, **given)
+
+
+def press_shown(client: httpx.Client, shown: str, do: str, **given: str) -> str:
+    """Send the form with the button that does `do`, of a page that was shown; the answer.
 
     A form whose hidden `target` is not the given one is another form.
     """
-    shown = client.get(page)
-    assert shown.status_code == 200, f"{page}: {shown.status_code}\n{shown.text}"
-    for form in _Forms(shown.text).found:
+    for form in _Forms(shown).found:
         fits = form.values.get("target", "") in ("", given.get("target", ""))
         if fits and (("do", do) in form.buttons or form.values.get("do") == do):
             reply = client.post(form.action, data={**form.values, "do": do, **given})
-            assert reply.status_code == 200, f"{page} {do}: {reply.status_code}\n{reply.text}"
+            assert reply.status_code == 200, f"{do}: {reply.status_code}\n{reply.text}"
             return reply.text
-    raise AssertionError(f"{page} has no button for {do}:\n{shown.text}")
+    raise AssertionError(f"No button for {do}:\n{shown}")

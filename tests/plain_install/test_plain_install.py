@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.plain_install.forms import press
+from tests.plain_install.forms import press, press_shown
 
 ROOT = Path(__file__).parents[2]
 PLAIN = os.environ.get("SKILLFIT_PLAIN", "")
@@ -187,9 +187,13 @@ def test_forms_of_the_studio_start_steer_stop_and_resume_a_run(project: Path) ->
     settings = {"config": "skillfit.yaml", "set:budget.rollouts": "600"}
     with studio(project) as client:
         assert "practice/optimizer" in press(client, "/new", "show", config="skillfit.yaml")
-        press(client, "/new", "start", name="here", **settings, **{"set:model.concurrency": "1"})
-        edit = page_with(client, "/run/here", r"/edit/here\?id=(\w+)")[1]
-        press(client, f"/edit/here?id={edit}", "veto", target=edit)
+        assert 'value="start"' not in client.get("/new").text  # the price comes first
+        settings |= {"name": "here", "set:model.concurrency": "1"}
+        priced = press(client, "/new", "estimate", **settings)
+        assert re.search(r"Start, at most [^<]+</button>", priced)
+        press_shown(client, priced, "start")
+        edit = page_with(client, "/run/here", r"/run/here\?edit=(\w+)")[1]
+        press(client, f"/run/here?edit={edit}", "veto", target=edit)
         press(client, "/run/here", "stop")
         page_with(client, "/run/here", 'value="resume"')
         assert f'"{edit}"' in (project / "runs" / "here" / "steering.jsonl").read_text()
