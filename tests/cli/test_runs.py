@@ -705,6 +705,8 @@ def test_check_reports_go_and_estimate_gives_ranges(shell: Shell, config: Path) 
     assert sum(row["calls"][2] for row in of_work) == sum(row["calls"][2] for row in found["rows"])
     text = shell("estimate", config).out
     assert all(row["stage"] in text for row in of_work) and "rollout  " not in text
+    short = shell("estimate", config, "train.num_epochs=1", "train.batch_size=1000").out
+    assert re.search(r"^1 step, ", short, re.MULTILINE)
 
 
 def test_an_estimate_in_dollars_fits_a_terminal_of_80_columns(

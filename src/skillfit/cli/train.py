@@ -654,7 +654,7 @@ def _estimate_text(planned: PlannedCost, inputs: Inputs) -> RenderableType:
     rollouts = _range_text(planned.total.rollouts)
     time = _range_text(planned.total.minutes, lambda minutes: duration(60 * minutes))
     notes = [
-        f"{planned.schedule.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
+        f"{quantity(planned.schedule.total_steps, 'step')}, {rollouts} rollouts, {time}. {_RANGES}",
         *_cap_notes(inputs.config.budget.rollouts, planned.reached),
         *map(str, planned.too_small),
         _cost_basis(planned.total),
