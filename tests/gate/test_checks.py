@@ -131,6 +131,11 @@ def test_the_audit_does_not_place_a_rule_below_a_score_that_it_reaches():
         "A one-line rule (majority answer) scores 0.40, the initial skill 0.20: that score needs "
         "no skill.",
     )
+    near = audit(shortcuts(items, items), 0.41)
+    assert (near.verdict, near.message) == (
+        "warn",
+        "A one-line rule (majority answer) scores 0.40, nearly as much as the skill, 0.41.",
+    )
     high = audit(shortcuts(items, items), 0.5)
     assert (high.verdict, high.message) == ("go", "No one-line rule reaches the score.")
     others = [Item("other", {"input": "?", "answers": ["black"]})]

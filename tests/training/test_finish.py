@@ -547,6 +547,27 @@ async def test_a_score_that_a_one_line_rule_reaches_is_reported(make_project: Ma
     assert not any("one-line" in notice.text for notice in read_record(fair.folder / "run").notices)
 
 
+async def test_a_one_line_rule_is_listed_once_for_the_initial_skill(
+    make_project: MakeProject,
+) -> None:
+    """The check finds it, and so does the end of the run, which hands back the initial skill."""
+    project = make_project(
+        "evaluation.preflight=true",
+        *STRICT,
+        *ALONE,
+        rows=items(8, 8, 0, ("green",)),
+        optimizer={"reflect.failure": json.dumps(append("- a"))},
+    )
+    await project.train(force=True)
+    assert project.best() == SKILL
+    [shown] = [
+        notice.text
+        for notice in read_record(project.folder / "run").notices
+        if "one-line rule" in notice.text
+    ]
+    assert [shown] == shortcut_warnings(project)
+
+
 async def test_an_unproven_gain_is_not_audited_for_shortcuts(
     make_project: MakeProject,
 ) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from skillfit.gate.words import words
-from skillfit.run.records import CheckResult
+from skillfit.run.records import SHORTCUT, CheckResult
 from skillfit.tasks.item import Item
 
 _OPTIONS = ("options", "choices")
+_CLOSE = 0.02  # a rule that is so little below the score is told too
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,12 @@ def audit(found: Sequence[Shortcut], score: float, skill: str = "skill") -> Chec
     scores = {shortcut.name: shortcut.predicted for shortcut in found}
     name = max(scores, key=lambda key: scores[key], default="")
     if not name or scores[name] <= 0:
-        return CheckResult("shortcut", "go", "No one-line rule scores above 0.", scores)
-    if scores[name] >= score - 0.02:
-        message = (
-            f"A one-line rule ({name}) scores {scores[name]:.2f}, the {skill} {score:.2f}: that "
-            "score needs no skill."
-        )
-        return CheckResult("shortcut", "warn", message, scores)
-    return CheckResult("shortcut", "go", "No one-line rule reaches the score.", scores)
+        return CheckResult(SHORTCUT, "go", "No one-line rule scores above 0.", scores)
+    rule, reached = f"A one-line rule ({name}) scores {scores[name]:.2f}", f"{score:.2f}"
+    if scores[name] >= score:
+        message = f"{rule}, the {skill} {reached}: that score needs no skill."
+        return CheckResult(SHORTCUT, "warn", message, scores)
+    if scores[name] >= score - _CLOSE:
+        message = f"{rule}, nearly as much as the {skill}, {reached}."
+        return CheckResult(SHORTCUT, "warn", message, scores)
+    return CheckResult(SHORTCUT, "go", "No one-line rule reaches the score.", scores)

@@ -82,6 +82,7 @@ from skillfit.run.journal import ROLLOUTS, Bill
 from skillfit.run.records import (
     COMPOSED,
     DECIDED,
+    SHORTCUT,
     CheckResult,
     EditEffect,
     EditStatus,
@@ -396,7 +397,8 @@ class Fold:
 
     @_on.register
     def _(self, event: Warned, stored: Stored) -> None:
-        self._notices[event.key] = [RunNotice("warning", "", event.message)]
+        where = event.what if event.what == SHORTCUT else ""
+        self._notices[event.key] = [RunNotice("warning", where, event.message)]
 
     @_on.register
     def _(self, event: PersonDecided, stored: Stored) -> None:
@@ -573,6 +575,9 @@ class Fold:
 
     def _listed_notices(self) -> tuple[RunNotice, ...]:
         listed = [notice for notices in self._notices.values() for notice in notices]
+        audited = [notice for notice in listed if notice.where == SHORTCUT]
+        if audited[1:] and self._best == self._started.skill:
+            listed.remove(audited[0])  # the same skill again, with more rollouts
         total = self.rollouts.done
         for kind, count in self.rollouts.failures.most_common():
             message = self.rollouts.first_failure[kind]

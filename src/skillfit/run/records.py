@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -81,6 +81,7 @@ StageName = Literal[
     "compare",
 ]
 LEAK_CHECK = "leak_check"  # the stage of `Discarded` for texts that the leak check refused
+SHORTCUT: Final = "shortcut"  # the check, and the warning at the end, about a one-line rule
 RolloutStatus = Literal["scored", "failed", "skipped"]
 ProposalSource = Literal["failure", "success", "contrast", "diagnosis", "examples", "custom"]
 PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]

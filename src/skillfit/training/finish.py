@@ -542,7 +542,7 @@ def _audit(task: Task, score: float, log: StepLog) -> None:
     """Warn about a score that a one-line rule reaches too. `score`: of the skill handed back."""
     check = audit(shortcuts(task.train, task.selection), score)
     if check.verdict != "go":
-        log.emit(Warned(what="shortcut", message=check.message))
+        log.emit(Warned(what=check.name, message=check.message))
 
 
 async def _run_tests(
