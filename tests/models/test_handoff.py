@@ -14,7 +14,7 @@ from skillfit.errors import Exit, InputError
 from skillfit.models import Request, Usage, ask
 from skillfit.models.protocol import AnswerPending, Image, Message
 from skillfit.models.providers.handoff import Pending, _Form, pending, pending_error
-from skillfit.optimize.optimizer import CorpusReply
+from skillfit.optimize.optimizer import AnalystReply, CorpusReply, EditsReply
 from tests.models.clocks_and_meters import CappedMeter, InstantClock, to
 
 REQUEST = Request(
@@ -164,6 +164,33 @@ async def test_an_invalid_answer_is_reported_and_can_be_corrected(tmp_path, answ
     prompt.answer.write_text('{"edits": []}')
     assert pending(tmp_path) == []
     assert (await model.complete(request)).text == '{"edits": []}'
+
+
+@pytest.mark.parametrize(
+    ("form", "answer"),
+    [
+        (CorpusReply, {"edits": [{"op": "frobnicate", "content": "- Be brief."}]}),
+        (CorpusReply, {"edits": [{"content": "- Be brief."}]}),
+        (AnalystReply[EditsReply], {"patch": {"edits": [{"op": "move", "target": "a"}]}}),
+    ],
+)
+async def test_an_answer_with_an_unknown_operation_keeps_waiting(tmp_path, form, answer):
+    request = replace(REQUEST, schema=form.model_json_schema())
+    prompt = await asked(tmp_path, request)
+    prompt.answer.write_text(json.dumps(answer))
+    with pytest.raises(AnswerPending, match=r"The field `op` is .*; available: append, "):
+        await ask(to("", "handoff", folder=tmp_path), request, form)
+    edits = answer.get("patch", answer)["edits"]
+    edits[0]["op"] = "Insert-After"
+    prompt.answer.write_text(json.dumps(answer))
+    await ask(to("", "handoff", folder=tmp_path), request, form)
+
+
+async def test_an_answer_without_edits_is_used(tmp_path):
+    request = replace(REQUEST, schema=CorpusReply.model_json_schema())
+    prompt = await asked(tmp_path, request)
+    prompt.answer.write_text('{"edits": [], "reasoning": "nothing to change"}')
+    assert (await ask(to("", "handoff", folder=tmp_path), request, CorpusReply)).edits == []
 
 
 async def test_an_answer_that_is_not_text_is_reported(tmp_path):

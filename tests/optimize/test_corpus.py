@@ -330,6 +330,16 @@ def test_a_prompt_that_is_too_long_is_sent_again_with_fewer_cases():
     assert short < 0.6 * long and len(written(found)) == 1
 
 
+def test_a_reply_without_any_known_operation_is_asked_for_again():
+    wrong, right = [{"op": "frobnicate", "content": "- One."}], edit("- One.")
+    answers = iter([reply(*wrong), reply(*wrong, right)])
+    optimizer, found = ask(lambda _: next(answers), [case(DATES[0], 0)])
+    complaint = optimizer.model.requests[1].messages[-1].content
+    assert "No edit has a known op: 'frobnicate'; available: append, " in complaint
+    (patch,) = found.patches
+    assert patch.proposals[-1].payload == Edit("append", "", "- One.")
+
+
 def test_a_reply_that_cannot_be_used_is_a_counted_failure():
     optimizer, found = ask(BadReply("nonsense"), [case(DATES[0], 0)])
     assert found.failures == 1 and not found.patches

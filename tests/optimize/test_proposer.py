@@ -1,7 +1,7 @@
 import pytest
 
 from skillfit.optimize.context import Context
-from skillfit.optimize.optimizer import Patch, edits_of
+from skillfit.optimize.optimizer import AnalystReply, EditsReply, Patch, edits_of
 from skillfit.optimize.proposer import (
     AnalystProposer,
     ExampleProposer,
@@ -181,12 +181,20 @@ def test_long_items_are_truncated_in_examples():
 
 async def test_an_example_from_a_model_is_skipped():
     made_up = {"op": "Example", "content": '{"item_id": "x", "input": "q", "output": "a"}'}
-    it = scripted(lambda request: analysis(made_up))
+    it = scripted(lambda request: analysis(made_up, {"op": "append", "content": "- Be brief."}))
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
     done = apply_proposals(SKILL, reflection.patches[0].proposals)
-    assert done.report[0].status == "skipped_unknown_op" and done.skill == SKILL
+    assert [row.status for row in done.report] == ["skipped_unknown_op", "applied_append"]
+    assert done.skill.body == SKILL.body.rstrip("\n") + "\n\n- Be brief.\n"
+
+
+@pytest.mark.parametrize("sent", [[{"op": "frobnicate", "content": "- One."}], [{"content": "x"}]])
+def test_an_analysis_without_any_known_operation_is_no_reply(sent):
+    with pytest.raises(ValueError, match="No edit has a known op"):
+        AnalystReply[EditsReply].model_validate(analysis(*sent))
+    assert AnalystReply[EditsReply].model_validate(analysis()).patch.edits == []
 
 
 def test_items_without_words_have_no_similarity():

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -34,7 +34,7 @@ from skillfit.run.records import (
     SkillCandidate,
     Suggestion,
 )
-from skillfit.skill import Edit, Skill, estimate_tokens
+from skillfit.skill import MOVE_OP, TEXT_OPS, Edit, Skill, estimate_tokens
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -43,6 +43,7 @@ Payload = Edit | Suggestion | SkillCandidate
 R = TypeVar("R", bound=BaseModel)
 
 REPLY_TOKENS = 16_384
+_CORPUS_OPS = (*TEXT_OPS, MOVE_OP)
 _SMALLEST_PROMPT_ROOM = 1_000
 
 
@@ -331,12 +332,27 @@ Texts = Annotated[list[Text], BeforeValidator(_as_list)]
 Indices = Annotated[list[int], BeforeValidator(_as_indices)]
 
 
+def _one_of(ops: Sequence[str]) -> Any:
+    """The operation of an edit. Any text is read; the schema names those that exist."""
+    return Field(default="", json_schema_extra={"enum": list(ops)})
+
+
+def _refuse_unknown_ops(
+    edits: Sequence[EditReply] | Sequence[CorpusEditReply], ops: Sequence[str]
+) -> None:
+    """Refuse a reply that has edits, none of them with an operation that exists."""
+    given = [edit for edit in edits if (edit.op or edit.target or edit.content).strip()]
+    if given and all(Edit.from_reply(edit.op, "", "").op not in ops for edit in given):
+        unknown = ", ".join(repr(op) for op in dict.fromkeys(edit.op for edit in given))
+        raise ValueError(f"No edit has a known op: {unknown}; available: {', '.join(ops)}")
+
+
 # The replies. Their JSON schema is sent to the model, and a docstring would become part of it: that
 # is why they have comments instead.
 
 
 class EditReply(BaseModel):  # one edit of a patch
-    op: Text = ""
+    op: Text = _one_of(TEXT_OPS)
     target: Text = ""
     content: Text = ""
     sources: Indices = Field(
@@ -442,9 +458,15 @@ class AnalystReply(BaseModel, Generic[P]):  # of one reflection group
             return {**value, "patch": value}
         return value
 
+    @model_validator(mode="after")
+    def _some_op_is_known(self) -> Self:
+        if isinstance(self.patch, EditsReply):
+            _refuse_unknown_ops(self.patch.edits, TEXT_OPS)
+        return self
+
 
 class CorpusEditReply(BaseModel):  # one edit of the corpus proposer
-    op: Text = ""
+    op: Text = _one_of(_CORPUS_OPS)
     target: Text = ""
     content: Text = ""
     items: Texts = []
@@ -455,6 +477,11 @@ class CorpusEditReply(BaseModel):  # one edit of the corpus proposer
 class CorpusReply(Reasoned):
     failures: Annotated[list[FailureNoteReply], BeforeValidator(_as_objects)] = []
     edits: Annotated[list[CorpusEditReply], BeforeValidator(_as_objects)]
+
+    @model_validator(mode="after")
+    def _some_op_is_known(self) -> Self:
+        _refuse_unknown_ops(self.edits, _CORPUS_OPS)
+        return self
 
 
 ANALYST_REPLY: dict[UpdateMode, type[AnalystReply[Any]]] = {

@@ -5,8 +5,10 @@ from skillfit.skill.document import NO_SKILL, Skill, estimate_tokens
 from skillfit.skill.edits import (
     EXAMPLE_OP,
     MAX_EXAMPLES,
+    MOVE_OP,
     NOTE_OP,
     SLOW_UPDATE_OP,
+    TEXT_OPS,
     Applied,
     Edit,
     EditResult,
@@ -31,9 +33,11 @@ from skillfit.skill.units import Piece, pieces, units
 __all__ = [
     "EXAMPLE_OP",
     "MAX_EXAMPLES",
+    "MOVE_OP",
     "NOTE_OP",
     "NO_SKILL",
     "SLOW_UPDATE_OP",
+    "TEXT_OPS",
     "Applied",
     "Edit",
     "EditResult",

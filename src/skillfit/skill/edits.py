@@ -40,7 +40,7 @@ SLOW_UPDATE_OP = "slow_update"
 # `content` is one note for the appendix.
 NOTE_OP = "note"
 _INTERNAL_OPS = (EXAMPLE_OP, SLOW_UPDATE_OP, NOTE_OP)
-_TEXT_OPS = ("append", "insert_after", "replace", "delete")
+TEXT_OPS = ("append", "insert_after", "replace", "delete")
 # Takes `target` out of the body, puts `content` (a pointer) in its place, and appends the text to
 # the reference that `file` names.
 MOVE_OP = "move"
@@ -265,8 +265,8 @@ class _Patching:
         the edit cannot be applied.
         """
         op, target = edit.op, edit.target or ""
-        if op not in (*_TEXT_OPS, MOVE_OP):
-            raise _EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(_TEXT_OPS)}")
+        if op not in (*TEXT_OPS, MOVE_OP):
+            raise _EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(TEXT_OPS)}")
         content = "" if op == "delete" else clean(edit.content or "").strip("\n")
         if op not in ("delete", MOVE_OP) and not content.strip():
             raise _EditSkipped(

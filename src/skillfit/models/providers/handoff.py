@@ -171,7 +171,7 @@ class _Form:
                 continue
             if value == _empty_value(self._schema, self._schema):
                 return False
-            problem = next(_missing(value, self._schema, self._schema), "")
+            problem = next(_problems(value, self._schema, self._schema), "")
             if not problem:
                 return True
             first_problem = first_problem or problem
@@ -276,14 +276,14 @@ def _object_lists(schema: JsonObject, root: JsonObject, inside: str = "") -> Ite
             yield f"{inside}{name}"
 
 
-def _missing(value: Any, schema: JsonObject, root: JsonObject) -> Iterator[str]:
-    """Yield the required fields that a value does not have. Types of single values are checked
-    later, by the stage that asked.
+def _problems(value: Any, schema: JsonObject, root: JsonObject) -> Iterator[str]:
+    """Yield the required fields that a value does not have, and words that are none of those that
+    its schema names. Types of single values are checked later, by the stage that asked.
     """
     schema = _resolved(schema, root)
     if schema.get("type") == "array" and isinstance(value, list):
         for item in value:
-            yield from _missing(item, schema.get("items", {}), root)
+            yield from _problems(item, schema.get("items", {}), root)
     if schema.get("type") != "object":
         return
     if not isinstance(value, dict):
@@ -293,9 +293,21 @@ def _missing(value: Any, schema: JsonObject, root: JsonObject) -> Iterator[str]:
     for name in schema.get("required", ()):
         if name not in value:
             yield f"The field `{name}` is missing."
+    is_filled_in = any(value.values())
     for name, part in schema.get("properties", {}).items():
-        if value.get(name) is not None:
-            yield from _missing(value[name], part, root)
+        known = _resolved(part, root).get("enum", ())
+        given = value.get(name, part.get("default"))
+        is_word = bool(known) and is_filled_in and isinstance(given, str)
+        if is_word and not {given, _word(given)}.intersection(known):
+            shown = shorten(json.dumps(given, ensure_ascii=False), 60)
+            yield f"The field `{name}` is {shown}; available: {', '.join(map(str, known))}."
+        elif value.get(name) is not None:
+            yield from _problems(value[name], part, root)
+
+
+def _word(text: str) -> str:
+    """Return a word as schemas name it: `Insert-after` is `insert_after`."""
+    return re.sub(r"[\s-]+", "_", text.strip().lower())
 
 
 def _resolved(schema: JsonObject, root: JsonObject) -> JsonObject:
