@@ -46,7 +46,7 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(
         requests_for(SKILL, items(4)), stage="baseline", series="selection"
     )
     assert [outcome.score for outcome in outcomes] == [Score(0), Score(1), Score(0), Score(1)]
-    assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4)
+    assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4, 4)
     events = {event.item: event for event in setup.finished()}
     assert (
         events["sum-001"].hard,
@@ -306,7 +306,7 @@ async def test_an_agent_error_is_a_failed_outcome_outside_the_mean(
         requests_for(SKILL, items(4)), stage="gate", series="selection"
     )
     assert outcomes[0].status == "failed" and outcomes[0].score is None
-    assert Tally.of(outcomes) == Tally(1.0, 1.0, 3, 4)
+    assert Tally.of(outcomes) == Tally(1.0, 1.0, 3, 4, 3)
     failures = {event.item: event.failure for event in setup.finished()}
     assert "sandbox: The browser" in failures.pop("sum-000")
     assert set(failures.values()) == {""}

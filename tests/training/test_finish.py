@@ -14,6 +14,7 @@ import pytest
 from skillfit.errors import Exit, InfrastructureError, InputError
 from skillfit.extensions import load_object
 from skillfit.record.fold import read_record
+from skillfit.record.text import comparisons, event_lines
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
@@ -595,6 +596,22 @@ async def test_a_proven_gain_is_audited_for_shortcuts(make_project: MakeProject)
     before = read_record(project.folder / "run").point("ship_initial")
     assert before is not None and before.score == 0.25
     assert shortcut_warnings(project) == []
+
+
+async def test_repeated_pairs_of_the_ship_test_count_as_one_item(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(*ALONE, "train.num_epochs=9", rows=items(8, 4, 2))
+    await project.train()
+    [shipped] = project.events(ShipTested)
+    assert shipped.pairs > 2 * (4 + 2)
+    tested = [event for event in project.events(EvaluationFinished) if event.split == "test"]
+    assert tested and all(event.scored > 2 for event in tested)
+    lines = [line for event in tested for line in event_lines(event)]
+    assert all(line.endswith(" on 2 test items") for line in lines)
+    record = read_record(project.folder / "run")
+    assert [row.items for row in comparisons(record)] == [4 + 2, 2]
+    assert sum(row.items for row in record.types) == 2
 
 
 def shortcut_warnings(project: TrainingProject) -> list[str]:

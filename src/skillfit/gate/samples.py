@@ -196,7 +196,11 @@ class Samples:
         soft = {item: mean([score.soft for score in found]) for item, found in self.scores.items()}
         weights = self.settings.weights
         return Tally(
-            weighted_mean(hard, weights), weighted_mean(soft, weights), self.scored, self.planned
+            weighted_mean(hard, weights),
+            weighted_mean(soft, weights),
+            self.scored,
+            self.planned,
+            len(self.scores),
         )
 
 

@@ -637,7 +637,9 @@ class ScoreBook:
         # decided about single edits.
         rejected = gate is not None and not gate.accepted and gate.pending is None
         decision = gate.action if gate is not None and rejected else "accept"
-        measured = _score_interval(self.evaluation.value(event.hard, event.soft), event.scored)
+        measured = _score_interval(
+            self.evaluation.value(event.hard, event.soft), event.scored_items
+        )
         found = event.estimate or measured
         self._points[event.name] = Point(
             name=event.name,
@@ -645,7 +647,7 @@ class ScoreBook:
             score=found.mean,
             low=found.low,
             high=found.high,
-            items=event.scored,
+            items=event.scored_items,
             decision=decision,
             estimated=event.estimate is not None and event.estimate.estimated,
         )

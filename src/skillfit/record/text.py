@@ -558,7 +558,9 @@ def _evaluated(event: EvaluationFinished) -> str:
     score = mean_score(event.hard)
     if abs(event.soft - event.hard) > 1e-9:
         score += f" (soft {mean_score(event.soft)})"
-    return f"{name}: {skill} scores {score} on {quantity(event.scored, f'{event.split} item')}"
+    return (
+        f"{name}: {skill} scores {score} on {quantity(event.scored_items, f'{event.split} item')}"
+    )
 
 
 def decision_name(name: str) -> str:

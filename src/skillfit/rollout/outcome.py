@@ -94,6 +94,7 @@ class Tally:
     soft: float
     scored: int
     planned: int
+    items: int  # distinct ones among the scored
 
     @property
     def coverage(self) -> float:
@@ -112,6 +113,7 @@ class Tally:
             soft=weighted_mean({at: score.soft for at, score in scores.items()}, counts),
             scored=len(scores),
             planned=sum(outcome.status != "skipped" for outcome in listed),
+            items=len({listed[at].item_id for at in scores}),
         )
 
 

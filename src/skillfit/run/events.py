@@ -312,8 +312,9 @@ class EvaluationFinished(Event):
     skill_hash: str
     hard: float
     soft: float
-    scored: int
+    scored: int  # rollouts
     planned: int
+    items: int | None = None  # distinct ones that were scored; None: an earlier version's event
     by_type: dict[str, TypeScore] = field(default_factory=dict)
     estimate: ScoreEstimate | None = None  # screening: predicted under the gate's metric
 
@@ -321,6 +322,10 @@ class EvaluationFinished(Event):
     def has_score(self) -> bool:
         """False where every rollout failed: hard and soft are then 0 and mean nothing."""
         return self.scored > 0 or self.estimate is not None
+
+    @property
+    def scored_items(self) -> int:
+        return self.scored if self.items is None else self.items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,7 @@ class RunFiles:
         of_skill = [rollout for rollout in found if rollout.skill_hash == event.skill_hash]
         self._write_results(folder, of_skill)
         if event.by_type and event.has_score:
-            overall = {"total": event.scored, "hard_acc": event.hard, "soft_acc": event.soft}
+            overall = {"total": event.scored_items, "hard_acc": event.hard, "soft_acc": event.soft}
             summary = {**event.by_type, "overall": overall}
             self._directory.write_json(f"{folder}/summary.json", summary)
 

@@ -180,7 +180,7 @@ def emit_score(
 ) -> None:
     """Emit the score of a skill on a split, with the scores of its item types."""
     types = {
-        kind: TypeScore(part.scored, part.hard, part.soft) for kind, part in (by_type or {}).items()
+        kind: TypeScore(part.items, part.hard, part.soft) for kind, part in (by_type or {}).items()
     }
     emit(
         EvaluationFinished(
@@ -191,6 +191,7 @@ def emit_score(
             soft=tally.soft,
             scored=tally.scored,
             planned=tally.planned,
+            items=tally.items,
             by_type=types,
         )
     )
