@@ -211,13 +211,13 @@ async def test_a_tile_states_whether_its_score_is_a_result(
     assert edit.standing == (standing if verdict else "promoted")
 
 
-def pooled(run: WrittenRun, *contents: str) -> None:
+def pooled(run: WrittenRun, *edits: str | Edit) -> None:
     """A step that measured these edits as the pool s0001e01, s0001e02, ... All stay pending."""
     effects = [
         EditEffect(
             id=f"s0001e{number:02d}",
             step=1,
-            edit=Edit("append", content=content),
+            edit=Edit("append", content=edit) if isinstance(edit, str) else edit,
             status="pending",
             mean=0.1,
             low=0.0,
@@ -225,7 +225,7 @@ def pooled(run: WrittenRun, *contents: str) -> None:
             probability=0.9,
             rollouts=20,
         )
-        for number, content in enumerate(contents, 1)
+        for number, edit in enumerate(edits, 1)
     ]
     run.emit(
         GateDecided(
@@ -253,6 +253,23 @@ def test_the_edits_in_the_skill_are_counted_by_the_recorded_ids(tmp_path: Path) 
     text = markdown_report(record)
     assert "- Edits: 2 in the skill, 2 not in the skill" in text and "pending" not in text
     assert "edits: 2 in the skill, 2 not in the skill" in result_text(record)
+
+
+@pytest.mark.parametrize("op", ["replace", "delete"])
+def test_an_edit_whose_text_another_edit_replaced_is_not_in_the_skill(
+    tmp_path: Path, op: str
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    later = Edit(op, target="- Use dates.", content="- Use dates of ISO 8601.")
+    pooled(
+        run, "- Use dates.", "- Be brief.", later if op == "replace" else replace(later, content="")
+    )
+    found = f"{INITIAL}- Be brief.\n{later.content if op == 'replace' else ''}\n"
+    run.finish("improved", found, edits=["s0001e01", "s0001e02", "s0001e03"])
+    run.close()
+    record = read_record(run.path)
+    assert [edit.in_best for edit in record.edits] == [False, True, True]
+    assert record.edit_counts == "2 in the skill, 1 not in the skill"
 
 
 async def test_graded_scores_are_reported_as_higher_and_lower(

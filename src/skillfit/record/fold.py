@@ -818,12 +818,32 @@ class EditHistory:
         )
 
     def _is_kept(self, edit: EditEffect, found: str, recorded: list[str] | None) -> bool:
-        """By the recorded composition. A gate without a pool has none: there it is the accepted
-        edits, without those that a later step replaced.
+        """By the recorded composition, without edits whose text others of it replaced. A gate
+        without a pool has none: there it is the accepted edits, without those that a later step
+        replaced.
         """
         if self._screening and recorded is not None:
-            return edit.id in recorded
+            others = [self._edits[name] for name in recorded if name in self._edits]
+            return edit.id in recorded and not _is_overwritten(edit, others, found)
         return edit.status == "promoted" and (self._screening or _has_text_of(found, edit))
+
+
+def _is_overwritten(edit: EditEffect, others: Sequence[EditEffect], skill: str) -> bool:
+    """Whether none of the lines that an edit adds is left in the skill, because one of the others
+    replaces or deletes them.
+    """
+    written = edit.edit.content.strip()
+    lines = {line.strip() for line in skill.splitlines()}
+    if not written or any(line.strip() in lines for line in written.splitlines() if line.strip()):
+        return False
+    targets = [
+        other.edit.target.strip()
+        for other in others
+        if other.id != edit.id
+        and other.edit.file == edit.edit.file
+        and other.edit.op in ("replace", "delete")
+    ]
+    return any(target and (target in written or written in target) for target in targets)
 
 
 def _has_text_of(skill: str, edit: EditEffect) -> bool:
