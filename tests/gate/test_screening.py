@@ -69,6 +69,22 @@ async def test_helpful_edits_are_promoted_and_harmful_ones_dropped():
     assert gate.best.hash == gate.incumbent.hash == verdict.winner.hash
 
 
+async def test_the_report_of_a_patch_knows_the_text_of_pending_edits():
+    gate = await gate_for(Scripted(by_rule(0.4)))
+    await judge(gate, 1, patch("brief"))
+    assert [edit.status for edit in gate.pool.edits.values()] == ["pending"]
+    edits = [
+        Edit("replace", "- brief", "- short"),
+        Edit("replace", "- brief", "- two lines"),
+        Edit("replace", "- never written", "- x"),
+    ]
+    found = gate.candidate(apply_edits(gate.incumbent, edits), [()] * 3, 2)
+    assert [result.applied for result in found.report] == [True, True, False]
+    await judge(gate, 2, found)
+    dropped = [edit.status == "dropped" for edit in gate.pool.edits.values() if edit.step == 2]
+    assert dropped == [False, False, True]
+
+
 async def test_the_verdict_lists_promoted_edits_and_their_evidence():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.8)))
     verdict = await measured(gate, patch("good"))

@@ -56,6 +56,26 @@ async def test_the_edit_budget_neither_cuts_nor_ranks_the_edits(make_project: Ma
     assert project.events(CandidateBuilt)
 
 
+async def test_an_edit_of_a_pending_line_is_no_rejected_proposal(
+    make_project: MakeProject,
+) -> None:
+    def replaces_pending(call: Call) -> str:
+        lines = re.findall(r"^(- gold means o\.)(?= ⟦)", call.text, re.MULTILINE)
+        if not lines:
+            return json.dumps(read_corpus(call))
+        edits = [
+            {"op": "replace", "target": lines[0], "content": "- Hint: gold means o."},
+            {"op": "replace", "target": "- nowhere", "content": "- Hint."},
+        ]
+        return json.dumps({"edits": edits})
+
+    project = make_project(CORPUS, *SMALL, optimizer={"reflect.corpus": replaces_pending})
+    await project.train("train.num_epochs=2")
+    record = read_record(project.folder / "run")
+    assert any(edit.edit.content == "- Hint: gold means o." for edit in record.edits)
+    assert [one.what for one in record.rejections if one.stage == "update"] == ["- Hint."]
+
+
 async def test_a_run_continues_exactly_where_it_was(make_project: MakeProject) -> None:
     project = make_project(CORPUS, *SMALL)
     await project.train(run="one")

@@ -40,7 +40,7 @@ from skillfit.run.records import (
     GateAction,
     ScoreEstimate,
 )
-from skillfit.skill import Applied, Edit, Skill, with_slow_update
+from skillfit.skill import Applied, Edit, EditResult, Skill, with_slow_update
 from skillfit.tasks.item import Item
 
 T = TypeVar("T")
@@ -60,6 +60,7 @@ class Candidate:
     label: str = "patch"  # as people read it
     gated: bool = False  # decide by the rule even where `use_gate` is off
     removes_initial_text: bool = False  # its edits are promoted unless they cost score
+    report: tuple[EditResult, ...] = ()  # of its patch, where the gate knows more than the patch
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,15 @@ class Pool:
             return frozenset(other.id for other in promoted)
         return None
 
+    def tried(self, edit: Edit) -> EditResult | None:
+        """What becomes of an edit that is not in the pool, beside those whose text it is anchored
+        in. None when it cannot be applied at all.
+        """
+        needs = self._find_needs(PoolEdit(id="", step=0, edit=edit))
+        if needs is None:
+            return None
+        return apply_one_by_one(self.apply(sorted(needs)).skill, [edit]).results[0]
+
     def _takes_effect(self, before: Sequence[PoolEdit], entry: PoolEdit) -> bool:
         edits = [*(other.edit for other in before), entry.edit]
         results = apply_one_by_one(self.base, edits, self._max_tokens).results

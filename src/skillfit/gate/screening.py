@@ -390,7 +390,11 @@ class ScreeningGate(BaseGate):
     ) -> Candidate:
         """All edits: the pool finds out which of them apply together."""
         edits = tuple(result.edit for result in applied.results)
-        return Candidate(applied.skill, edits, tuple(sources), step)
+        report = tuple(
+            result if result.applied else self.pool.tried(result.edit) or result
+            for result in applied.results
+        )
+        return Candidate(applied.skill, edits, tuple(sources), step, report=report)
 
     async def add(self, skill: Skill, edits: Sequence[Edit], origin: Origin) -> None:
         """Let the edits join the pool."""

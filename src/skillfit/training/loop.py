@@ -462,6 +462,8 @@ async def _filtered_update(
         sources = [tuple(one.items) for one in proposals if one.edit is not None]
         patched = gate.candidate(Applied(change.skill or skill, change.report), sources, log.step)
         updated = StepUpdate(patched, None if patched is not None else "skip_no_change")
+        if patched is not None and patched.report:
+            change = replace(change, report=patched.report)
         pending = [effect.edit for effect in context.pending]
         present = apply_edits(skill, pending).skill
         wanted = apply_edits(present, edits_of(proposals)).skill
