@@ -49,6 +49,7 @@ from skillfit.run.store import JOURNAL, dump, in_use, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
 from skillfit.tasks.item import Attempt, Score
+from tests.cli.cli_project import Shell
 from tests.report.recorded_runs import (
     ADDED,
     BEST,
@@ -707,3 +708,17 @@ def test_a_worked_example_is_described_and_found_in_the_skill() -> None:
     skill = with_examples(Skill.from_text("Add.\n"), [example]).text
     assert _has_text_of(skill, edit)
     assert not _has_text_of("Add.\n", edit)
+
+
+async def test_the_end_of_a_run_and_show_say_once_how_many_rollouts_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.items()
+    await run.roll("selection", INITIAL, [1.0, None, None, *[0.0] * (len(ITEMS) - 3)])
+    run.finish("no_improvement", INITIAL)
+    run.close()
+    failed = f"2 of {len(ITEMS)} rollouts failed and entered no score: no answer in time"
+    assert failed in result_text(read_record(run.path)).splitlines()
+    monkeypatch.setenv("COLUMNS", "200")
+    assert Shell(capsys)("show", run.path).out.count(failed) == 1

@@ -166,6 +166,7 @@ def result_text(record: Record) -> str:
     lines = [f"{display_name(reason)}: {runnable(record.diagnosis)}", *_score_lines(record)]
     if record.edit_counts:
         lines.append(f"edits: {record.edit_counts}")
+    lines += [one.text for one in record.notices if one.kind == "failed"]
     lines += [*_unused_rollouts(record), _cost(record)]
     run = relative_to_here(Path(record.path))
     if record.unproven:

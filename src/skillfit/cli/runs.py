@@ -220,6 +220,8 @@ def _record_tables(record: Record) -> list[RenderableType]:
         if earlier := len(record.rejections) - len(shown):
             parts.append(Text(f"{earlier} earlier ones are in the report and in --json."))
     for notice in record.notices:
+        if notice.kind == "failed" and record.finished is not None:
+            continue  # `result_text` has it
         where = f"{display_name(notice.where)}: " if notice.where else ""
         parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))
     return parts
