@@ -18,7 +18,7 @@ from skillfit.intervals import Interval
 from skillfit.models import Usage
 from skillfit.record.fold import Fold, RunFollower, _has_text_of, read_record
 from skillfit.record.lists import read_card
-from skillfit.record.record import EditRecord, Record
+from skillfit.record.record import EditRecord, Point, Record
 from skillfit.record.text import (
     comparisons,
     event_lines,
@@ -26,6 +26,7 @@ from skillfit.record.text import (
     fullest_cap,
     next_commands,
     resume_line,
+    verdict_sentence,
 )
 from skillfit.report import open_details
 from skillfit.report.charts import score_chart
@@ -722,3 +723,19 @@ async def test_the_end_of_a_run_and_show_say_once_how_many_rollouts_failed(
     assert failed in result_text(read_record(run.path)).splitlines()
     monkeypatch.setenv("COLUMNS", "200")
     assert Shell(capsys)("show", run.path).out.count(failed) == 1
+
+
+@pytest.mark.parametrize(("estimated", "about"), [(True, "about "), (False, "")])
+def test_a_stopped_run_says_which_scores_are_estimates(estimated: bool, about: str) -> None:
+    point = Point("step_0001", "selection", 0.25, 0.1, 0.4, 8, estimated=estimated)
+    stopped = Record(total_steps=2, steps_done=1, points=(point,))
+    assert verdict_sentence(stopped) == (
+        "Stopped after 1 of 2 steps; it can be resumed; the initial skill scores "
+        f"{about}25\u00a0% on the selection split."
+    )
+    better = replace(point, name="step_0002", score=0.5)
+    changed = replace(stopped, points=(point, better), initial_skill=INITIAL, best_skill=BEST)
+    assert verdict_sentence(changed).endswith(
+        f"best so far {about}50\u00a0%, initial skill {about}25\u00a0% on the selection split,"
+        " not verified."
+    )

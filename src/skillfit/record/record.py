@@ -603,6 +603,12 @@ class Record(RunCard):
         counts = Counter(edit.standing for edit in self.edits)
         return ", ".join(f"{counts[name]} {name}" for name in names)
 
+    @property
+    def selection_is_estimated(self) -> bool:
+        """Whether `selection_scores` are predicted by the regression over all rollouts."""
+        kept = [point for point in self.points if point.split == "selection" and point.kept]
+        return bool(kept) and kept[-1].estimated
+
     def selection_scores(self) -> tuple[float, float] | None:
         """Scores of the initial and the best skill on the selection split: what the end of the run
         says, or the best point of the curve that the loop continued with.

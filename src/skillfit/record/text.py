@@ -240,7 +240,8 @@ def _so_far(record: Record, note: str = ", not verified") -> str:
     scores = record.selection_scores()
     if scores is None:
         return "; nothing is measured yet."
-    first, best = map(percent, scores)
+    about = "about " if record.selection_is_estimated else ""
+    first, best = (f"{about}{percent(score)}" for score in scores)
     if best == first:
         return f"; the initial skill scores {first} on the selection split."
     label = "best" if record.is_over else "best so far"
