@@ -258,6 +258,10 @@ def note_text(verdict: str, text: str) -> str:
 
 
 def label_of(name: str) -> str:
-    """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
+    """The name of a measurement or decision as people read it: "step 3", "initial", "best",
+    "measuring 1".
+    """
     plain = name.removeprefix("test_").removeprefix("ship_")
+    if plain.startswith("prune_"):
+        plain = plain.replace("prune", work_name("prune"), 1)
     return display_name("initial" if plain == "baseline" else plain)

@@ -30,7 +30,7 @@ from skillfit.record.text import (
 )
 from skillfit.report import open_details
 from skillfit.report.charts import score_chart
-from skillfit.report.html_report import markdown_report, skill_lines
+from skillfit.report.html_report import html_report, markdown_report, skill_lines
 from skillfit.report.run_details import _item_result, count_changes, worst_first
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.control import request_steering
@@ -45,7 +45,7 @@ from skillfit.run.events import (
     StageStarted,
     StepFinished,
 )
-from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord, TypeScore
+from skillfit.run.records import EditEffect, Evidence, ScoreEstimate, SlowUpdateRecord, TypeScore
 from skillfit.run.store import JOURNAL, dump, in_use, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
@@ -739,3 +739,22 @@ def test_a_stopped_run_says_which_scores_are_estimates(estimated: bool, about: s
         f"best so far {about}50\u00a0%, initial skill {about}25\u00a0% on the selection split,"
         " not verified."
     )
+
+
+def test_a_prune_round_has_the_name_of_its_work_in_every_view(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    pooled(run, "- Rule N4")
+    [step] = [stored.event for stored in run.events.read() if isinstance(stored.event, GateDecided)]
+    score = ScoreEstimate(0.5, 0.4, 0.6, estimated=True)
+    pruned = replace(step, name="prune_1", step=0, score=score)
+    run.emit(pruned)
+    run.finish("no_improvement", INITIAL)
+    run.close()
+    record = read_record(run.path)
+    assert [gate.label for gate in record.gates] == ["step 1", "measuring 1"]
+    assert event_lines(pruned)[0].startswith("measuring 1: ")
+    assert "measuring 1: 50" in score_chart(record)
+    for page in (html_report(record), Shell(capsys)("show", run.path).out):
+        assert "measuring 1" in page and "prune 1" not in page

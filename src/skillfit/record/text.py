@@ -571,7 +571,7 @@ def decision_name(name: str) -> str:
     epoch = slow_update_epoch(name)
     if epoch is not None:
         return f"{work_name('slow_update')} after epoch {epoch}"
-    return label_of(name).replace("prune", work_name("prune"))
+    return label_of(name)
 
 
 def _decided(event: GateDecided) -> str:

@@ -26,6 +26,7 @@ _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
 _GAP = 0.7  # of a column, before each comparison at the end
 _LABEL_WIDTH = 38
+_LETTER_WIDTH = 5.5  # of a label below an axis
 _END_WIDTH = 52  # of a column of the comparisons at the end
 _VALUE_WIDTH = 46  # of a score above a point
 _DENSE = 8  # pixels per column below which intervals are drawn as thin lines
@@ -231,7 +232,9 @@ def _panel(
     for (x1, y1), (x2, y2) in pairwise(kept):
         line = f"M{x1} {y1}H{x2}V{y2}" if split == "selection" else f"M{x1} {y1}L{x2} {y2}"
         yield Markup('<path class="carried" d="{}"/>').format(line)
-    last, every = len(measured) - 1, max(1, ceil(_LABEL_WIDTH / step))
+    longest = max(len(line) for point in measured for line in _label_lines(point))
+    widest = max(_LABEL_WIDTH, longest * _LETTER_WIDTH)
+    last, every = len(measured) - 1, max(1, ceil(widest / step))
     radius = 5.0 if step > 12 else 2.5 if step > _DENSE else 1.6
     for index, (x, point) in enumerate(zip(places, measured, strict=True)):
         mark, number = _mark(frame, x, point, radius), step_number(point.name)
@@ -265,11 +268,14 @@ def _mark(frame: _Frame, x: float, point: Point, radius: float) -> Markup:
     )
 
 
+def _label_lines(point: Point) -> list[str]:
+    return point.label.replace("slow update", "slow").split()
+
+
 def _label(frame: _Frame, x: float, point: Point, *, value: bool) -> Markup:
-    lines = point.label.replace("slow update", "slow").split()
     parts = [
         _text(x, frame.height - _BOTTOM + 18 + 14 * row, line, "tick middle")
-        for row, line in enumerate(lines)
+        for row, line in enumerate(_label_lines(point))
     ]
     if value:
         above = max(_TOP - 6, frame.y(point.high) - 8)
