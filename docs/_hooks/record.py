@@ -3,7 +3,8 @@
 The lines and their times are kept in docs/images/demo.json; without an argument they are only drawn
 again. They become an animated terminal, docs/images/demo.svg, in which every line appears when it
 was printed, in a shorter time. The last ones are put into the block after `<!-- recorded -->` of
-README.md. Readers who prefer reduced motion see all lines at once.
+README.md, and all of them into that of docs/complete-run.md. Readers who prefer reduced motion see
+all lines at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 RECORDING = ROOT / "docs" / "images" / "demo.json"
 PICTURE = ROOT / "docs" / "images" / "demo.svg"
 README = ROOT / "README.md"
+COMPLETE_RUN = ROOT / "docs" / "complete-run.md"
 SECONDS, COLUMNS = 16, 100  # of the animation, of the terminal
 WIDTH, LINE, TOP = 860, 19, 52
 _RECORDED = re.compile(r"(<!-- recorded -->\n```text\n)(.*?)(```)", re.DOTALL)
@@ -102,9 +104,11 @@ def main() -> None:
         RECORDING.write_text(f"{data}\n", encoding="utf-8")
     shown, lines, result = recorded()
     PICTURE.write_text(draw(shown, lines), encoding="utf-8")
-    text = README.read_text(encoding="utf-8")
-    filled = _RECORDED.sub(lambda found: found[1] + result + found[3], text)
-    README.write_text(filled, encoding="utf-8")
+    whole = "".join(f"{line}\n" for _, line in lines)
+    for page, quoted in ((README, result), (COMPLETE_RUN, whole)):
+        text = page.read_text(encoding="utf-8")
+        filled = _RECORDED.sub(lambda found, quoted=quoted: found[1] + quoted + found[3], text)
+        page.write_text(filled, encoding="utf-8")
 
 
 if __name__ == "__main__":
