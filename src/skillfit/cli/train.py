@@ -551,11 +551,14 @@ def estimate_command(
     """
     from skillfit.api import default_run_path
     from skillfit.models.registry import refuse_unknown_provider
+    from skillfit.training.inputs import with_checked_plan
 
     inputs = _planned_inputs(config, overrides or (), rollouts)
-    for spec in inputs.config.model.by_role().values():
+    for spec in (*inputs.config.model.by_role().values(), *inputs.config.model.agents):
         refuse_unknown_provider(spec.id)
-    cost = _measured_cost(run or default_run_path(inputs), inputs)
+    path = run or default_run_path(inputs)
+    inputs = with_checked_plan(inputs, path)
+    cost = _measured_cost(path, inputs)
     planned = _estimated(inputs, cost)
     show(_estimate_json(planned), _estimate_text(planned, inputs), as_json)
 

@@ -39,6 +39,7 @@ from skillfit.training.schedule import (
     SplitSizes,
     buy,
     check_rollouts,
+    extend,
     fewest_rollouts,
     make_schedule,
     refuse_endless_plan,
@@ -260,8 +261,9 @@ def refuse_run_inside_skill(skill: str | Path, path: Path, *, force_new: bool = 
 def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
     """Return the inputs with the plan of the run in `path`, if it was started with this
     `budget.rollouts`: a run keeps its plan, also where a later version would plan another one or
-    refuse it. Else with a plan of their own, which is refused when it is endless: what `skillfit
-    check` rolled out there beyond the check of this plan counts against the budget too.
+    refuse it. With another number it keeps the size of its steps. A new plan is refused when it is
+    endless: what `skillfit check` rolled out there beyond the check of this plan counts against the
+    budget too.
     """
     rollouts = inputs.config.budget.rollouts
     if not (path / JOURNAL).is_file():
@@ -277,8 +279,12 @@ def with_checked_plan(inputs: Inputs, path: Path) -> Inputs:
     config, sizes, gate = inputs.config, inputs.available, inputs.gate.gate
     checked = sum(one.done for one in done if one.phase == "preflight")
     left = rollouts - max(0, checked - check_rollouts(config, sizes.train).total)
-    if left >= fewest_rollouts(config, sizes, gate):
-        inputs = replace(inputs, rollout_plan=buy(config, sizes, gate, left))
+    plan = None
+    if started is not None and started.rollout_plan is not None:  # its steps may be done already
+        plan = extend(started.rollout_plan, config, sizes, gate, left)
+    if plan is None and left >= fewest_rollouts(config, sizes, gate):
+        plan = buy(config, sizes, gate, left)
+    inputs = replace(inputs, rollout_plan=plan or inputs.rollout_plan)
     inputs.refuse_useless_plan()
     return inputs
 

@@ -83,6 +83,7 @@ PREFLIGHT_ITEMS = 10  # training items that the check tries
 PREFLIGHT_REPEATS = 2  # with the skill; and once without a part of it
 BATCH = 20  # training rollouts of a step, where the settings ask for more
 SMALLEST_BATCH = 10  # the same where few rollouts are planned
+ENOUGH_STEPS = 3  # rather than larger ones
 FEWEST = 4  # training rollouts of a step that can show something
 PRUNE_ROUNDS = 2  # rounds of selection rollouts that measure the pending edits after the last step
 SHIP_SHARE = 0.15  # of all rollouts: pairs of the ship test, which are two rollouts each
@@ -396,10 +397,16 @@ def buy(config: Config, sizes: SplitSizes, gate: Gate, rollouts: int) -> Rollout
     largest = _batch_size(config, sizes)
     smallest = min(largest, FEWEST)
     first = min(largest, max(SMALLEST_BATCH, rollouts // 10))
-    for size in range(first, smallest - 1, -1):
-        plan = _longest_plan(config, sizes, gate, rollouts, size, pairs)
-        if plan is not None:
+    plans = [
+        _longest_plan(config, sizes, gate, rollouts, size, pairs)
+        for size in range(first, smallest - 1, -1)
+    ]
+    found = [plan for plan in plans if plan is not None]
+    for plan in found:
+        if plan.steps >= ENOUGH_STEPS and plan.batch_size >= min(SMALLEST_BATCH, first):
             return plan
+    if found:
+        return found[0]
     for fewer in range(pairs - 1, min(pairs, FEWEST_PAIRS) - 1, -1):
         plan = _bought(config, sizes, gate, smallest, 1, fewer)
         if plan.total <= rollouts:
@@ -408,6 +415,16 @@ def buy(config: Config, sizes: SplitSizes, gate: Gate, rollouts: int) -> Rollout
         f"budget.rollouts: {rollouts} is too small for one step and the ship test.",
         hint=f"This task needs at least {fewest_rollouts(config, sizes, gate)}.",
     )
+
+
+def extend(
+    plan: RolloutPlan, config: Config, sizes: SplitSizes, gate: Gate, rollouts: int
+) -> RolloutPlan | None:
+    """Return a plan whose steps begin with those of another one, for another number of rollouts.
+    None: there is no room for a step.
+    """
+    pairs = ship_pairs(config, sizes, rollouts) if config.evaluation.ship_test else 0
+    return _longest_plan(config, sizes, gate, rollouts, plan.batch_size, pairs)
 
 
 def fewest_rollouts(config: Config, sizes: SplitSizes, gate: Gate) -> int:
