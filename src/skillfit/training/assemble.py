@@ -19,6 +19,7 @@ from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, con
 from skillfit.models.failures import policy_of
 from skillfit.models.protocol import AnswerPending, ModelError
 from skillfit.models.providers.handoff import pending_error
+from skillfit.models.registry import refuse_unknown_provider
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import OptimizerModel, ProposerParts
 from skillfit.record.lists import kept_card
@@ -216,6 +217,8 @@ class _Models:
         self.prices = Prices(config.model.prices)
         self._limiters = Limiters()
         self.clients: list[tuple[Role, Model]] = []
+        for spec in (*config.model.by_role().values(), *config.model.agents):
+            refuse_unknown_provider(spec.id)  # before its price is missed
         specs = [*config.model.by_role().values(), *config.model.agents[1:]]
         # A command-line agent may know its price itself: `refuse_unseen_usage` looks at it.
         if config.model.agent is not None and config.model.agent.is_cli:
