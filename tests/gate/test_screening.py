@@ -297,6 +297,13 @@ async def test_without_helpful_edits_there_is_no_finalist():
     assert await gate.compose() == []
 
 
+async def test_where_every_rollout_scores_0_all_additions_are_tried_together():
+    gate = await gate_for(Scripted(by_rule(0.0)))
+    await steps(gate, 1, proposals={1: patch("one", "two")})
+    (finalist,) = await gate.compose()
+    assert "- one" in finalist.body and "- two" in finalist.body
+
+
 # Determinism
 
 

@@ -884,7 +884,8 @@ class TestPreflight:
         project.settings += ["evaluation.preflight=true", *constant_evaluator(project.folder, 0.0)]
         result = await project.train()
         assert result.finish_reason == "no_improvement"
-        assert "Every rollout scored 0," in result.diagnosis
+        assert "rollouts scored 0, under every skill that was tried" in result.diagnosis
+        assert "try more rollouts" in result.diagnosis
 
     async def test_the_skill_is_compared_with_none(self, make_project: MakeProject) -> None:
         project = make_project(

@@ -26,6 +26,7 @@ from skillfit.run.records import (
     saving_sentence,
 )
 
+FEW_ROLLOUTS = 150  # of a run; fewer may miss what helps
 SATURATED = 0.98
 
 
@@ -128,6 +129,18 @@ def headroom_check(baseline: float) -> CheckResult:
         f"Baseline {baseline:.2f}: {1 - baseline:.2f} to gain at the most.",
         {"headroom": 1 - baseline},
     )
+
+
+def room_to_lose_check(baseline: float, margin: float) -> CheckResult:
+    """Whether a cheaper skill has a score to keep."""
+    level: Level = "stop" if baseline <= margin else "go"
+    message = f"Baseline {baseline:.2f}; a cheaper skill may lose less than {margin:g}."
+    if level == "stop":
+        message = (
+            f"Baseline {baseline:.2f}: with objective: cheaper it must be above the margin of "
+            f"{margin:g}, or there is no score to keep."
+        )
+    return CheckResult("headroom", level, message, {"headroom": 1 - baseline})
 
 
 def power_check(
@@ -247,6 +260,7 @@ class Facts:
     margin: float | None = None  # with `objective: cheaper`: a loss below it counts as not worse
     saving: Interval | None = None  # share of a rollout's tokens, by the ship test
     ship_reason: str = ""
+    rollouts: int = 0  # that were scored
 
 
 Cause = Literal[
@@ -484,6 +498,9 @@ def _out_of_reach(f: Facts) -> Diagnosis | None:
         return None
     message = "Every rollout scored 0, under every skill: the items are out of the agent's reach."
     step = "Try easier items, a stronger model.agent, or a grader that gives partial scores."
+    if f.rollouts < FEW_ROLLOUTS:
+        message = f"All {f.rollouts} rollouts scored 0, under every skill that was tried."
+        step = f"So few may miss what helps: try more rollouts. Else: {step[0].lower()}{step[1:]}"
     return Diagnosis("out of reach", message, step)
 
 

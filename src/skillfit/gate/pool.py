@@ -394,6 +394,11 @@ class Pool:
                     loss += min(0.0, entry.estimate.mean)
         return self._fitting(self._without_missing_anchors(chosen | joining))
 
+    def additions(self) -> list[str]:
+        """Return pending edits that add text, as many as take effect together."""
+        wanted = {entry.id for entry in self.pending() if not entry.removal}
+        return self._fitting(self._consistent(wanted, random.Random("additions")))
+
     def _hurts(self, entry: PoolEdit) -> bool:
         """Whether it is likely to lower the score of one type, where every type counts."""
         counts = self._every_type and not entry.pinned

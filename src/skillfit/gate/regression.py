@@ -71,6 +71,11 @@ class TrialTable:
     def __init__(self) -> None:
         self._rows: dict[tuple[str, tuple[str, ...]], Trials] = {}
 
+    @property
+    def nothing_scored(self) -> bool:
+        """Whether every rollout scored 0."""
+        return not any(row.squares for row in self._rows.values())
+
     def add(self, group: str, edits: Iterable[str], score: float) -> None:
         key = group, tuple(sorted(edits))
         old = self._rows.get(key) or Trials(*key, 0, 0.0, 0.0)

@@ -658,11 +658,15 @@ class ScreeningGate(BaseGate):
         return None
 
     async def compose(self) -> list[Skill]:
-        """The skill of all edits that are more likely to help than not, then the incumbent."""
+        """The skill of all edits that are more likely to help than not, then the incumbent. Where
+        every rollout scored 0, nothing can be lost, and all additions are tried together.
+        """
         incumbent = self.pool.incumbent
         composed = incumbent
         if not self.config.review:  # else only what the user approved
             chosen = self.pool.worthwhile()
+            if not chosen and self._trials.nothing_scored:
+                chosen = self.pool.additions()
             culprits = await self._culprits([key for key in chosen if key not in incumbent.edits])
             composed = self.pool.apply([key for key in chosen if key not in culprits])
         self._final = composed

@@ -637,6 +637,7 @@ def _facts(
         margin=evaluation.margin if evaluation.objective == "cheaper" else None,
         saving=ending.ship.saving if ending.ship else None,
         ship_reason=ending.ship.reason if ending.ship else "",
+        rollouts=stats.scored,
     )
 
 

@@ -20,6 +20,7 @@ from skillfit.gate.diagnosis import (
     headroom_check,
     lift_check,
     power_check,
+    room_to_lose_check,
     skill_use_check,
 )
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
@@ -260,7 +261,7 @@ async def _rollout_checks(
     noise = measured_noise if noise is None else noise
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     floor = settings.config.evaluation.coverage_floor
-    wants_cheaper = settings.config.evaluation.objective == "cheaper"
+    evaluation = settings.config.evaluation
     constant = _only_score(known, [one for one in (empty, bare) if one.scored])
     attempts = [outcome.attempt for outcome in full if outcome.attempt is not None]
     return [
@@ -268,7 +269,9 @@ async def _rollout_checks(
         coverage_check(known.scored, known.planned, floor, first),
         blindness_check(known.score, lost, constant=constant),
         *([lift_check(gains)] if gains else []),
-        *(() if wants_cheaper else (headroom_check(known.score),)),
+        room_to_lose_check(known.score, evaluation.margin)
+        if evaluation.objective == "cheaper"
+        else headroom_check(known.score),
         power_check(len(task.selection), noise, known.score),
         audit(shortcuts(task.train, task.selection), known.score, "initial skill"),
     ]
