@@ -315,6 +315,11 @@ async def test_a_cheaper_skill_must_save_tokens_and_keep_its_score(effect, share
     assert (result.p_value <= ALPHA) == (verdict == "improved")
 
 
+async def test_a_skill_without_a_score_to_keep_is_not_called_cheaper():
+    result = await shipped(Costing(by_rule(0.0), share=0.5), count=60, settings=CHEAPER)
+    assert result.verdict == "inconclusive" and "has no score to keep" in result.reason
+
+
 async def test_a_higher_score_alone_does_not_make_a_skill_cheaper():
     measure = Costing(by_rule(0.3, good=0.5), share=1.0)
     result = await shipped(measure, count=60, settings=CHEAPER)

@@ -126,7 +126,13 @@ async def ship_test(
         done = until
         if comparison.look(done) or (not fit_only and comparison.is_hopeless):
             break
-    result = _decide(comparison.result(done), settings, fit_only, comparison.found is not None)
+    result = _decide(
+        comparison.result(done),
+        settings,
+        fit_only,
+        shown=comparison.found is not None,
+        initial_score=comparison.old.score,
+    )
     return _by_model(comparison, result, items) if settings.config.model.agents else result
 
 
@@ -313,7 +319,13 @@ class SequentialTest:
         return self._signs[item]
 
 
-def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, shown: bool) -> ShipTested:
+def _decide(
+    result: ShipTested,
+    settings: GateSettings,
+    fit_only: bool,
+    shown: bool,
+    initial_score: float,
+) -> ShipTested:
     """The verdict. `shown`: the tests of the objective succeeded."""
     if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
@@ -322,6 +334,9 @@ def _decide(result: ShipTested, settings: GateSettings, fit_only: bool, shown: b
     if fit_only:
         return replace(result, reason="unverified suggestion: measured on items it was trained on")
     if result.saving is not None:
+        if initial_score <= settings.config.evaluation.margin:
+            reason = f"the initial skill scores {initial_score:.2f}, so it has no score to keep"
+            return replace(result, reason=reason)
         return _decide_cheaper(result, result.saving, settings.config.evaluation.margin, shown)
     if shown:
         return replace(

@@ -207,7 +207,7 @@ async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
             reasons = [check.message for check in report.checks if check.verdict == "stop"]
             raise PreflightStopped(
                 f"Not worth training yet: {' '.join(reasons)}",
-                hint="Fix this, or override with --force.",
+                hint="Fix this (another setting needs another --run), or override with --force.",
             )
     return report.checks
 
