@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -86,6 +87,28 @@ def test_ls_and_show_report_the_result(shell: Shell, run: Path) -> None:
     )
     assert shell("show", run, "--json").json["gates"][0]["name"] == "step_0001"
     assert "No runs" in shell("ls").out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reports closed pipes otherwise")
+@pytest.mark.parametrize(
+    "arguments", [("show",), ("show", "--json"), ("diff",), ("ls",), ("--help",), ("nonsense",)]
+)
+def test_output_that_nobody_reads_ends_a_command_quietly(
+    arguments: tuple[str, ...], run: Path
+) -> None:
+    """As after `skillfit show RUN | head -1`."""
+    command, *options = arguments
+    places = {"show": [run], "diff": [run], "ls": [run.parent]}
+    child = process(command, *places.get(command, []), *options, cwd=run.parent)
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    said = child.stderr.read()
+    code = child.wait()
+    if command == "nonsense":  # an error is not hidden
+        assert code == Exit.USAGE and "nonsense" in said
+    else:
+        assert (code, said) == (128 + 13, "")
+    child.stderr.close()
 
 
 def test_ls_marks_a_best_score_that_fresh_rollouts_did_not_confirm(

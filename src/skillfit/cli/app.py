@@ -37,6 +37,8 @@ from skillfit.errors import Exit, InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
 
+_BROKEN_PIPE = 128 + 13  # as shells report a program that SIGPIPE ended
+
 _GROUPS = {
     "Start": ("demo", "init", "check", "train", "report", "apply"),
     "More about a run": ("ls", "show", "diff", "studio", "steer", "resume", "export"),
@@ -129,7 +131,28 @@ def main(argv: list[str] | None = None) -> None:
     """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a
     sentence and a log.
     """
-    arguments = sys.argv[1:] if argv is None else argv
+    with _quiet_without_reader():
+        _run(sys.argv[1:] if argv is None else argv)
+
+
+@contextmanager
+def _quiet_without_reader() -> Iterator[None]:
+    """End without a message when nobody reads the output any more, as after `| head -1`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as end:
+        # typer and rich turn the error into an exit.
+        if not any(isinstance(one, BrokenPipeError) for one in (end, end.__context__)):
+            raise
+        # Python flushes stdout once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_BROKEN_PIPE)
+
+
+def _run(arguments: list[str]) -> None:
     sys.excepthook = _report_bug
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
