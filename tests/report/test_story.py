@@ -485,6 +485,25 @@ async def test_a_story_that_follows_a_run_agrees_with_one_read_at_the_end(tmp_pa
     assert follower.record() == read_record(tmp_path / "run")
 
 
+async def test_rollouts_under_way_are_shown_before_the_optimizer_that_waits_for_them(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    follower = RunFollower(tmp_path / "run")
+    run.items()
+    run.emit(StageStarted(epoch=1, step=1, stage="rollout", total=8))
+    run.emit(StageStarted(epoch=1, step=1, stage="reflect", total=0))
+
+    def running() -> str:
+        stage = follower.record().running_stage
+        return stage.stage if stage is not None else ""
+
+    assert running() == "rollout"
+    await run.roll("selection", "old", [0] * 8, phase="rollout", step=1)
+    assert running() == "reflect"
+    run.close()
+
+
 async def test_the_terminal_counts_events_as_the_story_does(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=3, items=10, rollouts=20)
     builder = Fold()

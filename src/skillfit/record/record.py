@@ -554,8 +554,12 @@ class Record(RunCard):
 
     @property
     def running_stage(self) -> StageProgress | None:
-        """The latest stage that is not over."""
-        return next((stage for stage in reversed(self.stages) if not stage.over), None)
+        """The latest stage that is not over. One whose rollouts are under way comes first: the
+        optimizer's stage begins beside them and can only wait.
+        """
+        running = [stage for stage in self.stages if not stage.over]
+        counted = [stage for stage in running if stage.done < stage.total]
+        return next(reversed(counted or running), None)
 
     def point(self, name: str) -> Point | None:
         return next((point for point in reversed(self.points) if point.name == name), None)
