@@ -18,6 +18,7 @@ from skillfit.api import Run
 from skillfit.config import load_config
 from skillfit.errors import Exit
 from skillfit.models.protocol import ROLES
+from skillfit.plain_text import mean_score
 from skillfit.report import open_details
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import GateDecided, RolloutFinished
@@ -87,6 +88,21 @@ def test_ls_and_show_report_the_result(shell: Shell, run: Path) -> None:
     )
     assert shell("show", run, "--json").json["gates"][0]["name"] == "step_0001"
     assert "No runs" in shell("ls").out
+
+
+def test_ls_lists_the_scores_on_fresh_rollouts_as_the_other_views_do(
+    shell: Shell, run: Path
+) -> None:
+    (listed,) = shell("ls", run.parent, "--json").json
+    record = Run.open(run).record
+    initial, best = record.point("ship_initial"), record.point("ship_best")
+    assert initial and best and listed["fresh"] == {"baseline": initial.score, "best": best.score}
+    assert listed["fresh"] != listed["selection"]
+    shown = rf"{mean_score(initial.score)} +{mean_score(best.score)}"
+    (row,) = shell("ls", run.parent).out.splitlines()[1:]
+    assert re.search(rf" improved +{shown} ", row)
+    arrow = shown.replace(" +", " → best skill ")
+    assert f"score on fresh rollouts: initial skill {arrow}" in shell("show", run).out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports closed pipes otherwise")

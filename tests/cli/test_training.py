@@ -39,6 +39,7 @@ def test_train_json_prints_the_result_as_exactly_one_line(shell: Shell, config: 
         "best_step",
         "metric",
         "selection",
+        "fresh",
         "test",
         "ship",
         "unproven",
@@ -49,7 +50,9 @@ def test_train_json_prints_the_result_as_exactly_one_line(shell: Shell, config: 
         "wall_s",
     ]
     assert Path(line["run"]) == Path("here").absolute()
-    assert set(line["selection"]) == {"baseline", "best"} and set(line["test"]) == {
+    assert set(line["selection"]) == set(line["fresh"]) == {"baseline", "best"} and set(
+        line["test"]
+    ) == {
         "baseline",
         "best",
         "final",

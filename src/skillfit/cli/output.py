@@ -193,9 +193,9 @@ def _score_lines(record: Record) -> list[str]:
     compared = "unproven skill" if record.unproven else "best skill"
     test, on_test = record.test, f"test {score}"
     shown: dict[str, tuple[float | None, float | None]] = {}
-    fresh = (record.point("ship_initial"), record.point("ship_best"))
-    if fresh[0] and fresh[1]:
-        shown[f"{score} on fresh rollouts"] = (fresh[0].score, fresh[1].score)
+    fresh = record.fresh
+    if fresh.baseline is not None and fresh.best is not None:
+        shown[f"{score} on fresh rollouts"] = (fresh.baseline, fresh.best)
         on_test = "on the test items of these"
     else:
         shown[f"selection {score}"] = (record.selection.baseline, record.selection.best)

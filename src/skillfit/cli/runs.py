@@ -73,7 +73,8 @@ RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 def ls_command(
     folder: Annotated[Path, typer.Argument(help="Where to look.")] = _RUNS, as_json: Json = False
 ) -> None:
-    """List the runs in a folder, newest last.
+    """List the runs in a folder, newest last, with the scores of the initial and the best skill: on
+    fresh rollouts where a run made them, else on the selection split.
 
     Example: skillfit ls runs
     """
@@ -97,9 +98,9 @@ def ls_command(
 
 
 def _listed_cells(card: RunCard) -> tuple[str, ...]:
+    scores = card.selection if card.fresh.best is None else card.fresh
     baseline, best = (
-        "" if score is None else mean_score(score)
-        for score in (card.selection.baseline, card.selection.best)
+        "" if score is None else mean_score(score) for score in (scores.baseline, scores.best)
     )
     doubt = f" ({card.doubt})" if card.doubt else ""
     result = display_name(card.finish_reason) if card.state == "finished" else card.state

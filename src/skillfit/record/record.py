@@ -288,6 +288,7 @@ class ResultJson(TypedDict):
     best_step: int | None
     metric: str | None
     selection: dict[str, float | None]  # baseline, best
+    fresh: dict[str, float | None]  # the same on fresh rollouts; null where there were none
     test: SplitScores
     ship: ShipResult | None
     unproven: bool
@@ -358,6 +359,15 @@ class RunCard:
         """The final comparison; None unless fresh rollouts were made."""
         return self.ship if self.ship is not None and self.ship.pairs else None
 
+    def point(self, name: str) -> Point | None:
+        return next((point for point in reversed(self.points) if point.name == name), None)
+
+    @property
+    def fresh(self) -> SplitScores:
+        """The scores on fresh rollouts, of the initial skill and the one that was found."""
+        initial, found = self.point("ship_initial"), self.point("ship_best")
+        return SplitScores(initial.score if initial else None, found.score if found else None)
+
     @property
     def doubt(self) -> str:
         """Why `selection.best` is not the result of a finished run: fresh rollouts did not confirm
@@ -396,6 +406,7 @@ class RunCard:
             best_step=self.best_step,
             metric=self.metric,
             selection={"baseline": self.selection.baseline, "best": self.selection.best},
+            fresh={"baseline": self.fresh.baseline, "best": self.fresh.best},
             test=self.test,
             ship=self.ship,
             unproven=self.unproven,
@@ -560,9 +571,6 @@ class Record(RunCard):
         running = [stage for stage in self.stages if not stage.over]
         counted = [stage for stage in running if stage.done < stage.total]
         return next(reversed(counted or running), None)
-
-    def point(self, name: str) -> Point | None:
-        return next((point for point in reversed(self.points) if point.name == name), None)
 
     def version_of(self, name: str) -> SkillVersion | None:
         return next((version for version in self.versions if version.name == name), None)
