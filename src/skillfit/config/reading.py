@@ -297,12 +297,7 @@ def _find_model_files(data: JsonObject, settings: PlacedSettings) -> None:
     """
     model = data.get("model")
     if isinstance(model, dict):
-        data["model"] = {
-            role: [_with_model_file(one, f"model.{role}", settings) for one in spec]
-            if isinstance(spec, list)
-            else _with_model_file(spec, f"model.{role}", settings)
-            for role, spec in model.items()
-        }
+        data["model"] = _each_model(model, lambda spec, key: _with_model_file(spec, key, settings))
 
 
 def _with_model_file(spec: Any, key: str, settings: PlacedSettings) -> Any:
@@ -336,13 +331,18 @@ def map_paths(settings: JsonObject, convert: Callable[[str, str], str]) -> JsonO
             mapped |= {title: changed} if title else changed
     model = mapped.get("model")
     if isinstance(model, dict):
-        mapped["model"] = {
-            role: [_map_model(one, f"model.{role}", convert) for one in spec]
-            if isinstance(spec, list)
-            else _map_model(spec, f"model.{role}", convert)
-            for role, spec in model.items()
-        }
+        mapped["model"] = _each_model(model, lambda spec, key: _map_model(spec, key, convert))
     return mapped
+
+
+def _each_model(models: JsonObject, change: Callable[[Any, str], Any]) -> JsonObject:
+    """Return the section `model` with each model in it changed. `change` gets its key, too."""
+    return {
+        role: [change(one, f"model.{role}") for one in spec]
+        if isinstance(spec, list)
+        else change(spec, f"model.{role}")
+        for role, spec in models.items()
+    }
 
 
 def _map_model(spec: Any, key: str, convert: Callable[[str, str], str]) -> Any:
