@@ -348,8 +348,9 @@ def test_one_ctrl_c_ends_a_check_whose_grader_hangs(config: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_second_ctrl_c_ends_a_run_whose_proposer_blocks_the_loop(
-    config: Path, tmp_path: Path
+@pytest.mark.parametrize("end", ["two signals", "one signal", "budget.minutes"])
+def test_a_run_whose_proposer_blocks_the_loop_can_be_ended(
+    config: Path, tmp_path: Path, end: str
 ) -> None:
     (config.parent / "own.py").write_text(
         "import time\nfrom pathlib import Path\n\n"
@@ -359,17 +360,22 @@ def test_a_second_ctrl_c_ends_a_run_whose_proposer_blocks_the_loop(
         "        Path('called').touch()\n        time.sleep(600)\n"
     )
     proposer = f"optimizer.proposer={config.parent}/own.py:Blocks"
-    running = process("train", config, *SMALL, proposer, "--run", "r", "--plain", cwd=tmp_path)
+    limit = ["budget.minutes=0.1"] if end == "budget.minutes" else []
+    line = ("train", config, *SMALL, proposer, *limit, "--run", "r", "--plain")
+    running = process(*line, cwd=tmp_path)
     try:
         while not (tmp_path / "called").exists() and running.poll() is None:
             time.sleep(0.05)
-        running.send_signal(signal.SIGTERM)
-        time.sleep(1.5)
-        running.send_signal(signal.SIGTERM)
+        if not limit:
+            running.send_signal(signal.SIGTERM)
+        if end == "two signals":
+            time.sleep(1.5)
+            running.send_signal(signal.SIGTERM)
         _, err = running.communicate(timeout=60)
     finally:
         running.kill()
     assert running.returncode == 130 and "skillfit resume r" in err, err
+    assert ("code of yours" in err) == (end != "two signals")
 
 
 def test_show_has_the_errors_of_an_optimizer_that_sends_no_json(

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, TypeVar
 
 import typer
 
@@ -98,6 +98,7 @@ T = TypeVar("T")
 _ANSWER_POLL = 0.5  # seconds between two looks for answers
 _REFRESH_SECONDS = 0.1  # between two refreshes of the terminal
 _BLOCKED_SECONDS = 1.0  # a request to stop that the loop has not read until then
+_PATIENCE = 5.0  # seconds that code may block the loop after a request to stop, or its time limit
 
 
 def train_command(
@@ -347,12 +348,14 @@ def _train_once(
     from skillfit.training.start import start
 
     screen = console(stderr=True)
+    used = 0.0 if how["force_new"] else _earlier_seconds(path)
     terminal = (
-        LiveTerminal(screen, 0.0 if how["force_new"] else _earlier_seconds(path))
+        LiveTerminal(screen, used)
         if screen.is_terminal and not lines
         else PlainTerminal(screen, again=again)
     )
     trackers = [make_tracker(spec, path) for spec in track]
+    minutes = inputs.config.budget.minutes
     try:
         return run_in_terminal(
             terminal,
@@ -360,6 +363,7 @@ def _train_once(
                 inputs, path, listeners=[*trackers, terminal], control=control, **how
             ),
             resume=path,
+            seconds=None if minutes is None else max(0.0, 60 * minutes - used),
         )
     finally:
         for tracker in trackers:
@@ -382,11 +386,13 @@ def run_in_terminal(
     begin: Callable[[Control], Coroutine[Any, Any, T]],
     *,
     resume: Path | None = None,
+    seconds: float | None = None,
 ) -> T:
     """Do some work while a terminal shows its progress.
 
     The first Ctrl-C lets work in flight finish and saves it; the second one stops at once.
-    `resume`: the run that can be resumed with `skillfit resume` then.
+    `resume`: the run that can be resumed with `skillfit resume` then. `seconds`: what is left of
+    budget.minutes.
     """
     import asyncio
 
@@ -395,12 +401,60 @@ def run_in_terminal(
     control = Control()
     try:
         with terminal:
-            return asyncio.run(_run_until_done(begin(control), terminal, control))
+            return asyncio.run(_run_until_done(begin(control), terminal, control, seconds))
     except Interrupted:
         raise Interrupted(resume) from None
 
 
-async def _run_until_done(work: Coroutine[Any, Any, T], terminal: Terminal, control: Control) -> T:
+class _LoopWatch:
+    """Ends code of the user that blocks the event loop after a request to stop, or after the time
+    limit of the run: the loop reads both, and cannot. A thread sends the signal of a second Ctrl-C.
+    """
+
+    def __init__(self, terminal: Terminal, seconds: float | None) -> None:
+        import threading
+
+        self._terminal = terminal
+        self._due = None if seconds is None else time.monotonic() + seconds
+        self._ticked = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        if hasattr(signal, "pthread_kill"):
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def tick(self) -> None:
+        """Note that the loop runs."""
+        self._ticked = time.monotonic()
+
+    def expect_stop(self) -> None:
+        """Note that a stop was asked for."""
+        now = time.monotonic()
+        self._due = now if self._due is None else min(self._due, now)
+
+    def _watch(self) -> None:
+        import threading
+
+        said, main = False, threading.main_thread().ident
+        while not self._over.wait(_BLOCKED_SECONDS):
+            now = time.monotonic()
+            is_due = self._due is not None and now - self._due > _PATIENCE
+            if not is_due or now - self._ticked < _PATIENCE or main is None:
+                continue
+            if not said:
+                self._terminal.say("Stopping: code of yours, such as a proposer, does not return.")
+                said = True
+            signal.pthread_kill(main, signal.SIGTERM)
+
+
+async def _run_until_done(
+    work: Coroutine[Any, Any, T], terminal: Terminal, control: Control, seconds: float | None
+) -> T:
     """Wait for the work, refresh the terminal meanwhile, and handle signals."""
     import asyncio
 
@@ -424,14 +478,17 @@ async def _run_until_done(work: Coroutine[Any, Any, T], terminal: Terminal, cont
     def receive() -> None:
         nonlocal first
         loop.call_soon_threadsafe(interrupt)
+        watch.expect_stop()
         now = time.monotonic()
         if first and not interrupts and now - first > _BLOCKED_SECONDS:
             raise Interrupted  # in code of the user, which blocks the loop
         first = first or now
 
-    with _on_signals(receive):
+    watch = _LoopWatch(terminal, seconds)
+    with _on_signals(receive), watch:
         while not task.done():
             await asyncio.wait({task}, timeout=_REFRESH_SECONDS)
+            watch.tick()
             terminal.tick(control.usage)
         terminal.tick(control.usage)
     if task.cancelled():
