@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     BaseModel,
@@ -182,9 +182,7 @@ def _names_beside(kind: type[BaseModel], location: Sequence[int | str]) -> Itera
 
 
 def nested_model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a field holds, if it holds one, and not a list of them."""
-    if get_origin(annotation) is tuple:
-        return None
+    """Return the model that a field holds, if it holds one."""
     for kind in get_args(annotation) or (annotation,):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

@@ -34,7 +34,7 @@ from skillfit.extensions import JsonValue, find_source, is_source
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import LOCAL, map_file, names_cli_program, split_id
-from skillfit.plain_text import note_text, one_line, shorten
+from skillfit.plain_text import note_text, one_line, shorten, visible
 from skillfit.plugins.skillopt.skillopt_config import is_skillopt, table, translate
 from skillfit.settings import setting_problems
 
@@ -278,10 +278,10 @@ def _read_feedback(data: JsonObject, settings: PlacedSettings) -> None:
     path = Path(_absolute_path(given, place))
     try:
         notes = _NOTES.validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:  # a ValueError, too, where the name can be no file's
         raise InputError(
-            f"{place.without_value}: optimizer.feedback names the file {path}, which cannot be "
-            f"read as notes of people: {one_line(str(error), 200)}.",
+            f"{place.without_value}: optimizer.feedback names the file {visible(str(path))}, which "
+            f"cannot be read as notes of people: {one_line(visible(str(error)), 200)}.",
             hint="`skillfit export RUN` writes a feedback.json.",
         ) from error
     said: dict[str, JsonValue] = {}

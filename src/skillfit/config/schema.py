@@ -587,7 +587,9 @@ def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
 def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     for name, info in model.model_fields.items():
         key = f"{prefix}{name}"
-        nested = nested_model(info.annotation)
+        # The settings of a list of models are those of a single one.
+        is_list = get_origin(info.annotation) is tuple
+        nested = None if is_list else nested_model(info.annotation)
         if nested is None or nested is ModelSpec:
             yield Key(
                 key,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -145,7 +145,8 @@ class RunPage(PageData):
     live_url: str
     time_left: str
     commands: Sequence[str]
-    start_failure: str
+    # Asked behind the badge that says "starting": a process may end while the page is written.
+    start_failure: Callable[[], str]
     settings: ShownSettings
 
 
@@ -216,7 +217,7 @@ def tab_page(studio: Studio, request: Request, record: Record) -> RunPage:
         live_url=run_url("live", name, tab=tab, **typed),
         time_left=time_left(record),
         commands=next_commands(record),
-        start_failure=_start_failure(studio, record),
+        start_failure=lambda: _start_failure(studio, record),
         settings=settings_of_config(record.config),
     )
 
