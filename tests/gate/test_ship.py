@@ -315,6 +315,18 @@ async def test_a_cheaper_skill_must_save_tokens_and_keep_its_score(effect, share
     assert (result.p_value <= ALPHA) == (verdict == "improved")
 
 
+async def test_a_saving_that_could_be_chance_is_named_as_such():
+    class Uneven(Costing):
+        def _outcome(self, skill, item, repeat, series):
+            outcome = super()._outcome(skill, item, repeat, series)
+            more = skill.hash != BASE.hash and int(item[1:]) % 2
+            return replace(outcome, usage=Usage(input=140)) if more else outcome
+
+    result = await shipped(Uneven(by_rule(1.0), share=0.5), count=60, settings=CHEAPER)
+    assert result.verdict == "inconclusive" and 0 < result.saving.mean < 0.1
+    assert "saves tokens, but chance could explain it" in result.reason
+
+
 async def test_a_skill_without_a_score_to_keep_is_not_called_cheaper():
     result = await shipped(Costing(by_rule(0.0), share=0.5), count=60, settings=CHEAPER)
     assert result.verdict == "inconclusive" and "has no score to keep" in result.reason

@@ -365,6 +365,8 @@ def _decide_cheaper(result: ShipTested, saving: Interval, margin: float, shown: 
     if result.difference <= -margin:
         reason = f"cheaper, but the score is lower by {margin:g} or more on fresh rollouts"
         return replace(result, verdict="no improvement", reason=reason)
+    if saving.low <= 0:
+        return replace(result, reason=f"it saves tokens, but chance could explain it ({chance})")
     return replace(
         result, reason=f"cheaper, but a loss of {margin:g} or more is not excluded ({chance})"
     )
