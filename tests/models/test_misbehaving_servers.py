@@ -25,7 +25,8 @@ async def test_a_silent_server_is_a_timeout_and_is_charged_in_full():
     with RawServer(lambda number: None) as server, pytest.raises(TimedOut) as caught:
         await to(server.url, timeout=0.15, retries=1, meter=meter).complete(say("x"))
     assert server.requests == 2
-    assert caught.value.usage == meter.bounds[0] + meter.bounds[1]
+    failed = Usage(failed=2, failed_tokens=meter.spent.tokens)
+    assert caught.value.usage == meter.bounds[0] + meter.bounds[1] + failed
 
 
 async def test_a_connection_closed_within_the_body_is_retried():
@@ -56,7 +57,8 @@ async def test_a_refused_connection_costs_nothing():
     meter = CappedMeter()
     with pytest.raises(NetworkFailed, match="base_url") as caught:
         await to(url, retries=1, meter=meter).complete(say("x"))
-    assert caught.value.usage == Usage() == meter.spent
+    assert caught.value.usage == Usage(failed=2)
+    assert meter.spent == Usage()
 
 
 async def test_calls_to_a_closed_port_are_reported_once_while_they_are_retried():

@@ -777,3 +777,25 @@ def test_a_prune_round_has_the_name_of_its_work_in_every_view(
     assert "measuring 1: 50" in score_chart(record)
     for page in (html_report(record), Shell(capsys)("show", run.path).out):
         assert "measuring 1" in page and "prune 1" not in page
+
+
+async def test_failed_calls_and_the_working_time_of_a_stopped_run_are_told(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.journal.set_fact("minutes", 1.5)
+    used = Usage(calls=3, input=90, output=10, failed=2, failed_tokens=60)
+
+    async def answered() -> int:
+        return 1
+
+    await run.journal.once("call", answered, returns=int, usage=lambda _: used)
+    run.journal.set_fact("stopped", "The key is wrong.")
+    run.close()
+    record = read_record(run.path)
+    told = {fact.name: fact for fact in facts(record)}
+    assert told["Time"].value == "1.5 min", "not the time between the first and last event"
+    assert told["Cost"].note == "3 calls, 100 tokens, 2 failed"
+    assert record.notices[-1].text == (
+        "Failed model calls, repeated or given up: 2; 60 of the 100 tokens are theirs."
+    )
+    page = html_report(record)
+    assert "The key is wrong." in page and "60 of the 100 tokens are theirs" in page

@@ -15,7 +15,9 @@ import pytest
 
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
-from skillfit.models.protocol import ROLES, Usage
+from skillfit.models.protocol import ROLES, AnswerPending, Usage
+from skillfit.record.fold import read_record
+from skillfit.run.control import Interrupted
 from skillfit.run.directory import (
     Identity,
     RunDirectory,
@@ -407,3 +409,28 @@ def test_making_an_identity_does_not_change_the_config() -> None:
     config = Config()
     settings_identity(config)
     assert config == Config()
+
+
+def _ends(path: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)), RunDirectory.open(path, IDENTITY) as run:
+        run.events.emit(started())
+        raise error
+
+
+def test_a_run_that_stopped_says_why(tmp_path: Path) -> None:
+    """Also one whose process is killed, which can write nothing any more."""
+    path = tmp_path / "run"
+    for error, reason in (
+        (Interrupted(path), "A person or another program asked the run to stop."),
+        (InputError("The key is wrong.", hint="Set it."), "The key is wrong. Set it."),
+        (AnswerPending("One prompt waits."), "It waited for a person."),
+        (ZeroDivisionError("oops"), "An unexpected error in skillfit: ZeroDivisionError: oops"),
+    ):
+        _ends(path, error)
+        assert read_record(path).diagnosis == reason
+    killed = RunDirectory.open(path, IDENTITY)
+    assert read_record(path).diagnosis == "", "it is running"
+    killed.journal.close()
+    killed.events.close()
+    killed._lock.release()
+    assert "killed" in read_record(path).diagnosis

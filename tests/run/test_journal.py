@@ -153,7 +153,8 @@ async def test_nested_effects_are_recorded_separately_and_an_inner_failure_is_bi
             lambda: journal.once("call", call, returns=int, stage="rollout", role="agent"),
             returns=int,
         )
-    assert [row.usage for row in journal.bill().rows] == [Usage(calls=1, input=10, usd=0.5)]
+    used = Usage(calls=1, input=10, usd=0.5, failed=1, failed_tokens=10)
+    assert [row.usage for row in journal.bill().rows] == [used]
 
 
 async def test_an_entry_names_its_parent_effect(path: Path) -> None:
@@ -227,9 +228,10 @@ async def test_usage_read_in_parts_equals_usage_read_at_once(path: Path) -> None
     assert journal.bill(first) == journal.bill(bill) == bill
     assert bill.by_role == {
         "agent": Usage(calls=2, input=30, usd=None),
-        "judge": Usage(calls=2, input=45, usd=1.25),
+        "judge": Usage(calls=2, input=45, usd=1.25, failed=1, failed_tokens=5),
     }
-    assert bill.total == journal.spent() == Usage(calls=4, input=75, usd=None)
+    total = Usage(calls=4, input=75, usd=None, failed=1, failed_tokens=5)
+    assert bill.total == journal.spent() == total
     assert bill.known_usd == 1.75
     assert bill.failures == {NetworkFailed.kind: 1}
 

@@ -378,7 +378,7 @@ def _earlier_seconds(run: Path) -> float:
     if not (run / JOURNAL).is_file():
         return 0.0
     with closing(RunDirectory.read(run)) as view:
-        return 60 * (view.journal.fact("minutes", float) or 0.0)
+        return view.seconds
 
 
 def run_in_terminal(

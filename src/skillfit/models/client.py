@@ -345,7 +345,11 @@ class ModelCall:
         self.wait = 0.0  # seconds before the next attempt
 
     def fail(self, error: ModelError) -> None:
-        """Count a failed attempt. A request that is changed and sent again does not count."""
+        """Count a failed attempt. A request that is changed and sent again is no failure of the
+        endpoint. `error` has the usage of this attempt, and afterwards that of all attempts.
+        """
+        if not policy_of(error).pending:
+            self.spent += Usage(failed=1, failed_tokens=error.usage.tokens)
         error.usage = self.spent
         error.release_reply()
         self.failure = error

@@ -99,6 +99,8 @@ class Usage:
     reasoning: int = 0
     usd: float | None = 0.0
     written: int = 0  # input tokens written to the provider's prompt cache
+    failed: int = 0  # attempts that failed, also those that cost nothing and are no call
+    failed_tokens: int = 0  # of these, part of `tokens`
 
     @property
     def tokens(self) -> int:
@@ -114,6 +116,8 @@ class Usage:
             self.reasoning + other.reasoning,
             usd,
             self.written + other.written,
+            self.failed + other.failed,
+            self.failed_tokens + other.failed_tokens,
         )
 
 

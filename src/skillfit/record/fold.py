@@ -45,7 +45,7 @@ from skillfit.record.record import (
     SplitScores,
     StageProgress,
 )
-from skillfit.record.text import verdict_sentence
+from skillfit.record.text import failed_calls, verdict_sentence
 from skillfit.run.control import (
     DONE_TO_EDIT,
     EDIT_ACTIONS,
@@ -136,6 +136,7 @@ class RunFollower:
         self._bill = Bill()
         self._last = 0  # number of the last event that was read
         self._isolation = ""
+        self._seconds, self._stop_reason = 0.0, ""
         self._ablated_by: Granularity | None = None
 
     def record(self) -> Record:
@@ -145,17 +146,13 @@ class RunFollower:
                 self._last = self._fold.read(view.events, after=self._last)
             self._bill = view.journal.bill(self._bill)
             self._isolation = self._isolation or _last_isolation(view)
+            self._seconds, self._stop_reason = view.seconds, view.stop_reason
             self._ablated_by = ablated_by(view.journal)
         return self._complete(run_id)
 
     def _complete(self, run_id: str) -> Record:
         record = self._fold.record()
-        retried = [
-            RunNotice(
-                "retried", kind, f"{count:,} calls failed ({kind}) and were repeated or given up"
-            )
-            for kind, count in Counter(self._bill.failures).most_common()
-        ]
+        failed = failed_calls(self._bill.total, self._bill.failures)
         running = in_use(self.path)
         decisions = _with_requests(self.path, record.decisions, running=running)
         edits = tuple(_with_decision(edit, decisions) for edit in record.edits)
@@ -171,14 +168,17 @@ class RunFollower:
             ),
             isolation=self._isolation,
             ablated_by=self._ablated_by,
+            seconds=record.seconds if record.finished else self._seconds or record.seconds,
             costs=self._bill.rows,
             usage=self._bill.total,
-            notices=(*record.notices, *retried),
+            notices=(*record.notices, *([RunNotice("retried", "", failed)] if failed else ())),
             prompts=len(pending(self.path / HANDOFF)),
             applied=any((self.path / APPLIED).glob("*.json")),
             decisions=decisions,
             edits=edits,
         )
+        if record.state == "stopped" and not record.only_checked:
+            record = replace(record, diagnosis=self._stop_reason)
         return replace(record, verdict=verdict_sentence(record))
 
 

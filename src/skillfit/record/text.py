@@ -281,6 +281,8 @@ def facts(record: Record) -> list[Fact]:
         found.append(Fact("Edits", f"{len(record.kept_edits)} in the {skill}", f"{tried} tried"))
     found.append(_size(record))
     used = f"{quantity(record.usage.calls, 'call')}, {quantity(record.usage.tokens, 'token')}"
+    if record.usage.failed:
+        used += f", {record.usage.failed:,} failed"
     found.append(Fact("Cost", dollars(record.usage.usd) or UNPRICED, used))
     found.append(Fact("Time", duration(record.seconds), quantity(record.rollouts, "rollout")))
     return found
@@ -294,6 +296,21 @@ def _size(record: Record) -> Fact:
     shorter = record.ablation.tokens_after if record.ablation else first
     note = f"{shorter:,} without what can be cut" if shorter != first else "in every call"
     return Fact("Skill", quantity(first, "token"), note)
+
+
+def failed_calls(usage: Usage, given_up: Mapping[str, int]) -> str:
+    """Say how many model calls failed, and which of the tokens are theirs; empty without any.
+    `given_up`: those that were not answered in the end, by their kind.
+    """
+    if not usage.failed:
+        return ""
+    text = f"Failed model calls, repeated or given up: {usage.failed:,}"
+    if given_up:
+        kinds = ", ".join(f"{count:,} {display_name(kind)}" for kind, count in given_up.items())
+        text += f" (given up: {kinds})"
+    if usage.failed_tokens:
+        text += f"; {usage.failed_tokens:,} of the {usage.tokens:,} tokens are theirs"
+    return f"{text}."
 
 
 @dataclass(frozen=True, slots=True)

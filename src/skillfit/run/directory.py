@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import sys
+from asyncio import CancelledError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -27,13 +28,13 @@ import pydantic_core
 
 from skillfit.atomic_write import replace_file
 from skillfit.config.schema import SECTIONS, Config, ModelSection
-from skillfit.errors import InputError
+from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.extensions import JsonValue, is_reference
 from skillfit.models.protocol import ROLES
 from skillfit.models.registry import MACHINE_OPTIONS, ModelSpec, map_file, names_cli_program
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.plain_text import shorten
-from skillfit.run.control import read_requests
+from skillfit.run.control import Interrupted, read_requests
 from skillfit.run.events import EventLog, SlowUpdateFinished, StepFinished
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
@@ -47,7 +48,7 @@ from skillfit.run.store import (
     emptied,
     other_files,
 )
-from skillfit.run.view import CARD_FACT, RunView
+from skillfit.run.view import CARD_FACT, STOP_FACT, RunView
 from skillfit.skill.units import Granularity
 
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
@@ -81,6 +82,7 @@ CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _SCRATCH = ".writing"  # files are written here and renamed when they are complete
 _IDENTITY_FACT = "identity"  # names of facts in the journal
 _FAILED_PART_FACT = "failed_part"
+_KILLED = "Its process was killed, or the machine went down."
 _KINDS = {"training": "a training run", "evaluation": "an evaluation", "ablation": "an ablation"}
 # Parts of which no result is recorded: after a fix they decide again.
 _RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
@@ -167,6 +169,7 @@ class RunDirectory:
         """Delete the end of the run: its result is decided again."""
         self.events.resume()
         self.journal.set_fact(CARD_FACT, "")  # it said that the run has ended
+        self.journal.set_fact(STOP_FACT, _KILLED)  # until `__exit__` knows better
 
     def expect_fix_of(self, kind: PartKind) -> None:
         """A user's gate, proposer or batch sampler failed. The next start may bring its file with
@@ -240,7 +243,19 @@ class RunDirectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if not self.journal.failed:
+            self.journal.set_fact(STOP_FACT, _stop_reason(error))
         self.close()
+
+
+def _stop_reason(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    if isinstance(error, Interrupted | KeyboardInterrupt | CancelledError):
+        return "A person or another program asked the run to stop."
+    if isinstance(error, SkillfitError):
+        return "It waited for a person." if error.exit_code is Exit.HANDOFF else str(error)
+    return f"An unexpected error in skillfit: {type(error).__name__}: {error}"
 
 
 def _locked_directory(path: Path) -> RunLock:

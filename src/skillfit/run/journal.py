@@ -324,7 +324,10 @@ class Journal(Store):
             return
         self._billed.add(failure)
         row = {**row, "kind": failure.kind, "message": failure.message}
-        self._insert("losses", row, failure.usage)
+        usage = failure.usage
+        if not usage.failed:  # the failure of a program
+            usage += Usage(failed=1, failed_tokens=usage.tokens)
+        self._insert("losses", row, usage)
 
     def _insert(self, table: str, row: _Row, usage: Usage) -> int:
         usage = _countable(usage)
@@ -446,6 +449,8 @@ def _countable(usage: Usage) -> Usage:
         reasoning=_count(usage.reasoning),
         usd=_price(usage.usd),
         written=_count(usage.written),
+        failed=_count(usage.failed),
+        failed_tokens=_count(usage.failed_tokens),
     )
 
 

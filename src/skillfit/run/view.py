@@ -21,6 +21,7 @@ from skillfit.run.store import JOURNAL
 
 E = TypeVar("E", bound=Event)
 
+STOP_FACT = "stopped"  # of the journal: why the last start of the run ended
 CARD_FACT = "card"  # of the journal: the run's card, which `record/lists.py` reads and writes
 
 
@@ -57,6 +58,16 @@ class RunView:
     @property
     def run_id(self) -> str:
         return self.journal.fact("run", str) or ""
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has worked, over all its starts and without the pauses between them."""
+        return 60 * (self.journal.fact("minutes", float) or 0.0)
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the last start of the run ended; empty when it ended by itself."""
+        return self.journal.fact(STOP_FACT, str) or ""
 
     @property
     def started(self) -> RunStarted | None:

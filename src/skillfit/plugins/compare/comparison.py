@@ -333,7 +333,7 @@ class _Runner:
 def _spent(run: Path) -> tuple[Bill, float]:
     """Return the bill of a run and its minutes."""
     with closing(RunDirectory.read(run)) as view:
-        return view.journal.bill(), view.journal.fact("minutes", float) or 0.0
+        return view.journal.bill(), view.seconds / 60
 
 
 def _trained_cost(result: TrainingResult) -> Cost:

@@ -555,8 +555,7 @@ def _refuse_lower_cap(record: Record, cap: str, typed: str) -> None:
     if amount <= present:
         raise InputError(f"{refused} the present one ({budget_amount(cap, present)}).")
     for use in cap_uses(record.usage, record.seconds, record.caps):
-        # The time of a record includes pauses between resumes, which no budget counts.
-        if use.name == cap != "minutes" and amount <= use.used:
+        if use.name == cap and amount <= use.used:
             raise InputError(f"{refused} what the run has used ({use.text}).")
 
 
