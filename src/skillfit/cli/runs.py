@@ -98,7 +98,7 @@ def ls_command(
 
 
 def _listed_cells(card: RunCard) -> tuple[str, ...]:
-    scores = card.selection if card.fresh.best is None else card.fresh
+    scores = card.listed_scores
     baseline, best = (
         "" if score is None else mean_score(score) for score in (scores.baseline, scores.best)
     )

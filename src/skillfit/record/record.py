@@ -369,6 +369,13 @@ class RunCard:
         return SplitScores(initial.score if initial else None, found.score if found else None)
 
     @property
+    def listed_scores(self) -> SplitScores:
+        """The scores that lists show: on fresh rollouts, from which the verdict follows, where the
+        run made them, else on the selection split.
+        """
+        return self.selection if self.fresh.best is None else self.fresh
+
+    @property
     def doubt(self) -> str:
         """Why `selection.best` is not the result of a finished run: fresh rollouts did not confirm
         that the skill is better, or there were none. Empty for a confirmed score, and for the

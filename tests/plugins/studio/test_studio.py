@@ -21,7 +21,7 @@ from jinja2 import Environment, meta
 from skillfit.config import Config
 from skillfit.config.reading import text_keys
 from skillfit.errors import InputError
-from skillfit.plain_text import quantity
+from skillfit.plain_text import percent, quantity
 from skillfit.plugins.studio.new_run import form_fields
 from skillfit.plugins.studio.web_app import Session, make_app, serve_studio
 from skillfit.record.fold import read_record
@@ -539,6 +539,9 @@ async def test_the_list_can_be_searched_filtered_and_sorted(folder: Path) -> Non
         assert names("sort=-gain") == ["unproven", "pool", "good/one", "halted"]
         assert names("sort=-name") == ["unproven", "pool", "halted", "good/one"]
         assert names("sort=name") == ["good/one", "halted", "pool", "unproven"]
+        listed = client.get("/?q=good/one").text
+        assert f"{percent(0.5)} → {percent(0.875)}" in listed and "fresh rollouts" in listed
+        assert "selection split" in client.get("/?q=halted").text
 
 
 def test_long_lists_are_paged(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ _STATES = (*get_args(RunState), "failed", "checked")
 _SORTS: dict[str, Callable[[NamedRun], float | None]] = {
     "date": lambda row: row.card.ended,
     "gain": lambda row: row.card.gain,
-    "score": lambda row: row.card.score,
+    "score": lambda row: row.card.listed_scores.best or row.card.score,
     "cost": lambda row: row.card.usage.usd,
     "tokens": lambda row: row.card.usage.tokens,
 }
