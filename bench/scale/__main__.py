@@ -5,7 +5,8 @@
 - ls: `skillfit ls` over 1,000 runs, and the same without starting Python;
 - studio: the first and the second request for the studio's list of 1,000 runs;
 - a large run in the studio: the first and the second request for the page of a run with 200 steps
-  and 100,000 rollouts, and the share of a core that its live updates take while it runs.
+  and 100,000 rollouts, the first for the map of all its rollouts, and the share of a core that its
+  live updates take while it runs.
 
 The package is compiled first, as it is after an installation.
 
@@ -274,6 +275,9 @@ def measure_large(folder: Path) -> list[Measure]:
     with Browser(run.parent) as browser:
         browser.sign_in()
         first, again = browser.open("/run/large"), browser.open("/run/large")
+    with Browser(run.parent) as browser:
+        browser.sign_in()
+        mapped = browser.open("/items/large?view=map")
     used = json.loads(live.read_text())
     share = 100 * used / _WATCHED
     page = f"the studio's page of a run with {steps} steps and {rollouts:,} rollouts, first request"
@@ -281,6 +285,7 @@ def measure_large(folder: Path) -> list[Measure]:
     return [
         Measure(page, *first, "< 1 s"),
         Measure("and the next", *again, "< 1 s"),
+        Measure("its map of all rollouts, first request", *mapped, "< 1 s"),
         Measure(text, None, used, "< 2 %"),
     ]
 

@@ -17,7 +17,7 @@ from skillfit.models.secrets import remember_secret
 from skillfit.run.events import (
     EventLog,
     GateDecided,
-    RolloutFailure,
+    MarkedRollout,
     RolloutFinished,
     RolloutScore,
     RolloutsDone,
@@ -342,22 +342,22 @@ def test_all_rollouts_are_counted_and_their_fields_read_without_their_events(pat
         RolloutsDone("rollout", 3, 1, times[0]),
     ]
     assert len(set(reader.rollout_keys())) == len({event.rollout for event in ROLLOUTS}) > 1
-    assert reader.failed_rollouts() == [RolloutFailure("gate", 3, "timeout: no answer")]
-    assert reader.rollout_scores() == [
-        RolloutScore("a", "rollout", 3, "h", 1.0, 0.5),
-        RolloutScore("a", "gate", 3, "h", 0.5, 0.5),
-        RolloutScore("b", "gate", 3, "h", None, 0.5),
-        RolloutScore("a", "gate", 12, "h", 0.0, 0.5),
-    ]
+    assert reader.marked_rollouts() == [MarkedRollout("gate", 3, "timeout: no answer", None)]
+    assert reader.rollout_scores("h") == {
+        RolloutScore("rollout", 3, 1.0, 0.5, True): ["a"],
+        RolloutScore("gate", 3, 0.5, 0.5, True): ["a"],
+        RolloutScore("gate", 3, None, 0.5, True): ["b"],
+        RolloutScore("gate", 12, 0.0, 0.5, True): ["a"],
+    }
+    assert not any(score.initial for score in reader.rollout_scores("another"))
     assert set(reader.some_hard_scores(10)) == {0.0, 0.5, 1.0, None}
     assert len(reader.some_hard_scores(2)) == 2
     assert reader.rollouts_of_item("a") == [ROLLOUTS[0], ROLLOUTS[1], ROLLOUTS[3]]
     assert reader.rollouts_of_item("missing") == []
 
 
-@pytest.mark.parametrize("row", [RolloutFailure, RolloutScore])
-def test_a_row_has_the_fields_of_the_event_it_is_read_from(row: Any) -> None:
+def test_a_row_has_the_fields_of_the_event_it_is_read_from() -> None:
     known = get_type_hints(RolloutFinished)
-    for name, kind in get_type_hints(row).items():
+    for name, kind in get_type_hints(MarkedRollout).items():
         assert name in known
         assert kind == known[name] or (kind is str and name == "phase")

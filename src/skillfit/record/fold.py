@@ -63,6 +63,7 @@ from skillfit.run.events import (
     EventLog,
     GateDecided,
     ItemsRead,
+    MarkedRollout,
     PersonDecided,
     PreflightFinished,
     RolloutFinished,
@@ -878,12 +879,8 @@ class RolloutTotals:
         stage.done += 1
         stage.latest = max(stage.latest, stored.at)
         self._keys.add(hash(event.rollout))
-        if event.failure:
-            stage.failed += 1
-            self._count(event.failure)
+        self._mark(event)
         self.graded = self.graded or event.hard not in (None, 0, 1)
-        if event.skill_read is not None:
-            self.skill_reads[event.skill_read] += 1
 
     def read(self, events: EventLog) -> None:
         """Count the rollouts of a log. Nothing may have been added before."""
@@ -891,20 +888,22 @@ class RolloutTotals:
             stage = self._stage(count.phase, count.step)
             stage.done, stage.latest = count.done, count.latest
         self._keys = {hash(key) for key in events.rollout_keys()}
-        for failed in events.failed_rollouts():
-            self._stage(failed.phase, failed.step).failed += 1
-            self._count(failed.failure)
+        for row in events.marked_rollouts():
+            self._mark(row)
         scores = events.some_hard_scores(_LOOKED_AT)
         self.graded = any(score not in (None, 0, 1) for score in scores)
-        self.skill_reads = events.skill_reads()
 
     def _stage(self, phase: str, step: int) -> StageRollouts:
         return self.stages.setdefault((phase, step), StageRollouts())
 
-    def _count(self, failure: str) -> None:
-        kind, _, message = failure.partition(": ")
-        self.failures[kind] += 1
-        self.first_failure.setdefault(kind, message)
+    def _mark(self, row: RolloutFinished | MarkedRollout) -> None:
+        if row.failure:
+            self._stage(row.phase, row.step).failed += 1
+            kind, _, message = row.failure.partition(": ")
+            self.failures[kind] += 1
+            self.first_failure.setdefault(kind, message)
+        if row.skill_read is not None:
+            self.skill_reads[row.skill_read] += 1
 
 
 @dataclass(slots=True)

@@ -290,21 +290,18 @@ class RunDetails:
         evaluation = record.config.settings.evaluation
         last = max(1, record.total_steps, record.steps_done)
         width = -(-last // most)
-        initial = self.initial_hash
         columns: dict[tuple[str, int, bool], _Column] = {}
         cells: defaultdict[str, defaultdict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
-        values: dict[tuple[float, float | None], float] = {}  # of very many rows, few differ
-        for row in self._events.rollout_scores():
-            if row.hard is None:
+        for score, items in self._events.rollout_scores(self.initial_hash).items():
+            if score.hard is None:
                 continue
-            value = values.get((row.hard, row.soft))
-            if value is None:
-                value = values[row.hard, row.soft] = row_value(evaluation, row)
-            place = (row.phase, row.step, row.skill_hash == initial)
+            value = row_value(evaluation, score)
+            place = (score.phase, score.step, score.initial)
             column = columns.get(place)
             if column is None:
                 column = columns[place] = _column(*place, width, last)
-            cells[row.item][column.name].add(value)
+            for item in items:
+                cells[item][column.name].add(value)
         order = {column.name: column.place for column in columns.values()}
         return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
 

@@ -8,7 +8,7 @@ so an event is stored once. Another process can follow the log while the run is 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -239,31 +239,37 @@ class RolloutsDone(NamedTuple):
     latest: float  # time of the last one
 
 
-class RolloutFailure(NamedTuple):
-    """Fields of a `RolloutFinished` that failed."""
+class MarkedRollout(NamedTuple):
+    """Fields of a `RolloutFinished` that failed, or whose agent is known to have loaded the skill
+    or not.
+    """
 
     phase: str
     step: int
     failure: str
+    skill_read: bool | None
 
 
 class RolloutScore(NamedTuple):
     """Fields of a `RolloutFinished` that say how an item scored, and when in the run."""
 
-    item: str
     phase: str
     step: int
-    skill_hash: str
     hard: float | None
     soft: float | None
+    initial: bool  # under the initial skill
 
 
 def _columns(kind: type[Event], names: Sequence[str]) -> str:
     """Fields of a kind of event as columns of a query."""
+    return ", ".join(f"json_extract(data, {path})" for path in _paths(kind, names))
+
+
+def _paths(kind: type[Event], names: Sequence[str]) -> list[str]:
     unknown = set(names) - {one.name for one in fields(kind)}
     if unknown:
         raise TypeError(f"{kind.__name__} has no fields {', '.join(sorted(unknown))}.")
-    return ", ".join(f"json_extract(data, '$.{name}')" for name in names)
+    return [f"'$.{name}'" for name in names]
 
 
 # A run may have 100,000 rollouts. Pages that need sums or single fields of all of them let SQLite
@@ -281,19 +287,19 @@ _ROLLOUT_KEYS = f"""
 SELECT substr({_AFTER_KIND}, instr({_AFTER_KIND}, '/{ROLLOUTS}') + 1) FROM events
 WHERE key >= ? AND key < ?
 """
-_FAILED_ROLLOUTS = f"""
-SELECT {_columns(RolloutFinished, RolloutFailure._fields)} FROM events NOT INDEXED
-WHERE kind = ? AND {_columns(RolloutFinished, ["failure"])} <> ''
+_MARKED_ROLLOUTS = f"""
+SELECT {_columns(RolloutFinished, MarkedRollout._fields)} FROM events NOT INDEXED
+WHERE kind = ? AND ({_columns(RolloutFinished, ["failure"])} <> ''
+  OR {_columns(RolloutFinished, ["skill_read"])} IS NOT NULL)
 """
 _ROLLOUT_SCORES = f"""
-SELECT {_columns(RolloutFinished, RolloutScore._fields)} FROM events NOT INDEXED WHERE kind = ?
+SELECT {_columns(RolloutFinished, ["item"])},
+  json_extract(data, {", ".join(_paths(RolloutFinished, RolloutScore._fields[:-1]))}),
+  {_columns(RolloutFinished, ["skill_hash"])} = ?
+FROM events NOT INDEXED WHERE kind = ?
 """
 _SOME_SCORES = f"""
 SELECT {_columns(RolloutFinished, ["hard"])} FROM events WHERE key >= ? AND key < ? LIMIT ?
-"""
-_SKILL_READS = f"""
-SELECT {_columns(RolloutFinished, ["skill_read"])} AS read, count(*) FROM events NOT INDEXED
-WHERE kind = ? AND read IS NOT NULL GROUP BY read
 """
 _ROLLOUTS_OF_ITEM = f"""
 SELECT data FROM events NOT INDEXED
@@ -690,25 +696,32 @@ class EventLog(Store):
         """The journal keys of the finished rollouts; one that several phases share repeats."""
         return [key for (key,) in self._db.execute(_ROLLOUT_KEYS, _key_range(RolloutFinished))]
 
-    def failed_rollouts(self) -> list[RolloutFailure]:
-        """What failed rollouts recorded, in order."""
-        rows = self._db.execute(_FAILED_ROLLOUTS, (RolloutFinished.__name__,))
-        return [RolloutFailure(*row) for row in rows]
+    def marked_rollouts(self) -> list[MarkedRollout]:
+        """The rollouts that failed, and those that say whether the skill was loaded, in order."""
+        rows = self._db.execute(_MARKED_ROLLOUTS, (RolloutFinished.__name__,))
+        return [
+            MarkedRollout(phase, step, failure, None if read is None else bool(read))
+            for phase, step, failure, read in rows
+        ]
 
-    def rollout_scores(self) -> list[RolloutScore]:
-        """Every rollout with its scores, in order."""
-        rows = self._db.execute(_ROLLOUT_SCORES, (RolloutFinished.__name__,))
-        return [RolloutScore(*row) for row in rows]
+    def rollout_scores(self, initial: str) -> dict[RolloutScore, list[str]]:
+        """Every score with the items of the rollouts that had it. `initial`: the hash of the
+        initial skill. Of very many rollouts few differ in their scores, so each score is parsed
+        once.
+        """
+        rows = self._db.execute(_ROLLOUT_SCORES, (initial, RolloutFinished.__name__))
+        items: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+        for item, score, is_initial in rows:
+            items[score, is_initial].append(item)
+        return {
+            RolloutScore._make([*from_json(score), bool(is_initial)]): found
+            for (score, is_initial), found in items.items()
+        }
 
     def some_hard_scores(self, most: int) -> list[float | None]:
         """The hard scores of some rollouts, for a guess at their kind."""
         rows = self._db.execute(_SOME_SCORES, (*_key_range(RolloutFinished), most))
         return [hard for (hard,) in rows]
-
-    def skill_reads(self) -> Counter[bool]:
-        """How many rollouts loaded the skill and how many did not, where that is known."""
-        rows = self._db.execute(_SKILL_READS, (RolloutFinished.__name__,))
-        return Counter({bool(read): count for read, count in rows})
 
     def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
         """Every rollout of an item, in order. What another version wrote and cannot be read is left
