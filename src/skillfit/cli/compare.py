@@ -11,11 +11,24 @@ import typer
 from skillfit.atomic_write import write_whole
 from skillfit.cli.evaluate import evaluate_in_terminal
 from skillfit.cli.output import Json, Overrides, console, plain_json, rich_table, show
-from skillfit.cli.train import ConfigFile, RunOption, Wait, config_inputs, train_in_terminal
+from skillfit.cli.train import (
+    ConfigFile,
+    RunOption,
+    Wait,
+    await_answers,
+    config_inputs,
+    run_in_terminal,
+    train_in_terminal,
+)
+from skillfit.errors import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
+    from typing import Any
 
+    from skillfit.cli.terminal import CountingTerminal
+    from skillfit.plugins.compare.peers import Peer, PeerResult
+    from skillfit.run.control import Control
     from skillfit.skill import Skill
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Measured
@@ -34,8 +47,8 @@ def compare_command(
     way: Annotated[
         list[str] | None,
         typer.Option(
-            help="no-skill, initial, one-shot, best-of, paper, train or train:PROPOSER; may be "
-            "given again. Default: the first six."
+            help="no-skill, initial, one-shot, best-of, paper, train, train:PROPOSER, or one of "
+            "the packages gepa and skillopt; may be given again. Default: the first six."
         ),
     ] = None,
     repeats: Annotated[
@@ -46,8 +59,8 @@ def compare_command(
     as_json: Json = False,
 ) -> None:
     """Compare ways to get a skill on your tasks and models, at equal rollouts: no skill, the
-    initial skill, rewrites by the optimizer, SkillOpt's rule, and skillfit. Writes a table and a
-    figure; the same command continues where it stopped.
+    initial skill, rewrites by the optimizer, SkillOpt's rule, skillfit, and other optimizers.
+    Writes a table and a figure; the same command continues where it stopped.
 
     Example: skillfit compare skillfit.yaml --rollouts 60 --rollouts 150 --seeds 2 budget.usd=5
     """
@@ -58,6 +71,14 @@ def compare_command(
     from skillfit.plugins.compare.ways import NAMES, ways_named
 
     ways, own = ways_named(way or NAMES), tuple(overrides or ())
+    notice = console(stderr=True)
+    if not way:
+        notice.print(
+            "Not compared unless asked for: --way gepa, --way skillopt (other packages) and "
+            "--way train:PROPOSER.",
+            markup=False,
+            soft_wrap=True,
+        )
     base = config_inputs(config, own)
     folder = run or default_run_path(base, "compare")
 
@@ -79,13 +100,16 @@ def compare_command(
             inputs=lambda settings, given: config_inputs(config, [*own, *settings], given=given),
             train=lambda inputs, path: train_in_terminal(inputs, path, plain=True, wait=wait),
             measure=measure,
+            let_peer_find=lambda inputs, peer, rollouts, path: _peer_in_terminal(
+                inputs, peer, rollouts, path, wait=wait
+            ),
         ),
         folder,
         ways,
         sorted(set(rollouts or (150,))),
         range(seeds),
         repeats=repeats,
-        say=lambda text: console(stderr=True).print(text, markup=False, soft_wrap=True),
+        say=lambda text: notice.print(text, markup=False, soft_wrap=True),
     )
     data = json_of(comparison, base.config)
     for ending, text in (
@@ -98,6 +122,35 @@ def compare_command(
     if not as_json:
         where = f"Table, figure and JSON: {folder / _RESULTS}.md, .svg, .json"
         show(data, f"{notes(comparison)}\n{where}", as_json)
+    if comparison.failed:
+        raise typer.Exit(int(Exit.INFRASTRUCTURE))
+
+
+def _peer_in_terminal(
+    inputs: Inputs, peer: Peer, rollouts: int, path: Path, *, wait: bool
+) -> PeerResult:
+    """Let another optimizer find a skill. With `wait` it continues as soon as its handoff prompts
+    have their answers.
+    """
+    from skillfit.cli.terminal import CountingTerminal
+    from skillfit.models.protocol import AnswerPending
+    from skillfit.plugins.compare.peers import find_skill
+
+    while True:
+        terminal = CountingTerminal(console(stderr=True))
+
+        def begin(
+            control: Control, terminal: CountingTerminal = terminal
+        ) -> Coroutine[Any, Any, PeerResult]:
+            return find_skill(inputs, peer, rollouts, path, listeners=[terminal], control=control)
+
+        try:
+            return run_in_terminal(terminal, begin)
+        except AnswerPending as waiting:
+            if not wait:
+                waiting.hint += " With --wait the command stays and continues by itself."
+                raise
+        await_answers(path)
 
 
 COMMANDS = (compare_command,)

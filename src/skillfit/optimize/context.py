@@ -156,12 +156,12 @@ class _ShownCase:
             if outcome.score is None:
                 continue
             arm = case.arms[number] if case.arms else Arm(skill)
-            steps = _without_repeats(_steps_text(outcome, trace=trace), task, arm.skill.unix_body)
-            verdict = _verdict_text(outcome)
+            steps = _without_repeats(steps_text(outcome, trace=trace), task, arm.skill.unix_body)
+            verdict = verdict_text(outcome)
             if pending:
                 verdict += f"\n{_carried_text(arm, pending)}"
             attempts.append(_ShownAttempt(_attempt_label(case, number), steps, verdict))
-        shown_task = f"Task:\n{task}{_attached_files(item)}{_expected_answer(item)}"
+        shown_task = f"Task:\n{task}{_attached_files(item)}{expected_answer(item)}"
         return cls(f"### Item {item.id}{kind}", shown_task, tuple(attempts))
 
     def text(self) -> str:
@@ -227,7 +227,8 @@ def _attached_files(item: Item) -> str:
     return f"\n\nAttached for the agent, not shown here: {names}" if names else ""
 
 
-def _expected_answer(item: Item) -> str:
+def expected_answer(item: Item) -> str:
+    """What the optimizer is told of the right answer; empty where there is none."""
     texts = {"Expected answer": "\n".join(item.answers), "Reference": item.reference}
     return "".join(
         f"\n\n{name} (the agent does not see it):\n{text.strip()}"
@@ -236,7 +237,8 @@ def _expected_answer(item: Item) -> str:
     )
 
 
-def _steps_text(outcome: Outcome, *, trace: bool) -> str:
+def steps_text(outcome: Outcome, *, trace: bool) -> str:
+    """What the agent did, a line for each step. Without `trace`, tool steps are left out."""
     attempt = outcome.attempt
     if attempt is None:
         return "(no trajectory was kept)"
@@ -266,7 +268,8 @@ def _without_repeats(text: str, task: str, skill: str) -> str:
     return text
 
 
-def _verdict_text(outcome: Outcome) -> str:
+def verdict_text(outcome: Outcome) -> str:
+    """The scores of a rollout and what the grader says; empty where it has no score."""
     score = outcome.score
     if score is None:
         return ""

@@ -19,7 +19,9 @@ from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.gate.samples import item_differences
 from skillfit.intervals import Interval, interval, weighted_values
 from skillfit.plain_text import quantity
+from skillfit.plugins.compare.peers import Peer, PeerFailed, PeerResult
 from skillfit.plugins.compare.ways import Training, Way
+from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
 from skillfit.run.journal import Bill
 from skillfit.run.store import JOURNAL
@@ -61,6 +63,12 @@ class MakeInputs(Protocol):
     def __call__(self, settings: Sequence[str], given: GivenParts) -> Inputs: ...
 
 
+class LetPeerFind(Protocol):
+    """Lets another optimizer find a skill in a run directory."""
+
+    def __call__(self, inputs: Inputs, peer: Peer, rollouts: int, path: Path) -> PeerResult: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Effects:
     """What a comparison needs to run: where its inputs come from, and who trains and measures."""
@@ -68,6 +76,7 @@ class Effects:
     inputs: MakeInputs
     train: Callable[[Inputs, Path], TrainingResult]
     measure: MeasureSkills
+    let_peer_find: LetPeerFind
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +165,7 @@ class Comparison:
     repeats: int
     test_cost: Cost
     left_out: tuple[str, ...] = ()  # ways that cannot use so few rollouts, or this config, and why
+    failed: tuple[str, ...] = ()  # attempts of other optimizers without a skill, and why
 
 
 def compare(
@@ -177,6 +187,8 @@ def compare(
     for way in ways:
         for budget in rollouts if way.trains else (0,):
             try:  # nothing is spent yet
+                if way.peer is not None:
+                    way.peer.selection(budget, runner.base.available)
                 for training in way.trainings(budget, runner.base.available):
                     effects.inputs(training.settings, training.parts)
             except InputError as error:  # the config itself is right: this way cannot use it
@@ -185,12 +197,20 @@ def compare(
                 continue
             planned += [(way, budget, seed) for seed in (seeds if way.trains else (0,))]
     items_of_split(runner.base.task, "test")
-    attempts = [runner.attempt(*one) for one in planned]
+    attempts, failed = [], []
+    for way, budget, seed in planned:
+        try:
+            attempts.append(runner.attempt(way, budget, seed))
+        except PeerFailed as error:
+            failed.append(f"{way.name} with {quantity(budget, 'rollout')}, seed {seed}: {error}")
+            say(f"Failed: {failed[-1]}")
+    if not attempts:
+        raise PeerFailed(f"No way found a skill. {failed[0]}")
     measured, test_cost = runner.test(attempts, repeats)
     initial = next((one.measured for one in measured if one.way.name == "initial"), None)
     rows = tuple(_row(group, initial) for group in _grouped(measured).values())
     items = len(runner.base.task.test)
-    return Comparison(rows, items, repeats, test_cost, tuple(left_out))
+    return Comparison(rows, items, repeats, test_cost, tuple(left_out), tuple(failed))
 
 
 def _grouped(attempts: Iterable[WayAttempt]) -> dict[tuple[str, int], list[WayAttempt]]:
@@ -243,12 +263,14 @@ class _Runner:
         if not way.trains:
             skill = NO_SKILL if way.name == "no-skill" else base.skill
             return WayAttempt(way, 0, seed, skill, Cost())
-        trainings = way.trainings(rollouts, base.available)
         place = self.folder / way.folder / f"{rollouts}" / f"seed_{seed}"
+        if way.peer is not None:
+            return self._of_peer(way, way.peer, rollouts, seed, place)
+        trainings = way.trainings(rollouts, base.available)
         reasons, skills, cost = [], [], Cost()
         for number, training in enumerate(trainings):
             path = place / training.name
-            self.say(f"{way.name}, {rollouts} rollouts, seed {seed}: {path}")
+            self._say_start(way, rollouts, seed, path)
             # Rewrites of one attempt read different items.
             result = self._train(training, path, seed * len(trainings) + number)
             reasons.append(result.finish_reason)
@@ -259,6 +281,21 @@ class _Runner:
             found, choosing = self._choose(skills, way.choosing(rollouts, base.available), place)
             cost += choosing
         return WayAttempt(way, rollouts, seed, found, cost, tuple(reasons))
+
+    def _say_start(self, way: Way, rollouts: int, seed: int, path: Path) -> None:
+        self.say(f"{way.name}, {rollouts} rollouts, seed {seed}: {path}")
+
+    def _of_peer(self, way: Way, peer: Peer, rollouts: int, seed: int, path: Path) -> WayAttempt:
+        self._say_start(way, rollouts, seed, path)
+        inputs = self._capped((f"train.seed={seed}", "budget.rollouts=null"), path)
+        try:
+            found = self.effects.let_peer_find(inputs, peer, rollouts, path)
+        except BudgetReached as reached:
+            raise CapReached(reached.message, hint=_CONTINUE) from reached
+        bill, minutes = _spent(path)
+        calls = sum(row.usage.calls for row in bill.rows if row.role == "optimizer")
+        cost = Cost(found.rollouts, calls, bill.total.tokens, bill.total.usd, minutes)
+        return WayAttempt(way, rollouts, seed, self.base.skill.with_body(found.body), cost)
 
     def _train(self, training: Training, path: Path, seed: int) -> TrainingResult:
         settings = (*training.settings, f"train.seed={seed}")

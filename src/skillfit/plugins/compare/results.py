@@ -60,6 +60,7 @@ class ComparisonJson(TypedDict):
     test_cost: Cost
     rows: list[WayRowJson]
     left_out: list[str]
+    failed: list[str]
 
 
 def as_json(comparison: Comparison, config: Config) -> ComparisonJson:
@@ -76,6 +77,7 @@ def as_json(comparison: Comparison, config: Config) -> ComparisonJson:
         test_cost=comparison.test_cost,
         rows=[_row_json(row) for row in comparison.rows],
         left_out=list(comparison.left_out),
+        failed=list(comparison.failed),
     )
 
 
@@ -126,6 +128,7 @@ def notes(comparison: Comparison) -> str:
         f"({quantity(cost.rollouts, 'rollout')} in all, which count for none of the ways).",
         f"Mean of {quantity(seeds, 'seed')}. Gain: over the initial skill, paired by item.",
         *(f"Left out: {reason}" for reason in comparison.left_out),
+        *(f"Failed: {reason}" for reason in comparison.failed),
     ]
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """The ways to get a skill that `skillfit compare` compares.
 
 Each way is a set of settings on top of the user's config, so every one of them is an ordinary
-skillfit run, with its journal, its caps and its resume. No way may use more rollouts than another.
+skillfit run, with its journal, its caps and its resume. Other optimizers (`peers.py`) have a run of
+their own kind, with the same. No way may use more rollouts than another.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from skillfit.errors import InputError
 from skillfit.plugins.compare.gate import UnmeasuredGate
+from skillfit.plugins.compare.peers import PEERS, Peer
 from skillfit.training.schedule import SplitSizes
 from skillfit.training.user_parts import GivenParts
 
@@ -68,10 +70,11 @@ class Way:
     # Selection rollouts that choose among the skills of several trainings.
     choosing: Callable[[int, SplitSizes], int] = lambda rollouts, sizes: 0
     proves: bool = False  # it tests by itself whether its skill is better
+    peer: Peer | None = None  # another optimizer, in place of trainings
 
     @property
     def trains(self) -> bool:
-        return self.trainings is not _nothing
+        return self.trainings is not _nothing or self.peer is not None
 
     @property
     def folder(self) -> str:
@@ -120,11 +123,16 @@ _WAYS = (
     Way("train", "skillfit as the config says", _trained(), proves=True),
 )
 NAMES = tuple(way.name for way in _WAYS)
+_PEERS = tuple(
+    Way(name, f"the package {name} with its defaults", peer=peer) for name, peer in PEERS.items()
+)
 
 
 def ways_named(names: Sequence[str]) -> tuple[Way, ...]:
-    """Return the ways of these names. `train:PROPOSER` is training with another proposer."""
-    known = {way.name: way for way in _WAYS}
+    """Return the ways of these names. `train:PROPOSER` is training with another proposer. Raises
+    an error for a peer that is not installed.
+    """
+    known = {way.name: way for way in (*_WAYS, *_PEERS)}
     found = []
     for name in dict.fromkeys(names):
         kind, _, proposer = name.partition(":")
@@ -133,10 +141,14 @@ def ways_named(names: Sequence[str]) -> tuple[Way, ...]:
             settings = f"optimizer.proposer={proposer}"
             found.append(Way(name, meaning, _trained(settings), proves=True))
         elif name in known:
-            found.append(known[name])
+            way = known[name]
+            if way.peer is not None:
+                way.peer.refuse_missing()
+            found.append(way)
         else:
             raise InputError(
                 f"--way {name}: unknown.",
-                hint=f"There are {', '.join(NAMES)} and train:PROPOSER, as in train:corpus.",
+                hint=f"There are {', '.join((*NAMES, *PEERS))} and train:PROPOSER, as in "
+                "train:corpus.",
             )
     return tuple(found)
