@@ -151,6 +151,11 @@ EXAMPLES = {
         "30",
         {"parquet.py": PARQUET},
     ),
+    "gepa": Example(
+        "skillfit demo --plain && cd skillfit-demo && "
+        "skillfit compare skillfit.yaml --rollouts 40 --way initial --way gepa --run cmp",
+        "gepa      ",
+    ),
     "alfworld": measured("alfworld:sample", "{max_steps: 2}"),
     "textworld": measured("textworld:coin_collector", "{games: 4}"),
     "reasoning-gym": measured("reasoning_gym:word_sorting", "{size: 20, seed: 1}"),

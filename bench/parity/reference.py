@@ -62,12 +62,17 @@ def ready() -> Path:
         raise ReferenceFailed(
             f"{REQUIREMENT} was installed into {ENVIRONMENT} but cannot be imported there."
         )
+    write_prompts(package)
+    return python
+
+
+def write_prompts(package: Path) -> None:
+    """Put stand-ins where the wheel lacks its prompt files."""
     for name, role in _ROLES.items():
         for suffix in _SUFFIXES[: 1 + _VARIANTS.get(name, 0)]:
             _write(package / "prompts" / f"{name}{suffix}.md", f"[stage: {name}]\n{role}\n")
     rollout = "[stage: rollout]\n{skill_section}Answer with <answer>…</answer>.\n"
     _write(package / "envs" / "searchqa" / "prompts" / "rollout_system.md", rollout)
-    return python
 
 
 def _package(python: Path) -> Path | None:
