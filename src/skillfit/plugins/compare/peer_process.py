@@ -26,7 +26,7 @@ class Stopped(BaseException):
     """The rollouts are used up. No `except Exception` of a package may catch it."""
 
 
-class Link:
+class PeerLink:
     """Questions to skillfit; threads may ask at the same time."""
 
     def __init__(self, descriptor: int) -> None:
@@ -75,12 +75,12 @@ class Link:
         self.ask(do="best", skill=skill)
 
 
-def run_gepa(link: Link, work: dict[str, Any]) -> None:
+def run_gepa(link: PeerLink, work: dict[str, Any]) -> None:
     """`gepa.optimize` with its defaults; the skill is the one text that it changes."""
     import gepa
     from gepa.core.adapter import EvaluationBatch
 
-    class Adapter:
+    class GepaAdapter:
         propose_new_texts = None
 
         def evaluate(
@@ -114,7 +114,7 @@ def run_gepa(link: Link, work: dict[str, Any]) -> None:
             ]
             return dict.fromkeys(components_to_update, records)
 
-    class Best:
+    class BestCandidate:
         def on_valset_evaluated(self, event: Any) -> None:
             if event["is_best_program"]:
                 link.best(event["candidate"]["skill"])
@@ -127,16 +127,16 @@ def run_gepa(link: Link, work: dict[str, Any]) -> None:
         seed_candidate={"skill": work["skill"]},
         trainset=work["train"],
         valset=[{"id": item} for item in work["selection"]],
-        adapter=Adapter(),
+        adapter=GepaAdapter(),
         reflection_lm=reflect,
         max_metric_calls=work["rollouts"],
-        callbacks=[Best()],
+        callbacks=[BestCandidate()],
         seed=work["seed"],
     )
     link.best(result.best_candidate["skill"])
 
 
-def run_skillopt(link: Link, work: dict[str, Any]) -> None:
+def run_skillopt(link: PeerLink, work: dict[str, Any]) -> None:
     """SkillOpt's trainer with its defaults, for as many epochs as fit into the rollouts."""
     import skillopt.engine.trainer as trainer
     import skillopt.model.azure_openai as model
@@ -150,15 +150,15 @@ def run_skillopt(link: Link, work: dict[str, Any]) -> None:
     steps = math.ceil(len(work["train"]) / size)
     epochs = max(1, math.ceil((work["rollouts"] - size) / (2 * size * steps)))
 
-    class Loader(SplitDataLoader):  # type: ignore[misc]
+    class SkilloptLoader(SplitDataLoader):  # type: ignore[misc]
         def setup(self, cfg: dict[str, Any]) -> None:
             self._splits = {"train": work["train"], "val": selection, "test": []}
 
-    class Adapter(EnvAdapter):  # type: ignore[misc]
+    class SkilloptAdapter(EnvAdapter):  # type: ignore[misc]
         analyst_workers, failure_only, minibatch_size, edit_budget = 16, False, _MINIBATCH, 4
 
         def __init__(self) -> None:
-            self._loader = Loader(seed=work["seed"])
+            self._loader = SkilloptLoader(seed=work["seed"])
 
         def setup(self, cfg: dict[str, Any]) -> None:
             super().setup(cfg)
@@ -265,16 +265,16 @@ def run_skillopt(link: Link, work: dict[str, Any]) -> None:
         "target_model": "agent",
         "optimizer_backend": "openai_chat",
         "target_backend": "openai_chat",
-        "analyst_workers": Adapter.analyst_workers,
+        "analyst_workers": SkilloptAdapter.analyst_workers,
         "reasoning_effort": "",
         "rewrite_reasoning_effort": "",
     }
-    trainer.ReflACTTrainer(config, Adapter()).train()
+    trainer.ReflACTTrainer(config, SkilloptAdapter()).train()
     report_best()
 
 
 def main() -> None:
-    link = Link(int(sys.argv[1]))
+    link = PeerLink(int(sys.argv[1]))
     work = link.begin()
     sys.path[:0] = work["path"]  # so that the package is the one that skillfit found
     with suppress(Stopped):

@@ -217,7 +217,7 @@ async def _found(
     chosen = random.Random(seed).sample(
         inputs.task.selection, peer.selection(rollouts, inputs.available)
     )
-    service = _Service(
+    service = _PeerService(
         ready,
         components.optimizer,
         inputs.skill,
@@ -227,7 +227,7 @@ async def _found(
     )
     with components.decision("peer"):
         async with components.budget.sending():
-            await _Conversation(peer, service, inputs).hold(seed)
+            await _PeerConversation(peer, service, inputs).hold(seed)
     if service.best is None:
         raise PeerFailed(f"{peer.name} ended without a skill that it had measured.")
     found = {"initial": inputs.skill, peer.name: inputs.skill.with_body(service.best)}
@@ -242,28 +242,28 @@ async def _found(
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _PeerTurn:
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _PeerQuestion:
     """What a peer asks for."""
 
     id: int
     do: Literal["roll_out", "complete", "best"]
     skill: str = ""
     items: tuple[str, ...] = ()
-    messages: tuple[_Turn, ...] = ()
+    messages: tuple[_PeerTurn, ...] = ()
     max_tokens: int | None = None
 
 
-_QUESTIONS = TypeAdapter(_Question)
+_QUESTIONS = TypeAdapter(_PeerQuestion)
 
 
 @dataclass
-class _Service:
+class _PeerService:
     """Answers the questions of a peer."""
 
     ready: Assembled
@@ -279,7 +279,7 @@ class _Service:
     measured: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
     _seen: Counter[str] = field(default_factory=Counter)
 
-    async def answer(self, question: _Question) -> dict[str, Any]:
+    async def answer(self, question: _PeerQuestion) -> dict[str, Any]:
         """Return the reply. Raises what ends the peer."""
         self.ready.components.check_stop()
         if question.do == "best":
@@ -297,7 +297,7 @@ class _Service:
         self._seen[key] += 1
         return self._seen[key] - 1
 
-    async def _completed(self, question: _Question) -> dict[str, Any]:
+    async def _completed(self, question: _PeerQuestion) -> dict[str, Any]:
         messages = tuple(Message(turn.role, turn.content) for turn in question.messages)
         number = self._number(*(f"{turn.role}\0{turn.content}" for turn in question.messages))
         request = Request(
@@ -314,7 +314,7 @@ class _Service:
                 raise
             return {"error": f"The call failed: {error.message}"}
 
-    async def _rolled_out(self, question: _Question) -> dict[str, Any]:
+    async def _rolled_out(self, question: _PeerQuestion) -> dict[str, Any]:
         items = [self.train.get(name) or self.selection[name] for name in question.items]
         if self.used + len(items) > self.rollouts:
             self.stopped = True
@@ -359,11 +359,11 @@ class _Service:
 
 
 @dataclass
-class _Conversation:
+class _PeerConversation:
     """Runs the process of a peer, and reads and answers its lines."""
 
     peer: Peer
-    service: _Service
+    service: _PeerService
     inputs: Inputs
     _answering: set[asyncio.Task[dict[str, Any]]] = field(default_factory=set)
     _pending: AnswerPending | None = None  # handoff prompts that wait for answers
