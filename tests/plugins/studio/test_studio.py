@@ -32,6 +32,7 @@ from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageSta
 from skillfit.run.records import EditEffect, Evidence, KindEffect
 from skillfit.run.store import RunLock, in_use
 from skillfit.skill import Edit
+from skillfit.tasks.item import TrajectoryStep
 from tests.plugins.studio.server import (
     RunningStudio,
     csrf_of,
@@ -1188,3 +1189,40 @@ def test_a_template_uses_every_value_of_its_page(template: str) -> None:
     assert given <= _names_in(
         make_environment("skillfit.plugins.studio", "skillfit.report"), template
     )
+
+
+WRITTEN = """# Plan
+
+1. Look at `A-17`
+
+```python
+<b>code</b>
+```
+
+| a |
+|:-:|
+| 1 |
+
+[a link](javascript:alert(1)) ![an image](https://example.com/x.png) <https://example.com>
+"""
+
+
+async def test_messages_are_shown_as_markdown_that_is_safe_and_as_raw_text(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.items()
+    steps = tuple(
+        TrajectoryStep(kind, WRITTEN + EVIL, name="look") for kind in ("message", "tool_result")
+    )
+    await run.roll("ship", "new", [0] * 8, steps=steps)
+    run.close()
+    with browser(tmp_path) as client:
+        read, raw = (client.get(f"/items/run?item=t00{query}").text for query in ("", "&raw=1"))
+    talk = read.partition("What happened")[2]
+    assert '<p class="head">Plan</p>' in talk and "<ol>" in talk and "<code>A-17</code>" in talk
+    assert '<pre><code class="language-python">&lt;b&gt;code&lt;/b&gt;' in talk
+    assert "<td>1</td>" in talk and "style=" not in talk
+    assert talk.count("# Plan") == 1, "what a tool returned stays as it is"
+    for page in (read, raw):
+        assert "<script>alert" not in page and "<img" not in page and "\x1b" not in page
+        assert 'href="javascript' not in page and 'href="https://example' not in page
+    assert "<ol>" not in raw and raw.partition("What happened")[2].count("# Plan") == 2

@@ -126,7 +126,7 @@ class ChosenItem:
         return {"item": self.id, "key": row.rollout}
 
 
-_ITEM_CHOICES = ("group", "type", "message", "q", "view", "page")
+_ITEM_CHOICES = ("group", "type", "message", "q", "view", "page", "raw")
 _MOST_MESSAGES = 8
 _OWN_WORDS = re.compile(r"""'[^']*'|"[^"]*"|“[^”]*”|`[^`]*`|\d+([.,]\d+)*""")
 

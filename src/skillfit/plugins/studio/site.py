@@ -36,6 +36,7 @@ from skillfit.errors import InputError, SkillfitError
 from skillfit.models.wire import image_media_type
 from skillfit.plain_text import shorten
 from skillfit.plugins.studio.commands import Folders, Starter
+from skillfit.plugins.studio.markdown import markdown
 from skillfit.record.fold import RunFollower
 from skillfit.record.lists import find_runs, read_card
 from skillfit.record.record import Record, RunCard
@@ -91,6 +92,7 @@ class Studio:
         self.templates: Environment = make_environment("skillfit.plugins.studio", "skillfit.report")
         self.templates.globals |= {
             "run_url": run_url,
+            "markdown": markdown,
             "config_of": self.config_of,
             "is_starting": lambda record: self.starter.is_alive(Path(record.path)),
             "csrf_field": _CSRF_FIELD,
