@@ -41,6 +41,9 @@ PANELS = {
 }
 
 
+StepRange = tuple[int, int]  # the first and the last step of a part of a curve
+
+
 @dataclass(frozen=True, slots=True)
 class _Frame:
     width: int
@@ -144,21 +147,29 @@ def score_chart(
     height: int = 320,
     splits: Sequence[str] = tuple(PANELS),
     step_url: str = "",
+    steps: StepRange | None = None,
 ) -> Markup:
     """The curve of these splits, drawn for about `width` pixels; empty when nothing was measured on
     them. `step_url`: the address of a step with {} for its number, to which its point is a link.
+    `steps`: the part of the curve that is drawn.
     """
-    panels = [(split, shown) for split in splits if (shown := _points_of(record, split))]
+    panels = []
+    for split in splits:
+        shown = _points_of(record, split)
+        if split == "selection" and steps is not None:
+            shown = [*_within(_by_step(shown), steps).values()] or shown
+        if shown:
+            panels.append((split, shown))
     if not panels:
         return Markup("")
     frame = _frame([point for _, shown in panels for point in shown], width, height)
-    steps = _steps({split: len(shown) for split, shown in panels}, width - _LEFT - _RIGHT)
+    widths = _widths({split: len(shown) for split, shown in panels}, width - _LEFT - _RIGHT)
     parts, x = [*_score_axis(frame)], float(_LEFT)
     for split, shown in panels:
-        step = steps[split]
+        step = widths[split]
         places = [round(x + step * (index + 0.5), 1) for index in range(len(shown))]
         parts += _panel(frame, split, shown, places, step, step_url)
-        x += step * len(shown) + _GAP * max(steps.values())
+        x += step * len(shown) + _GAP * max(widths.values())
     # The children of an image cannot be reached, so a curve with links is a group.
     return Markup('<svg viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
         width,
@@ -169,7 +180,7 @@ def score_chart(
     )
 
 
-def _steps(counts: dict[str, int], room: float) -> dict[str, float]:
+def _widths(counts: dict[str, int], room: float) -> dict[str, float]:
     """The width of a column in each panel. Comparisons at the end keep room for their labels,
     however many steps there are.
     """
@@ -263,9 +274,14 @@ def _mark(frame: _Frame, x: float, point: Point, radius: float) -> Markup:
         shape = f'<path d="M{left} {top}L{right} {bottom}M{left} {bottom}L{right} {top}"/>'
     weight = "range" if radius > 2 else "range dense"
     line = f'<line class="{weight}" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>'
-    return Markup('<g class="{}"><title>{}</title>{}</g>').format(
-        kind, description, Markup(line + shape)
+    return Markup('<g class="{}"{}><title>{}</title>{}</g>').format(
+        kind, _step_mark(step_number(point.name)), description, Markup(line + shape)
     )
+
+
+def _step_mark(number: float | None) -> Markup:
+    """Tell the script of the studio which step a mark is."""
+    return Markup("") if number is None else Markup(' data-step="{:.0f}"').format(number)
 
 
 def _label_lines(point: Point) -> list[str]:
@@ -332,12 +348,19 @@ class _RunCurve:
 
 
 def compare_chart(
-    runs: Mapping[str, Record], width: int = 860, height: int = 320, *, names: bool = True
+    runs: Mapping[str, Record],
+    width: int = 860,
+    height: int = 320,
+    *,
+    names: bool = True,
+    steps: StepRange | None = None,
 ) -> Markup:
     """The score curves of several runs, by name, over their steps. Each has its name at the end of
     its line where there is room for `names`. Steps that were rejected have no point.
     """
     measured = [_by_step(_points_of(record, "selection")) for record in runs.values()]
+    if steps is not None:
+        measured = [_within(points, steps) for points in measured]
     curves = []
     for number, name in enumerate(runs):
         kept = {at: point for at, point in measured[number].items() if point.kept}
@@ -347,16 +370,17 @@ def compare_chart(
         return Markup("")
     frame = _frame([point for curve in curves for point in curve.kept.values()], width, height)
     right = width - (150 if names else _RIGHT)
-    end = max(1.0, *(max(curve.kept) for curve in curves))
-    step = (right - _LEFT - 10) / end
+    start = floor(min(min(curve.kept) for curve in curves)) if steps is not None else 0
+    end = max(start + 1.0, *(max(curve.kept) for curve in curves))
+    step = (right - _LEFT - 10) / (end - start)
     parts = list(_score_axis(frame))
     every = max(1, ceil(_LABEL_WIDTH * 1.5 / step))
-    for at in range(0, floor(end) + 1, every):
-        place = max(_LEFT + 10 + step * at, _LEFT + _VALUE_WIDTH / 2)
+    for at in range(start, floor(end) + 1, every):
+        place = max(_LEFT + 10 + step * (at - start), _LEFT + _VALUE_WIDTH / 2)
         label = f"step {at}" if at else "initial"
         parts.append(_text(place, frame.height - _BOTTOM + 18, label, "tick middle"))
     for curve in curves:
-        parts += _run_curve(frame, curve, step)
+        parts += _run_curve(frame, curve, start, step)
     if names:
         parts += _run_names(frame, curves, right + 10)
     words = "; ".join(f"{curve.name}: {percent(curve.last.score)}" for curve in curves)
@@ -376,15 +400,22 @@ def _by_step(measured: Sequence[Point]) -> dict[float, Point]:
     return found
 
 
-def _run_curve(frame: _Frame, curve: _RunCurve, step: float) -> Iterator[Markup]:
-    places = [(round(_LEFT + 10 + step * at, 1), point) for at, point in curve.kept.items()]
-    line = "L".join(f"{x} {frame.y(point.score)}" for x, point in places)
+def _within(measured: Mapping[float, Point], steps: StepRange) -> dict[float, Point]:
+    first, last = steps
+    return {at: point for at, point in measured.items() if first <= at <= last}
+
+
+def _run_curve(frame: _Frame, curve: _RunCurve, start: int, step: float) -> Iterator[Markup]:
+    places = [
+        (round(_LEFT + 10 + step * (at - start), 1), at, point) for at, point in curve.kept.items()
+    ]
+    line = "L".join(f"{x} {frame.y(point.score)}" for x, _, point in places)
     yield Markup('<path class="curve c{}" d="M{}"/>').format(curve.number, line)
-    for x, point in places:
+    for x, at, point in places:
         text = f"{curve.name}, {point.label}: {percent(point.score)}"
-        yield Markup('<circle class="c{}" cx="{}" cy="{}" r="3"><title>{}</title></circle>').format(
-            curve.number, x, frame.y(point.score), text
-        )
+        yield Markup(
+            '<circle class="c{}" cx="{}" cy="{}" r="3"{}><title>{}</title></circle>'
+        ).format(curve.number, x, frame.y(point.score), _step_mark(at), text)
 
 
 def _run_names(frame: _Frame, curves: Sequence[_RunCurve], x: float) -> Iterator[Markup]:

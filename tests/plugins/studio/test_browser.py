@@ -887,3 +887,50 @@ def test_a_page_shows_that_its_studio_was_stopped(chromium: Browser, tmp_path: P
         expect(page.locator("#offline")).to_be_hidden()
     expect(page.locator("#offline")).to_be_visible()
     context.close()
+
+
+def test_a_curve_tells_its_values_and_shows_a_part_of_the_steps(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/run/pool")
+        marks, values = page.locator("[data-zoom] .wide g.point"), page.locator(".readout")
+
+        def place(number: int) -> tuple[float, float]:
+            box = marks.nth(number).bounding_box()
+            assert box is not None
+            return box["x"] + box["width"] / 2, box["y"] + box["height"]
+
+        x, y = place(4)
+        page.mouse.move(x + 2, y + 20)
+        expect(values).to_contain_text("step 4:")
+        page.mouse.move(place(3)[0] - 5, y + 20)
+        page.mouse.down()
+        page.mouse.move(place(8)[0] + 5, y + 20, steps=3)
+        page.mouse.up()
+        page.wait_for_url("**/run/pool?from=3&to=8")
+        expect(marks).to_have_count(6)
+        page.mouse.dblclick(place(1)[0] + 20, place(1)[1] + 20)
+        page.wait_for_url("**/run/pool")
+        expect(marks).to_have_count(13)
+        page.locator("[data-zoom] .wide a").first.focus()
+        page.keyboard.press("ArrowRight")
+        expect(values).to_contain_text("step 2:")
+        page = opened.open("/compare?run=pool&run=unproven")
+        page.locator("[data-zoom] .wide circle").nth(2).hover()
+        expect(values.locator("div")).to_have_count(2)
+
+
+def test_steps_of_a_curve_are_chosen_without_scripts(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site, java_script_enabled=False) as opened:
+        for path in ("/run/pool", "/compare?run=pool&run=unproven"):
+            page = opened.open(path)
+            before = page.locator("[data-zoom] .wide title").count()
+            page.get_by_label("Steps").fill("2")
+            page.get_by_label("to", exact=True).first.fill("4")
+            page.locator("form.zoom button").click()
+            assert page.locator("[data-zoom] .wide title").count() < before
+            page.get_by_role("link", name="All steps").click()
+            assert page.locator("[data-zoom] .wide title").count() == before

@@ -30,10 +30,11 @@ from skillfit.plugins.studio.site import (
     number_in,
     page_of,
     run_url,
+    steps_in,
     stream_parts,
 )
 from skillfit.record.record import EditRecord, Record, RunState, by_effect
-from skillfit.report.charts import ForestRow, compare_chart, forest_plot
+from skillfit.report.charts import ForestRow, StepRange, compare_chart, forest_plot
 from skillfit.report.html_report import PageData, flat_settings
 from skillfit.report.run_details import ItemSummary
 from skillfit.skill import Hunk, diff_hunks
@@ -153,13 +154,14 @@ def compare_page(studio: Studio, request: Request) -> Response:
         _chosen_run(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
     )
     edits, items = compared_edits(records), compared_items(runs)
-    curves = {visible(run.name): run.record for run in runs}
+    steps, curves = steps_in(request), {visible(run.name): run.record for run in runs}
     page = ComparePage(
         runs=runs,
         left_out=len(asked) - len(names),
         gains=forest_plot([_gain_row(run) for run in runs], heading="Run", longest=80),
-        chart=compare_chart(curves),
-        small_chart=compare_chart(curves, 340, 260, names=False),
+        chart=compare_chart(curves, steps=steps),
+        small_chart=compare_chart(curves, 340, 260, names=False, steps=steps),
+        steps=steps,
         settings=differing_settings(records),
         edits=edits[:_COMPARED_EDITS],
         edits_cut=max(0, len(edits) - _COMPARED_EDITS),
@@ -249,6 +251,7 @@ class ComparePage(PageData):
     gains: Markup
     chart: Markup
     small_chart: Markup
+    steps: StepRange | None  # that the chart shows; None: all
     settings: Sequence[SettingRow]
     edits: Sequence[EditRow]
     edits_cut: int

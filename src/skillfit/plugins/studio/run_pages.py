@@ -29,6 +29,7 @@ from skillfit.plugins.studio.site import (
     number_in,
     page_of,
     run_url,
+    steps_in,
     stream_parts,
 )
 from skillfit.record.record import (
@@ -58,6 +59,7 @@ from skillfit.record.text import (
 from skillfit.report import open_details
 from skillfit.report.charts import (
     PANELS,
+    StepRange,
     candidates_plot,
     edit_row,
     effect_history,
@@ -97,6 +99,7 @@ _GATES = 50  # of a page
 _ROLLOUTS = 60  # of a page
 _LONGEST = 200  # characters of a form's field in an address
 _TABS = ("run", "log", "about")  # pages that are made of the parts of `RunPage`
+_CHOICES = ("cap", "amount", "edit", "page", "from", "to")  # of a query
 _PARTS = (
     "bar",
     "head",
@@ -126,6 +129,7 @@ class RunPage(PageData):
     facts: Sequence[Fact]
     result: Markup
     chart: Markup
+    steps: StepRange | None  # that the chart shows; None: all
     small_charts: Sequence[Markup]
     candidates: Markup  # of a gate that judges whole candidates
     pool: Markup
@@ -182,21 +186,23 @@ def tab_page(studio: Studio, request: Request, record: Record) -> RunPage:
     tab = request.url.path.split("/")[1]
     if tab not in _TABS:  # a stream of updates, for the page that `tab` of the query names
         tab = query.get("tab", "run")
-    typed = {key: query[key] for key in ("cap", "amount", "edit", "page") if key in query}
+    typed = {key: query[key] for key in _CHOICES if key in query}
     ranked = by_effect(record.edits)
     dropped = [edit for edit in ranked if edit.in_best is False or edit.standing == "dropped"]
     left_out = {edit.id for edit in dropped}
     pool = [edit for edit in ranked if edit.id not in left_out]
     splits = ["selection", "test"] if record.compared else [*PANELS]
+    steps = steps_in(request)
     return RunPage(
         tab=tab,
         name=name,
         record=record,
         facts=facts(record),
         result=result_chart(record),
-        chart=score_chart(record, 720, 270, splits, f"/step/{{}}/{quote(name)}"),
+        chart=score_chart(record, 720, 270, splits, f"/step/{{}}/{quote(name)}", steps),
+        steps=steps,
         small_charts=[
-            score_chart(record, 340, 260, ["selection"]),
+            score_chart(record, 340, 260, ["selection"], steps=steps),
             score_chart(record, 340, 260, ["ship", "test"]),
         ],
         candidates=Markup("") if any(edit.effect for edit in ranked) else _candidates(record),

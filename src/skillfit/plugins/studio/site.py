@@ -40,7 +40,7 @@ from skillfit.plugins.studio.markdown import markdown
 from skillfit.record.fold import RunFollower
 from skillfit.record.lists import find_runs, read_card
 from skillfit.record.record import Record, RunCard
-from skillfit.report.charts import sparkline
+from skillfit.report.charts import StepRange, sparkline
 from skillfit.report.html_report import PageData, make_environment
 from skillfit.report.run_details import ItemMatrix, ItemSummary, open_details
 from skillfit.run.control import STEERING
@@ -403,6 +403,14 @@ def number_in(request: Request, name: str, default: int = 1, least: int = 1) -> 
     """A whole number of the query; the default where there is none."""
     text = request.query_params.get(name, "")
     return max(least, int(text)) if text.isdecimal() and len(text) < 10 else default
+
+
+def steps_in(request: Request) -> StepRange | None:
+    """The part of a curve that the query asks for."""
+    if not {"from", "to"} <= set(request.query_params):
+        return None
+    first = number_in(request, "from", 0, 0)
+    return first, number_in(request, "to", first, first)
 
 
 ListedRow = TypeVar("ListedRow")
