@@ -154,7 +154,7 @@ EXAMPLES = {
     "gepa": Example(
         "skillfit demo --plain && cd skillfit-demo && "
         "skillfit compare skillfit.yaml --rollouts 40 --way initial --way gepa --run cmp",
-        "gepa      ",
+        "file:skillfit-demo/cmp/comparison.json",
     ),
     "alfworld": measured("alfworld:sample", "{max_steps: 2}"),
     "textworld": measured("textworld:coin_collector", "{games: 4}"),

@@ -21,9 +21,11 @@ from tests.cli.cli_project import CommandResult, Shell, process
 
 # Understands the reflection prompt of gepa and the analysts of skillopt.
 OPTIMIZER = r"""
+import asyncio
 import json
+import random
 import re
-import time
+from pathlib import Path
 
 RULE = "\n".join(
     f"- Mentions of {words}."
@@ -37,14 +39,29 @@ RULE = "\n".join(
 )
 
 
-def improve(request):
-    time.sleep(0.01)
+async def improve(request):
+    await asyncio.sleep(random.uniform(0, 0.2))  # analysts end in any order
+    with Path("asked.txt").open("a") as log:
+        log.write("x")
     system, user = request.messages[0].content, request.messages[-1].content
     if "[stage: analyst_error]" in system:
         edit = {"op": "append", "content": RULE}
-        return json.dumps({"patch": {"reasoning": "Words.", "edits": [edit]}})
+        return json.dumps({"patch": {"reasoning": f"{len(user)}", "edits": [edit]}})
     found = re.search(r"```\n(.*?)\n```", user, re.DOTALL)
     return f"```\n{found[1].strip()}\n{RULE}\n```" if found else "{}"
+"""
+SLOW_AGENT = """
+import asyncio
+from pathlib import Path
+
+from skillfit.models.providers.practice import practice_answer
+
+
+async def answer(request):
+    with Path("calls.txt").open("a") as log:
+        log.write("x")
+    await asyncio.sleep(0.05)
+    return practice_answer(request.messages[0].content, request.messages[-1].content, 0)
 """
 BUDGET = 60
 GEPA = ("--rollouts", BUDGET, "--way", "initial", "--way", "gepa", "--run", "cmp")
@@ -167,38 +184,36 @@ def test_a_second_start_asks_the_same_again_and_continues_after_an_answer(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_rollouts_of_a_peer_and_the_same_command_continues(
-    improving: Path, tmp_path: Path
+@pytest.mark.parametrize("peer", ["gepa", "skillopt"])
+@pytest.mark.parametrize("calls_before", [20, 45])
+def test_ctrl_c_saves_the_work_of_a_peer_and_the_same_command_repeats_none_of_it(
+    improving: Path, tmp_path: Path, with_prompts: None, peer: str, calls_before: int
 ) -> None:
-    pytest.importorskip("gepa")
-    agent = (
-        "import asyncio\nfrom pathlib import Path\nfrom skillfit.models.providers.practice import "
-        "practice_answer\n\n\nasync def answer(request):\n"
-        "    with Path('calls.txt').open('a') as log:\n        log.write('x')\n"
-        "    await asyncio.sleep(0.1)\n"
-        "    skill, task = request.messages[0].content, request.messages[-1].content\n"
-        "    return practice_answer(skill, task, 0)\n"
-    )
-    (improving.parent / "slow.py").write_text(agent)
+    pytest.importorskip(peer)
+    (improving.parent / "slow.py").write_text(SLOW_AGENT)
     slow = f"model.agent=scripted/{improving.parent / 'slow.py'}:answer"
-    line = ("compare", improving, *GEPA, "--json", slow, "model.concurrency=2")
-    running = process(*line, cwd=tmp_path)
-    calls = tmp_path / "calls.txt"
+    line = ("compare", improving, "--rollouts", 80, "--way", "initial", "--way", peer)
+    line = (*line, "--run", "cmp", "--json", slow, "model.concurrency=2")
+    path = str(tmp_path / "site-packages")
+    running = process(*line, cwd=tmp_path, PYTHONPATH=path)
+    calls, asked = tmp_path / "calls.txt", tmp_path / "asked.txt"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (not calls.exists() or calls.stat().st_size < 20):
-        time.sleep(0.05)
+    while time.monotonic() < deadline and not (
+        calls.exists() and calls.stat().st_size >= calls_before
+    ):
+        time.sleep(0.02)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert running.returncode == Exit.INTERRUPTED, err
-    made = calls.stat().st_size
-    assert made < BUDGET
-    again = process(*line, cwd=tmp_path)
+    assert calls.stat().st_size < 80
+    again = process(*line, cwd=tmp_path, PYTHONPATH=path)
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
     told = json.loads(out)
-    tests = told["test_cost"]["rollouts"]
-    used = sum(row["cost"]["rollouts"] for row in told["rows"])
-    assert used <= BUDGET and calls.stat().st_size == used + tests
+    cost = told["rows"][1]["cost"]
+    assert cost["rollouts"] <= 80
+    assert calls.stat().st_size == cost["rollouts"] + told["test_cost"]["rollouts"]
+    assert asked.stat().st_size == cost["optimizer_calls"] > 0
 
 
 def test_the_caps_of_the_config_hold_for_a_peer(shell: Shell, config: Path) -> None:
