@@ -273,6 +273,18 @@ FAULTS = {
 }
 
 
+def test_a_peer_cannot_ask_the_optimizer_without_an_end(
+    shell: Shell, improving: Path, broken: Any
+) -> None:
+    broken(
+        "settings['callbacks'][0].on_valset_evaluated(",
+        "    {'is_best_program': True, 'candidate': {'skill': 'Answer.'}})",
+        "while True: settings['reflection_lm']('again')",
+    )
+    found = row_of(shell("compare", improving, *GEPA, "--json"), "gepa")
+    assert found["cost"]["optimizer_calls"] == BUDGET and found["cost"]["rollouts"] == 0
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_peer_that_fails_is_no_score_and_does_not_end_the_comparison(
     shell: Shell, config: Path, broken: Any, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -54,7 +54,7 @@ from skillfit.skill.units import Granularity
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
 PartKind = Literal["gate", "proposer", "sampler", "executor"]  # parts that a user can replace
 Identity = Mapping[str, JsonValue]
-"""What must stay the same when a run is resumed. `kind`: training, evaluation or ablation."""
+"""What must stay the same when a run is resumed. `kind`: a key of `_KINDS`."""
 
 # What may change between two starts of one run: limits, speed and places. The contents of skill and
 # tasks are compared instead of their paths. docs/runs.md lists them.
@@ -83,7 +83,12 @@ _SCRATCH = ".writing"  # files are written here and renamed when they are comple
 _IDENTITY_FACT = "identity"  # names of facts in the journal
 _FAILED_PART_FACT = "failed_part"
 _KILLED = "Its process was killed, or the machine went down."
-_KINDS = {"training": "a training run", "evaluation": "an evaluation", "ablation": "an ablation"}
+_KINDS = {
+    "training": "a training run",
+    "evaluation": "an evaluation",
+    "ablation": "an ablation",
+    "peer": "a run of another optimizer",
+}
 # Parts of which no result is recorded: after a fix they decide again.
 _RECOMPUTED: tuple[PartKind, ...] = ("gate", "proposer", "sampler")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

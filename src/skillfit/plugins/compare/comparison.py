@@ -188,7 +188,7 @@ def compare(
         for budget in rollouts if way.trains else (0,):
             try:  # nothing is spent yet
                 if way.peer is not None:
-                    way.peer.selection(budget, runner.base.available)
+                    way.peer.selection_items(budget, runner.base.available)
                 for training in way.trainings(budget, runner.base.available):
                     effects.inputs(training.settings, training.parts)
             except InputError as error:  # the config itself is right: this way cannot use it

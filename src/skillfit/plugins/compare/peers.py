@@ -41,7 +41,7 @@ from skillfit.optimize.context import expected_answer, steps_text, verdict_text
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.plain_text import duration, head_and_tail, last_part, quantity
 from skillfit.rollout import Arm, Outcome, RolloutRequest
-from skillfit.rollout.outcome import raise_if_skipped
+from skillfit.rollout.outcome import raise_if_skipped, settle
 from skillfit.run.control import Control
 from skillfit.run.directory import Identity, RunDirectory
 from skillfit.run.events import ItemsRead, RunStarted, SkillsMeasured
@@ -61,6 +61,7 @@ from skillfit.training.measure import Measured
 from skillfit.training.schedule import SplitSizes
 
 FEWEST_ROLLOUTS = 20
+MANY_ROLLOUTS = 600
 _SCRIPT = Path(__file__).with_name("peer_process.py")
 _RESULT = "peer/result"  # the key of the journal
 _LONGEST_LINE = 1 << 24  # bytes of one question
@@ -89,9 +90,8 @@ class Peer:
     lowest: tuple[int, ...]  # version
     install: str
     file: str  # in its package, without which it cannot work
-    large: int  # selection items from `large_from` rollouts on
-    small: int = 20
-    large_from: int = 600
+    selection: int = 20  # items that it measures a skill on
+    selection_of_many: int = 20  # the same from MANY_ROLLOUTS on
 
     def refuse_missing(self) -> None:
         """Raise an error if the package cannot be used."""
@@ -126,9 +126,9 @@ class Peer:
         except PackageNotFoundError:  # a source folder on the path
             return ""
 
-    def selection(self, rollouts: int, sizes: SplitSizes) -> int:
-        """Return how many selection items it measures a skill on: all runs of skillopt and most of
-        gepa measure several skills, so a quarter of the rollouts at the most.
+    def selection_items(self, rollouts: int, sizes: SplitSizes) -> int:
+        """Return how many selection items it measures a skill on: at the most a quarter of the
+        rollouts, so that it can measure several skills. Raises an error for too few rollouts.
         """
         if rollouts < FEWEST_ROLLOUTS:
             raise InputError(
@@ -137,19 +137,20 @@ class Peer:
             )
         if not sizes.train or not sizes.selection:
             raise InputError(f"{self.name} needs items to train on and items to select with.")
-        most = self.large if rollouts >= self.large_from else self.small
+        most = self.selection_of_many if rollouts >= MANY_ROLLOUTS else self.selection
         return min(most, rollouts // 4, sizes.selection)
 
 
+# With these numbers of selection items they did best on the tuning seeds of bench.real.
 PEERS: Mapping[str, Peer] = {
-    "gepa": Peer("gepa", (0, 1, 4), "pip install 'skillfit[gepa]'", "api.py", 20),
+    "gepa": Peer("gepa", (0, 1, 4), "pip install 'skillfit[gepa]'", "api.py"),
     "skillopt": Peer(
         "skillopt",
         (0, 2, 0),
         # The wheel 0.2.0 of PyPI lacks its prompts; the repository has them.
         "pip install 'skillopt @ git+https://github.com/microsoft/SkillOpt'",
         "prompts/analyst_error.md",
-        40,
+        selection_of_many=40,
     ),
 }
 
@@ -215,13 +216,13 @@ async def _found(
     run.events.emit(ItemsRead(items=item_records(inputs.task)))
     seed = inputs.config.train.seed
     chosen = random.Random(seed).sample(
-        inputs.task.selection, peer.selection(rollouts, inputs.available)
+        inputs.task.selection, peer.selection_items(rollouts, inputs.available)
     )
     service = _PeerService(
         ready,
         components.optimizer,
         inputs.skill,
-        {f"train-{at}": item.loaded() for at, item in enumerate(inputs.task.train)},
+        {f"train-{at}": item for at, item in enumerate(inputs.task.train)},
         {f"selection-{at}": item for at, item in enumerate(chosen)},
         rollouts,
     )
@@ -273,8 +274,9 @@ class _PeerService:
     selection: Mapping[str, Item]
     rollouts: int
     used: int = 0  # rollouts
+    calls: int = 0  # of the optimizer's model
     best: str | None = None
-    stopped: bool = False  # the peer was told that the rollouts are used up
+    stopped: bool = False  # the peer was told to stop, because it has used up what it may
     # Outcomes on selection items, by the hash of the skill.
     measured: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
     _seen: Counter[str] = field(default_factory=Counter)
@@ -285,6 +287,9 @@ class _PeerService:
         if question.do == "best":
             self.best = question.skill
             return {"value": None}
+        if question.do == "complete":
+            self.calls += 1
+            self.stopped = self.stopped or self.calls > self.rollouts  # it asks without an end
         if self.stopped:
             return {"stop": True}
         if question.do == "complete":
@@ -380,6 +385,9 @@ class _PeerConversation:
                 ended = await self._read(reader, writer)
                 if ended:
                     self._require_success(await process)
+            except SkillfitError:
+                await settle(self._answering)  # what is paid for is recorded
+                raise
             finally:
                 for task in (*self._answering, process):
                     task.cancel()
