@@ -231,7 +231,7 @@ def test_steer_refuses_an_unknown_action_and_lists_those_of_its_help(
     refused = shell("steer", "r", "nonsense")
     assert refused.code == 2 and "Unknown action 'nonsense'" in refused.err
     actions = refused.err.partition("Actions: ")[2].strip(".\n").split(", ")
-    edits, notes = ["veto", "pin", "reword", "approve", "decline"], ["right", "wrong"]
+    edits, notes = ["veto", "pin", "reword", "approve", "decline", "release"], ["right", "wrong"]
     assert actions == [*edits, *notes, "budget", "stop", "answer"]
 
 
@@ -261,7 +261,10 @@ def test_steer_refuses_an_unknown_edit(shell: Shell, config: Path) -> None:
     refused = shell("steer", "r", "veto", wrong)
     assert refused.code == 2 and f"The run in r has no edit '{wrong}'." in refused.err
     assert edit.id in refused.err and not Path("r/steering.jsonl").exists()
+    assert "No person has decided" in shell("steer", "r", "release", edit.id).err
     assert shell("steer", "r", "veto", edit.id).code == 0
+    assert shell("steer", "r", "release", edit.id).code == 0
+    assert Run.open("r").record.decisions == ()
 
 
 def test_steer_accepts_any_edit_before_the_run_has_a_pool(shell: Shell, config: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from skillfit.errors import Exit
 from skillfit.record.fold import read_record
 from skillfit.record.lists import read_card
+from skillfit.record.steering import steer_run
 from skillfit.report import open_details
 from skillfit.run.control import STEERING, ReviewPending, request_steering
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
@@ -50,6 +51,28 @@ async def test_a_vetoed_edit_is_dropped_and_never_joins_again(make_project: Make
     first = effects(project)["s0001e01"]
     assert first["status"] == "dropped" and "vetoed by a person" in first["reason"]
     assert first["edit"]["content"] not in project.best()
+
+
+async def test_a_veto_is_taken_back_before_and_after_the_run_has_read_it(
+    make_project: MakeProject,
+) -> None:
+    untouched = make_project(*STEPS, rows=ROWS, name="untouched")
+    await untouched.train()
+    project = make_project(*STEPS, rows=ROWS)
+    at_once = [("veto", "s0001e01"), ("release", "s0001e01")]
+    await project.train(listeners=[asking(project, *at_once)])
+    assert project.events(PersonDecided) == []
+    assert project.best() == untouched.best()
+
+    later = make_project(*STEPS, rows=ROWS, name="later")
+
+    def release(stored: Stored) -> None:
+        if isinstance(stored.event, StepFinished) and stored.event.step == 3:
+            steer_run(later.folder / "run", "release", "s0001e01")
+
+    await later.train(listeners=[asking(later, ("veto", "s0001e01")), release])
+    assert [one.action for one in later.events(PersonDecided)] == ["veto", "release"]
+    assert effects(later)["s0001e01"]["status"] != "dropped", "its evidence decided again"
 
 
 async def test_a_pinned_edit_stays_for_any_effect(make_project: MakeProject) -> None:

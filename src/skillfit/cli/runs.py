@@ -546,8 +546,8 @@ def steer_command(
     action: Annotated[
         str,
         typer.Argument(
-            help="veto, pin, reword, approve or decline an edit; right or wrong, about an answer to"
-            " an item; budget; stop; answer.",
+            help="veto, pin, reword, approve or decline an edit, or release it from that; right or"
+            " wrong, about an answer to an item; budget; stop; answer.",
         ),
     ],
     target: Annotated[

@@ -211,12 +211,16 @@ class Pool:
         thin = twin.estimate is None or twin.estimate.rollouts < THIN_ROLLOUTS
         if twin.status != "dropped" or twin.vetoed or not thin:
             return False
-        twin.status, twin.reason = "pending", ""
         twin.sources |= proposed.sources
+        return self._return(twin)
+
+    def _return(self, entry: PoolEdit) -> bool:
+        """Make a dropped edit pending again, if it can take effect."""
+        entry.status, entry.reason = "pending", ""
         # To the end: edits are applied in this order, and what it needs may have joined since.
-        self.edits[twin.id] = self.edits.pop(twin.id)
-        self._find_needs_and_rivals(twin)
-        return twin.status == "pending"
+        self.edits[entry.id] = self.edits.pop(entry.id)
+        self._find_needs_and_rivals(entry)
+        return entry.status == "pending"
 
     def _find_needs_and_rivals(self, entry: PoolEdit) -> None:
         """Find what a new edit needs and what it excludes; drop it when it cannot take effect."""
@@ -457,6 +461,13 @@ class Pool:
         entry.status, entry.reason, entry.awaits_approval = "promoted", reason, False
         self._promoted.append(key)
         self._applied.clear()
+
+    def release(self, key: str) -> None:
+        """Forget what a person decided about an edit: from now on its evidence decides."""
+        entry = self.edits[key]
+        entry.pinned = entry.vetoed = False
+        if entry.status == "dropped":
+            self._return(entry)
 
     def drop(self, key: str, reason: str) -> None:
         """Drop an edit and those that are anchored in it."""

@@ -442,6 +442,9 @@ class ScreeningGate(BaseGate):
         entry = self.pool.edits.get(key)
         if entry is None:
             raise InputError(f"There is no edit {key!r} in the pool.", hint="See `skillfit show`.")
+        if action == "release":
+            self.pool.release(key)
+            return
         reason = f"{DONE_TO_EDIT[action]} by a person"
         if STATUS_AFTER[action] == "promoted":
             if entry.status == "dropped":

@@ -52,6 +52,7 @@ from skillfit.run.control import (
     NOTE_ACTIONS,
     STATUS_AFTER,
     read_requests,
+    without_undone,
 )
 from skillfit.run.directory import ablated_by
 from skillfit.run.events import (
@@ -195,7 +196,8 @@ def _with_requests(
 ) -> tuple[PersonDecision, ...]:
     """Add the requests that the run has not taken up yet."""
     numbers = {decision.number for decision in recorded}
-    requests = [request for request in read_requests(path) if request.number not in numbers]
+    unread = [request for request in read_requests(path) if request.number not in numbers]
+    requests = without_undone(unread)
     waiting = [
         PersonDecision(
             request.number,
@@ -217,7 +219,10 @@ def _with_decision(edit: EditRecord, decisions: Sequence[PersonDecision]) -> Edi
     answers = [
         one.action
         for one in decisions
-        if not one.done and one.target == edit.id and one.action in EDIT_ACTIONS
+        if not one.done
+        and one.target == edit.id
+        and one.action in EDIT_ACTIONS
+        and one.action != "release"
     ]
     if not answers or not edit.awaits_approval:
         return edit
@@ -795,9 +800,10 @@ class EditHistory:
         edit = self._edits.get(event.target)
         if edit is None or event.action not in EDIT_ACTIONS:
             return
+        released = event.action == "release" and edit.status == "promoted"
         self._edits[edit.id] = replace(
             edit,
-            status=STATUS_AFTER[event.action],
+            status=edit.status if released else STATUS_AFTER[event.action],
             reason=f"{DONE_TO_EDIT[event.action]} by a person",
             awaits_approval=False,
         )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import pending
 from skillfit.record.record import RunCard, RunState
-from skillfit.run.control import read_requests
+from skillfit.run.control import read_requests, without_undone
 from skillfit.run.events import (
     AblationFinished,
     EvaluationFinished,
@@ -171,7 +171,8 @@ def read_card(path: Path) -> RunCard:
 
 def _reviewed(path: Path, card: RunCard) -> bool:
     """Whether a person has decided about every edit. A resumed run carries the decisions out."""
-    decided = {request.target for request in read_requests(path)}
+    requests = without_undone(read_requests(path))
+    decided = {request.target for request in requests if request.decides}
     return decided.issuperset(card.awaiting)
 
 

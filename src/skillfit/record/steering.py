@@ -13,7 +13,13 @@ from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.plain_text import shorten
 from skillfit.record.lists import read_card
-from skillfit.run.control import EDIT_ACTIONS, NOTE_ACTIONS, SteeringRequest, request_steering
+from skillfit.run.control import (
+    EDIT_ACTIONS,
+    NOTE_ACTIONS,
+    SteeringRequest,
+    decision_about,
+    request_steering,
+)
 from skillfit.run.store import HANDOFF, in_use
 from skillfit.run.view import RunView
 
@@ -37,6 +43,8 @@ def steer_run(
         )
     if action in EDIT_ACTIONS and target:
         _refuse_unknown_edit(run, target)
+    if action == "release" and target and decision_about(run, target) is None:
+        raise InputError(f"No person has decided about the edit {shorten(target, 80)!r}.")
     return request_steering(run, action, target, text, rollout)
 
 

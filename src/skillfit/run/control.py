@@ -1,7 +1,7 @@
 """How people steer and stop a run.
 
-**Steering.** Requests of a person to a run: veto or pin an edit, reword it, raise a budget, stop,
-and notes that an answer is right or wrong.
+**Steering.** Requests of a person to a run: veto or pin an edit, reword it, take such a decision
+back, raise a budget, stop, and notes that an answer is right or wrong.
 `skillfit steer` and the studio append one JSON line to RUN/steering.jsonl. A running loop reads new
 lines between steps and records each as a `PersonDecided` event with the line's number; a stopped
 run reads them when it is resumed. A request never interrupts a write of the run, and two requests
@@ -42,7 +42,8 @@ _STEERING_LOCK = ".steering.lock"
 _LONGEST = 20_000  # characters of a new wording
 _LONGEST_TARGET = 200  # characters of the name of an edit, a cap or a prompt
 
-EditAction = Literal["veto", "pin", "reword", "approve", "decline"]  # about one edit of the pool
+# About one edit of the pool. release: take back what a person decided about it.
+EditAction = Literal["veto", "pin", "reword", "approve", "decline", "release"]
 NoteAction = Literal["right", "wrong"]  # a person says so about an answer to an item
 Action = Literal[EditAction, NoteAction, "budget", "stop", "apply", "undo", "answer"]
 EDIT_ACTIONS: tuple[EditAction, ...] = get_args(EditAction)
@@ -53,14 +54,17 @@ DONE_TO_EDIT: Mapping[EditAction, str] = {
     "reword": "reworded",
     "approve": "approved",
     "decline": "declined",
+    "release": "released",
 }
-# What becomes of the edit. A reworded one is dropped, and its new wording joins the pool.
+# What becomes of the edit. A reworded one is dropped, and its new wording joins the pool. A
+# released one that is promoted stays so until its evidence is against it.
 STATUS_AFTER: Mapping[EditAction, EditStatus] = {
     "veto": "dropped",
     "pin": "promoted",
     "reword": "dropped",
     "approve": "promoted",
     "decline": "dropped",
+    "release": "pending",
 }
 _NEED_TARGET: tuple[Action, ...] = (*EDIT_ACTIONS, *NOTE_ACTIONS, "budget")
 _NEED_TEXT: tuple[Action, ...] = ("reword", "budget")
@@ -78,6 +82,11 @@ class SteeringRequest:
     at: float = 0.0
     rollout: str = ""  # of a note: the rollout that it is about
     cap_before: float | None = None  # budget: what the cap was when the run read the request
+
+    @property
+    def decides(self) -> bool:
+        """Whether it is a decision about an edit."""
+        return self.action in EDIT_ACTIONS and self.action != "release"
 
     def command(self, run: Path | str) -> str:
         """The CLI command that makes the same request."""
@@ -145,6 +154,31 @@ def read_requests(run: Path, after: int = 0) -> list[SteeringRequest]:
     return [request for request in requests if request.number > after]
 
 
+def without_undone(requests: Sequence[SteeringRequest]) -> list[SteeringRequest]:
+    """The requests that are to be followed: a release takes back the decision about its edit that
+    is before it, and both are left out. One without a decision before it follows what was read
+    earlier.
+    """
+    kept: list[SteeringRequest] = []
+    for request in requests:
+        decision = _decision_about(request.target, kept)
+        if request.action == "release" and decision is not None:
+            kept.remove(decision)
+        else:
+            kept.append(request)
+    return kept
+
+
+def _decision_about(edit: str, requests: Sequence[SteeringRequest]) -> SteeringRequest | None:
+    found = [one for one in requests if one.target == edit and one.decides]
+    return found[-1] if found else None
+
+
+def decision_about(run: Path, edit: str) -> SteeringRequest | None:
+    """The decision of a person about an edit that a release takes back; None without one."""
+    return _decision_about(edit, without_undone(read_requests(run)))
+
+
 class ReviewPending(SkillfitError):
     """Edits wait for a person's decision; the ship test comes after that."""
 
@@ -171,12 +205,12 @@ class RecordedRequests:
         self, place: str, budget: Budget, undecided: Sequence[str] = ()
     ) -> list[SteeringRequest]:
         """The requests since the last call. Raises ReviewPending when an edit in `undecided` is the
-        target of none of them. Any action counts: veto, pin and reword decide about an edit too.
+        target of none of them. Any decision counts: veto, pin and reword decide about it too.
         """
 
         async def read_new() -> list[SteeringRequest]:
             found = read_requests(self.run, after=self._last)
-            decided = {request.target for request in found}
+            decided = {request.target for request in without_undone(found) if request.decides}
             still_undecided = [edit for edit in undecided if edit not in decided]
             if still_undecided:
                 raise _review_pending(self.run, still_undecided)
@@ -186,7 +220,7 @@ class RecordedRequests:
             f"steering/{place}", read_new, returns=list[SteeringRequest], stage="steering"
         )
         self._last = max([self._last, *(request.number for request in found)])
-        return found
+        return without_undone(found)
 
 
 def _with_caps(requests: Sequence[SteeringRequest], budget: Budget) -> list[SteeringRequest]:

@@ -330,9 +330,9 @@ class Tools:
     async def steer(
         self, run: str, action: str, target: str = "", text: str = "", confirm: bool = False
     ) -> SteeredRun | Unconfirmed:
-        """Decide about an edit of a run: `veto`, `pin`, `reword` (with `text`), `approve` or
-        `decline`, with the edit's id as `target`; or raise a `budget` (target usd, text 10). The
-        run takes it up between steps. Needs `confirm`.
+        """Decide about an edit of a run: `veto`, `pin`, `reword` (with `text`), `approve`,
+        `decline`, or `release` to take that back, with the edit's id as `target`; or raise a
+        `budget` (target usd, text 10). The run takes it up between steps. Needs `confirm`.
         """
         path = self._run(run)
         if not confirm:

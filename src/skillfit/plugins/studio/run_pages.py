@@ -81,7 +81,15 @@ from skillfit.report.html_report import (
 from skillfit.report.run_details import (
     StepDetails,
 )
-from skillfit.run.control import EDIT_ACTIONS, NOTE_ACTIONS, RAISABLE, cap_amount, stop_run
+from skillfit.run.control import (
+    EDIT_ACTIONS,
+    NOTE_ACTIONS,
+    RAISABLE,
+    SteeringRequest,
+    cap_amount,
+    decision_about,
+    stop_run,
+)
 from skillfit.run.events import RolloutFinished
 from skillfit.run.store import CONFIG_FILE, UNPROVEN_SKILL, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
@@ -163,6 +171,7 @@ class ChosenEdit:
     operation: str
     behind: Mapping[str, RolloutFinished]  # item -> the rollout that the edit was written from
     decisions: Sequence[PersonDecision]
+    decided: SteeringRequest | None  # the decision that can be taken back
 
 
 def chosen_edit(record: Record, edit_id: str) -> ChosenEdit:
@@ -177,6 +186,7 @@ def chosen_edit(record: Record, edit_id: str) -> ChosenEdit:
         operation=_OPERATIONS.get(found.edit.op, found.edit.op),
         behind={row.item: row for row in batch if row.item in found.items},
         decisions=[one for one in record.decisions if one.target == found.id],
+        decided=decision_about(Path(record.path), found.id),
     )
 
 
@@ -504,7 +514,7 @@ def _page_with_form(studio: Studio, run: Path, name: str, do: str, target: str) 
     """The address of the page that has the form of an action."""
     if do in ("approve", "decline"):
         return run_url("run", name) + "#review"
-    if do in ("veto", "pin", "reword") and studio.library.follow(run).record().edit(target):
+    if do in EDIT_ACTIONS and studio.library.follow(run).record().edit(target):
         return run_url("run", name, edit=target) + "#edit"
     if do in ("apply", "undo"):
         return run_url("apply", name)
