@@ -14,6 +14,7 @@ from typing import Any, Literal
 from skillfit.config.schema import PROGRAM_AGENTS, Config, agent_kind, describe_keys
 from skillfit.errors import InputError
 from skillfit.extensions import is_source
+from skillfit.skill.parts import DESCRIPTION_OF
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ ROLLOUTS = (
     ),
 )
 
+_BODY_PROPOSERS = ("reflect", "examples", "both")  # proposers that know no other part of a skill
 _NO_TOOLS = ("handoff", "practice")  # providers whose models use none
 
 TRAINING = (
@@ -217,6 +219,43 @@ TRAINING = (
         when=lambda facts: facts.writes_notes,
         why="optimizer.proposer: {config.proposer} writes no notes",
         hint="Set optimizer.proposer: reflect or both.",
+    ),
+    requires(
+        "optimizer.parts",
+        when=lambda facts: facts.agent_kind != "chat",
+        why="the chat agent is given the body of the skill alone",
+        hint="Set env.agent: tools or a coding-agent program, which are given the folder.",
+    ),
+    requires(
+        "optimizer.parts",
+        when=lambda facts: (
+            "description" not in facts.config.optimizer.parts or facts.agent_kind != "tools"
+        ),
+        why="the tools agent is given the body, and chooses nothing by the description",
+        hint="Leave description out, or train it alone: skillfit trigger.",
+    ),
+    requires(
+        "optimizer.parts",
+        when=lambda facts: facts.config.proposer not in _BODY_PROPOSERS,
+        why="optimizer.proposer: {config.proposer} writes edits of the body alone",
+        hint="Set optimizer.proposer: corpus or agent.",
+    ),
+    requires(
+        "optimizer.parts",
+        when=lambda facts: facts.config.optimizer.skill_update_mode == "patch",
+        why="{config.optimizer.skill_update_mode} writes the document alone",
+        hint="Set optimizer.skill_update_mode: patch.",
+    ),
+    requires(
+        "optimizer.parts",
+        when=lambda facts: not facts.config.env.skill.endswith(DESCRIPTION_OF),
+        why="env.skill names the description alone",
+        hint="Leave #description out of it.",
+    ),
+    requires(
+        "optimizer.script_check",
+        when=lambda facts: "scripts" in facts.config.optimizer.parts,
+        why="needs scripts in optimizer.parts",
     ),
     requires(
         "evaluation.must_pass",

@@ -34,6 +34,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import CONCURRENCY
 from skillfit.models.registry import ModelSpec, map_file, names_cli_program, split_id
 from skillfit.settings import Number, Settings, nested_model
+from skillfit.skill.parts import Part
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 PROGRAM_AGENTS = ("tools", "cli")  # those of them that run programs
@@ -200,8 +201,18 @@ class OptimizerSection(Section):
     """A JSON file that carries what failed, and what was tried against it, from run to run of the
     same skill. It is read at the start and written at the end; it need not exist yet.
     """
+    parts: tuple[Part, ...] = ("body",)
+    """The parts of the skill folder that edits may change: body, description (in the frontmatter),
+    references (files in references/, new ones too) and scripts (files in scripts/). Give the agent
+    the folder for these: with tools or a coding-agent program.
+    """
+    script_check: str = ""
+    """A command that each script which an edit writes must pass before any rollout, with {script}
+    for its path; it runs in the skill's folder. Empty: the script itself with --self-check.
+    """
     max_skill_tokens: int | None = Field(default=None, gt=0)
-    """Edits that would grow the skill beyond this are skipped."""
+    """Edits that would grow the document beyond this are skipped. The agent reads references when
+    it needs them: they do not count."""
     prune_initial: bool = False
     """Remove paragraphs of the initial skill: each is left out of about 10 % of the rollouts, and
     cut once that is unlikely to cost score. Needs evaluation.gate: screening.

@@ -31,6 +31,7 @@ from skillfit.run.events import Discarded, Event
 from skillfit.run.records import LEAK_CHECK, RefusedText
 from skillfit.skill import Skill
 from skillfit.skill.document import over_ceiling
+from skillfit.skill.parts import DESCRIPTION, part_text, part_texts
 from skillfit.tasks.item import Item
 
 RUN_LENGTH = 8  # words in a row that make a leak
@@ -224,10 +225,11 @@ class TextFilter:
         """The new lines of a skill, where it leaks more than the present one."""
         if wanted.hash == present.hash:
             return None
-        known = {leak.evidence for leak in self._leaks(present.body)}
-        leaks = [leak for leak in self._leaks(wanted.body) if leak.evidence not in known]
-        lines = set(present.body.splitlines())
-        new = [line for line in wanted.body.splitlines() if line not in lines]
+        before, after = _trained_text(present), _trained_text(wanted)
+        known = {leak.evidence for leak in self._leaks(before)}
+        leaks = [leak for leak in self._leaks(after) if leak.evidence not in known]
+        lines = set(before.splitlines())
+        new = [line for line in after.splitlines() if line not in lines]
         return self._refuse("\n".join(new), leaks, step)
 
     def _leaks(self, text: str) -> Sequence[Leak]:
@@ -250,6 +252,12 @@ class TextFilter:
         stays = "the skill stays as it is"
         self._emit(Discarded(step=step, stage=what, what="text", reason=reason, evidence=stays))
         return False
+
+
+def _trained_text(skill: Skill) -> str:
+    """All text of a skill that edits may change."""
+    description = part_text(skill, DESCRIPTION) or ""
+    return "\n".join([description, skill.body, *part_texts(skill).values()])
 
 
 def _leak_event(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:

@@ -11,13 +11,19 @@ They are neither merged nor ranked: the gate measures each of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.errors import InfrastructureError
 from skillfit.models.failures import can_be_lost, is_unreachable, policy_of
 from skillfit.models.protocol import ModelError
-from skillfit.optimize.context import Context, ItemAttempts, edit_text, measured_effect
+from skillfit.optimize.context import (
+    Context,
+    ItemAttempts,
+    edit_text,
+    fair_shares,
+    measured_effect,
+)
 from skillfit.optimize.cut_edits import appended_lines, move_edit, without_doubled_bullets
 from skillfit.optimize.material import (
     Kind,
@@ -29,6 +35,7 @@ from skillfit.optimize.material import (
 )
 from skillfit.optimize.optimizer import (
     CorpusEditReply,
+    CorpusFileEditReply,
     CorpusReply,
     FailureNoteReply,
     Optimizer,
@@ -41,14 +48,26 @@ from skillfit.optimize.optimizer import (
     without_duplicates,
 )
 from skillfit.optimize.proposer import Author, Proposals, ProposerParts, finished_cases
+from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import StepRollouts, gather
 from skillfit.run.events import ReflectionFinished
 from skillfit.run.records import EditEffect, FailureNote, ProposalSource
-from skillfit.skill import Edit, Skill
+from skillfit.skill import MOVE_OP, WRITE_OP, Edit, Skill
+from skillfit.skill.parts import (
+    BODY,
+    DESCRIPTION,
+    Part,
+    named_file,
+    part_of,
+    part_text,
+    part_texts,
+)
 
 MOST_EDITS = 60  # of one call
 MANY_KINDS = 16  # failing kinds, from which two calls are made
 CASES_ROOM = 120_000  # tokens of cases in one call, whatever the context window holds
+_FILES_ROOM = 120_000  # characters of the skill's references and scripts
+_CONTENT_OPTIONAL = ("delete", MOVE_OP, WRITE_OP)
 _STAGE = "reflect.corpus"
 
 _MARK = re.compile(r"[ \t]*⟦[^⟧\n]*⟧")
@@ -71,7 +90,8 @@ class CorpusProposer:
         fails_now = any(kind.new_failures for kind in material.kinds)
         if self._optimizer is None or not fails_now:
             return Proposals()
-        shown = _ShownSkill.of(context.working or skill, context)
+        parts = self._optimizer.settings.parts
+        shown = _ShownSkill.of(context.working or skill, context, parts)
         readings = _readings(self._optimizer, material, shown, context)
         results = await gather(_read(self._optimizer, reading, context) for reading in readings)
         patches = tuple(result for result in results if isinstance(result, Patch))
@@ -91,17 +111,21 @@ class _ShownSkill:
     """The skill as the call shows it: with a mark behind each line that an edit wrote."""
 
     skill: Skill
-    text: str
+    texts: dict[str, str]  # of the body, and of each other part that edits may change
     lines: dict[str, str]  # edit id -> the text that it wrote and that stands in the skill
     effects: tuple[EditEffect, ...]
+    parts: frozenset[Part]  # that edits may change
 
     @classmethod
-    def of(cls, skill: Skill, context: Context) -> _ShownSkill:
-        text, lines = skill.unix_body, dict[str, str]()
+    def of(cls, skill: Skill, context: Context, parts: Collection[Part]) -> _ShownSkill:
+        texts, lines = {BODY: skill.unix_body}, dict[str, str]()
+        if "description" in parts:
+            texts[DESCRIPTION] = part_text(skill, DESCRIPTION) or "(empty)"
+        texts |= part_texts(skill, parts)
         effects = context.effects or context.pending
         for effect in effects:
-            written = effect.edit.content.strip("\n")
-            if effect.status == "dropped" or not written.strip():
+            text, written = texts.get(effect.edit.file), effect.edit.content.strip("\n")
+            if text is None or effect.status == "dropped" or not written.strip():
                 continue
             found = re.search(rf"(?m)^{re.escape(written)}(?=[ \t]*(?:⟦|$))", text)
             if found is None:
@@ -109,8 +133,26 @@ class _ShownSkill:
             lines[effect.id] = written
             end = (text + "\n").index("\n", found.start())
             mark = f" ⟦{effect.id}: {measured_effect(effect)}⟧"
-            text = f"{text[:end]}{mark}{text[end:]}"
-        return cls(skill, text or "(empty)", lines, effects)
+            texts[effect.edit.file] = f"{text[:end]}{mark}{text[end:]}"
+        return cls(skill, texts, lines, effects, frozenset(parts))
+
+    @property
+    def text(self) -> str:
+        return self.texts[BODY] or "(empty)"
+
+    @property
+    def files(self) -> str:
+        """The references and scripts, long ones cut in their middle."""
+        found = {file: text for file, text in self.texts.items() if file not in (BODY, DESCRIPTION)}
+        shares = fair_shares([len(text) for text in found.values()], _FILES_ROOM)
+        return "\n\n".join(
+            f"--- {file}\n{head_and_tail(text, share)}"
+            for (file, text), share in zip(found.items(), shares, strict=True)
+        )
+
+    def text_of(self, file: str) -> str:
+        """The text of a part without marks; empty for a file that does not exist."""
+        return part_text(self.skill, file) or ""
 
     def other_edits(self, evidence: str) -> str:
         """The edits that are not in the text, and not in the evidence either."""
@@ -156,10 +198,15 @@ def _readings(
         guidance=bool(context.guidance),
         evidence=bool(context.evidence),
         most=MOST_EDITS,
+        parts=shown.parts,
+        body={"body"},
+        check=optimizer.settings.script_check,
     )
     known = sections(
         owner_wishes=context.guidance,
         current_skill=shown.text,
+        description=shown.texts.get(DESCRIPTION, ""),
+        skill_files=shown.files,
         other_edits=other_edits,
         optimizer_meta_skill=context.meta_skill,
         failures_so_far=context.evidence,
@@ -208,7 +255,7 @@ async def _read(optimizer: Optimizer, reading: _Reading, context: Context) -> Pa
 class _Answered:
     """A reply, and the cases that it was written from."""
 
-    reply: CorpusReply
+    reply: CorpusReply[CorpusEditReply] | CorpusReply[CorpusFileEditReply]
     cases: tuple[ItemAttempts, ...]
 
     @property
@@ -234,7 +281,9 @@ async def _ask_once(
     shown = reading.cases(optimizer, context, shrink=shrink)
     user = f"{reading.known}\n\n{sections(cases=shown.text)}"
     call = OptimizerCall(_STAGE, context.step, reading.name, reading.system, user)
-    return _Answered(await optimizer.ask(CorpusReply, call), shown.cases)
+    if reading.shown.parts <= {"body"}:
+        return _Answered(await optimizer.ask(CorpusReply[CorpusEditReply], call), shown.cases)
+    return _Answered(await optimizer.ask(CorpusReply[CorpusFileEditReply], call), shown.cases)
 
 
 def _patch(optimizer: Optimizer, answered: _Answered, reading: _Reading, step: int) -> Patch:
@@ -297,28 +346,30 @@ def _note(entry: FailureNoteReply, failed: frozenset[str]) -> FailureNote:
 
 def _edits(entry: CorpusEditReply, shown: _ShownSkill) -> list[Edit] | str:
     """The edits that an entry of the reply stands for, or why it cannot be used."""
-    target = _resolved(entry.target, shown)
+    file = named_file(entry.file) if isinstance(entry, CorpusFileEditReply) else BODY
+    moves = entry.op.strip().casefold() == "move"
+    target = _resolved(entry.target, shown, BODY if moves else file)
     content = _MARK.sub("", entry.content).strip("\n")
     label = " ".join(entry.purpose.split())
-    if entry.op.strip().casefold() == "move":
-        after, appended = _resolved(entry.content, shown), appended_lines(shown.effects)
+    if moves and file == BODY:
+        after, appended = _resolved(entry.content, shown, BODY), appended_lines(shown.effects)
         moved = move_edit(shown.skill.unix_body, target, after, appended)
         return moved if isinstance(moved, str) else [replace(moved, label=label)]
-    content = without_doubled_bullets(content)
-    edit = replace(Edit.from_reply(entry.op, target, content), label=label)
+    content = without_doubled_bullets(content) if part_of(file) != "scripts" else content
+    edit = replace(Edit.from_reply(entry.op, target, content, file), label=label)
     adds = edit.op in ("append", "insert_after")
-    if not edit.op or (edit.op != "delete" and not content.strip()):
+    if not edit.op or (edit.op not in _CONTENT_OPTIONAL and not content.strip()):
         return "the edit is empty"
-    if adds and _says(shown.skill, content):
+    if adds and _says(shown.text_of(file), content):
         return "the skill already says this"
-    if edit.op == "insert_after" and target not in shown.skill.unix_body:
+    if edit.op == "insert_after" and target not in shown.text_of(file):
         edit = replace(edit, op="append", target="")  # where it stands matters less than its text
-    if edit.op == "append":
+    if edit.op == "append" and (not file or shown.text_of(file)):
         return [replace(edit, content=part) for part in _single_bullets(content)]
     return [edit]
 
 
-def _resolved(target: str, shown: _ShownSkill) -> str:
+def _resolved(target: str, shown: _ShownSkill, file: str) -> str:
     """The text that a target names: an id stands for the text that the edit wrote, marks do not
     count, and a line that differs in spacing or case is the line itself.
     """
@@ -326,10 +377,10 @@ def _resolved(target: str, shown: _ShownSkill) -> str:
     if (named := text.strip(" \t⟦⟧[]`:")) in shown.lines:
         return shown.lines[named]
     text = _MARK.sub("", text)
-    body = shown.skill.unix_body
-    if not text.strip() or text in body:
+    present = shown.text_of(file)
+    if not text.strip() or text in present:
         return text
-    alike = [line for line in body.split("\n") if _plain(line) == _plain(text)]
+    alike = [line for line in present.split("\n") if _plain(line) == _plain(text)]
     return alike[0] if len(alike) == 1 else text
 
 
@@ -337,9 +388,9 @@ def _plain(line: str) -> str:
     return " ".join(line.casefold().strip(" \t-*+•").split())
 
 
-def _says(skill: Skill, content: str) -> bool:
-    """Whether the skill holds all these lines already."""
-    lines = {_plain(line) for line in skill.unix_body.split("\n")}
+def _says(text: str, content: str) -> bool:
+    """Whether a text holds all these lines already."""
+    lines = {_plain(line) for line in text.split("\n")}
     return all(_plain(line) in lines for line in content.split("\n") if line.strip())
 
 

@@ -34,7 +34,7 @@ from skillfit.run.records import (
     SkillCandidate,
     Suggestion,
 )
-from skillfit.skill import MOVE_OP, TEXT_OPS, Edit, Skill, estimate_tokens
+from skillfit.skill import MOVE_OP, TEXT_OPS, WRITE_OP, Edit, Skill, estimate_tokens
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -474,13 +474,21 @@ class CorpusEditReply(BaseModel):  # one edit of the corpus proposer
     purpose: Text = ""
 
 
-class CorpusReply(Reasoned):
+class CorpusFileEditReply(CorpusEditReply):  # where edits may change other parts than the body
+    op: Text = _one_of((*_CORPUS_OPS, WRITE_OP))
+    file: Text = Field(default="", description="What the edit changes; empty for the body.")
+
+
+C = TypeVar("C", bound=CorpusEditReply)
+
+
+class CorpusReply(Reasoned, Generic[C]):
     failures: Annotated[list[FailureNoteReply], BeforeValidator(_as_objects)] = []
-    edits: Annotated[list[CorpusEditReply], BeforeValidator(_as_objects)]
+    edits: Annotated[list[C], BeforeValidator(_as_objects)]
 
     @model_validator(mode="after")
     def _some_op_is_known(self) -> Self:
-        _refuse_unknown_ops(self.edits, _CORPUS_OPS)
+        _refuse_unknown_ops(self.edits, (*_CORPUS_OPS, WRITE_OP))
         return self
 
 

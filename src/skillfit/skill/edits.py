@@ -44,6 +44,9 @@ TEXT_OPS = ("append", "insert_after", "replace", "delete")
 # Takes `target` out of the body, puts `content` (a pointer) in its place, and appends the text to
 # the reference that `file` names.
 MOVE_OP = "move"
+# `content` becomes the whole text of the script that `file` names; without content it is removed.
+# Scripts have no other operation: any subset of edits leaves each script as somebody wrote it.
+WRITE_OP = "write"
 MAX_EXAMPLES = 8  # in one skill; the agent reads all of them for every task
 
 # More places than this are ambiguous anyway; the limit keeps the search for them quick.
@@ -265,18 +268,24 @@ class _Patching:
         the edit cannot be applied.
         """
         op, target = edit.op, edit.target or ""
-        if op not in (*TEXT_OPS, MOVE_OP):
+        if op not in (*TEXT_OPS, MOVE_OP, WRITE_OP):
             raise _EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(TEXT_OPS)}")
+        if (part_of(edit.file) == "scripts") != (op == WRITE_OP):
+            raise _EditSkipped(
+                "unknown_op", f"{WRITE_OP} is the one op of scripts, and only theirs"
+            )
         content = "" if op == "delete" else clean(edit.content or "").strip("\n")
-        if op not in ("delete", MOVE_OP) and not content.strip():
+        if op not in ("delete", MOVE_OP, WRITE_OP) and not content.strip():
             raise _EditSkipped(
                 "empty_content",
                 "there is nothing to write (markers of protected regions do not count)",
             )
         if op == MOVE_OP:
             return self._move(target, content, edit.file)
-        text = self._text(edit.file, creates=op == "append")
-        if op == "append":
+        text = self._text(edit.file, creates=op in ("append", WRITE_OP))
+        if op == WRITE_OP:
+            splice, status = text.rewritten(f"{content}\n" if content else ""), f"applied_{op}"
+        elif op == "append":
             splice, status = text.append(content)
         else:
             splice, status = text.splice(op, target, content), f"applied_{op}"
@@ -361,6 +370,13 @@ class _PartText:
             content = _with_edges_of(self.text[span.start : span.end], content)
             return _Splice(span, content, _Span(0, len(content)))
         return _deletion(self.text, span)
+
+    def rewritten(self, content: str) -> _Splice:
+        """Plan to put another text in place of the whole."""
+        whole = _Span(0, len(self.text))
+        if self.written:
+            raise _EditSkipped("overlapping_edit", "an earlier edit of this patch wrote the script")
+        return _Splice(whole, content, _Span(0, len(content)))
 
     def append(self, content: str) -> tuple[_Splice, str]:
         """Plan to append, before protected regions at the end, and name the status."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
@@ -21,6 +21,7 @@ from skillfit.skill.document import (
     DOCUMENT_NAMES,
     Skill,
     check_relative,
+    estimate_tokens,
     find_document,
     folder_name,
 )
@@ -99,6 +100,39 @@ def with_part(skill: Skill, file: str, text: str) -> Skill:
     if not present and text.startswith("#!"):
         modes[file] = 0o755
     return replace(skill, files=files, modes=modes)
+
+
+def part_texts(skill: Skill, parts: Collection[Part] = _FOLDERS) -> dict[str, str]:
+    """Return the texts of the files in references/ and scripts/ that edits of these parts may
+    change, by path. Files that are no text are left out.
+    """
+    found = {name: part_text(skill, name) for name in sorted(skill.files) if part_of(name) in parts}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def changed_parts(skill: Skill, initial: Skill) -> dict[str, str]:
+    """Return the texts of the files in references/ and scripts/ that differ from those of another
+    skill; empty for a file that is gone.
+    """
+    before, after = part_texts(initial), part_texts(skill)
+    names = sorted(before.keys() | after.keys())
+    return {name: after.get(name, "") for name in names if before.get(name) != after.get(name)}
+
+
+def with_parts(skill: Skill, texts: Mapping[str, str]) -> Skill:
+    """Return the skill with the texts of files in references/ and scripts/, as `changed_parts`
+    returns them.
+    """
+    for file, text in texts.items():
+        skill = with_part(skill, file, text)
+    return skill
+
+
+def on_demand_tokens(skill: Skill) -> int:
+    """Return the estimated tokens of references and scripts, which an agent reads when it needs
+    them. `Skill.tokens` are those of the document, which it reads for each task.
+    """
+    return sum(map(estimate_tokens, part_texts(skill).values()))
 
 
 def over_limit(skill: Skill, file: str, present: str) -> str:

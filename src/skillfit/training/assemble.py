@@ -28,16 +28,19 @@ from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, Cap, refuse_unpriced
 from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import Stored, Warned
+from skillfit.run.events import Event, Stored, Warned
 from skillfit.run.journal import Losses, RecordedModel
 from skillfit.run.paid import PaidEffects
 from skillfit.run.store import HANDOFF
 from skillfit.sandbox.known_good import prove
+from skillfit.sandbox.programs import choose_isolation
+from skillfit.skill.parts import part_texts
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import grade_with_retries
 from skillfit.training.inputs import Inputs
+from skillfit.training.part_filter import PartFilter, known_good_script, refuse_missing_check
 from skillfit.training.state import (
     Components,
     CountedModel,
@@ -76,6 +79,7 @@ async def assemble(
         optimizer = _optimizer(config, counted, directory) if counted is not None else None
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
         gate = inputs.gate.take(SelectionRollouts(engines.training))
+        paid = PaidEffects(directory.journal, models.budget, check=control.check, count=count_usage)
 
         @contextmanager
         def decision(name: str) -> Iterator[Losses]:
@@ -103,13 +107,12 @@ async def assemble(
                     inputs.task.train,
                     config.optimizer,
                     directory.events.emit,
-                    PaidEffects(
-                        directory.journal, models.budget, check=control.check, count=count_usage
-                    ),
+                    paid,
                     models.of_optimizer(),
                 )
             ),
             text_filter=TextFilter(index, directory.events.emit, config.optimizer.max_skill_tokens),
+            part_filter=await _part_filter(config, paid, directory.events.emit),
             emit=directory.events.emit,
             check_stop=control.check,
             decision=decision,
@@ -123,6 +126,18 @@ async def assemble(
             engines.all(),
         )
         yield Assembled(components, finish_parts, directory, models.clients)
+
+
+async def _part_filter(
+    config: Config, paid: PaidEffects, emit: Callable[[Event], None]
+) -> PartFilter:
+    """The filter of edits. Where scripts are trained, one that must work is tried first."""
+    isolation = None
+    if "scripts" in config.optimizer.parts:
+        refuse_missing_check(config.optimizer)
+        isolation = choose_isolation(config.env.sandbox, "env.sandbox")
+        await prove(known_good_script(isolation))
+    return PartFilter(config.optimizer, isolation, paid, emit)
 
 
 @asynccontextmanager
@@ -388,4 +403,5 @@ def _leak_index(inputs: Inputs) -> LeakIndex:
     graders = [each.grader for each in (task, inputs.ship_task) if each and each.grader]
     patterns = [pattern for grader in graders for pattern in all_patterns(grader, task.items)]
     hidden = [*task.selection, *task.test]
-    return LeakIndex.build(task.train, hidden, patterns, inputs.skill.text)
+    known = "\n".join([inputs.skill.text, *part_texts(inputs.skill).values()])
+    return LeakIndex.build(task.train, hidden, patterns, known)

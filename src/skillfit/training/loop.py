@@ -63,6 +63,7 @@ from skillfit.run.records import RefusedText, SkillCandidate, Suggestion, step_n
 from skillfit.skill import Applied, Skill, apply_edits
 from skillfit.tasks.item import Item
 from skillfit.training.epoch_end import make_slow_update, write_meta_skill
+from skillfit.training.part_filter import PartFilter
 from skillfit.training.plan import PlannedStep
 from skillfit.training.schedule import training_series
 from skillfit.training.state import (
@@ -164,7 +165,7 @@ async def learn(
         proposals = await reflect(run, skill, rollouts, context)  # 2
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
     merged = await aggregate(
-        optimizer, run.text_filter, skill, proposals.patches, context, log
+        optimizer, run.text_filter, run.part_filter, skill, proposals.patches, context, log
     )  # 3
     selected = await select(optimizer, skill, merged.patch, context, log)  # 4
     return Learned(proposals, merged.patch, selected, merged.refused)
@@ -353,12 +354,13 @@ class Aggregated:
 async def aggregate(
     optimizer: Optimizer | None,
     text_filter: TextFilter,
+    part_filter: PartFilter,
     skill: Skill,
     patches: Sequence[Patch],
     context: Context,
     log: StepLog,
 ) -> Aggregated:
-    """One patch of all, without what the leak check refuses."""
+    """One patch of all, without what the leak check refuses and what may not be tried."""
     refused: list[RefusedText] = []
     cleaned = [_without_leaks(text_filter, patch, log.step, refused) for patch in patches]
     to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
@@ -373,6 +375,8 @@ async def aggregate(
             # A merge may change the wording, so its result is checked again.
             sources.insert(0, _without_leaks(text_filter, merged, log.step, refused))
     proposals = without_duplicates(proposal for patch in sources for proposal in patch.proposals)
+    skills = [skill, context.working or skill]
+    proposals = await part_filter.usable(proposals, skills, log.step)
     if not proposals:
         return Aggregated(None, tuple(refused))
     patch = replace(sources[0], proposals=proposals)

@@ -52,6 +52,7 @@ from skillfit.run.records import (
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
+from skillfit.training.part_filter import PartFilter
 from skillfit.training.plan import Place
 from skillfit.training.schedule import Schedule
 
@@ -82,6 +83,7 @@ class Components:
     calls_settled: Callable[[], Awaitable[None]]  # waits for calls of the optimizer in flight
     proposer: Proposer
     text_filter: TextFilter  # what may enter the skill
+    part_filter: PartFilter  # which edits may be tried
     emit: Emit
     check_stop: Callable[[], None]  # raises Interrupted once the user asked to stop
     # Around each decision of the run, by its name: see Journal.decision. What reports the decision

@@ -280,17 +280,13 @@ def _wrong_count(
 
 
 def _not_edits(found: Proposals | Sequence[Patch], *_: Any) -> str:
-    """Refuse suggestions and whole skills, which nothing applies in the mode patch, and edits of
-    other files than the document, which the record of a run does not hold.
-    """
+    """Refuse suggestions and whole skills, which nothing applies in the mode patch."""
     patches = found.patches if isinstance(found, Proposals) else found
     for patch in patches:
         for proposal in patch.proposals:
             if not isinstance(proposal.payload, Edit):
                 kind = type(proposal.payload).__name__
                 return f"a {kind}, but optimizer.skill_update_mode: patch applies only Edits"
-            if proposal.payload.file:
-                return f"an Edit of {proposal.payload.file}, but a run trains the body alone"
     return ""
 
 

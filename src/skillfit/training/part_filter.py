@@ -1,0 +1,159 @@
+"""Refuse edits of parts that are not trained, and scripts that do not work.
+
+A script that an edit writes must compile and pass its own check before any rollout carries it: the
+command of `optimizer.script_check`, or the script itself with --self-check. Both run isolated, in a
+copy of the skill's folder. The result is recorded, so that a resumed run decides the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+
+from skillfit.config.schema import OptimizerSection
+from skillfit.errors import InputError
+from skillfit.optimize.optimizer import Proposal
+from skillfit.plain_text import last_part, one_line
+from skillfit.run.events import Discarded, Event
+from skillfit.run.paid import PaidEffects
+from skillfit.sandbox.known_good import KnownGood
+from skillfit.sandbox.programs import Isolation, run_untrusted, scratch_folder
+from skillfit.skill import WRITE_OP, Edit, Skill, apply_edits
+from skillfit.skill.parts import part_of, part_text
+from skillfit.tasks.item import stable_hash
+
+SELF_CHECK = "--self-check"
+_CHECK_SECONDS = 60.0
+_SHOWN = 300  # characters of what a check printed
+_COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
+_INTERPRETERS = {
+    ".py": "python",
+    ".sh": "sh",
+    ".bash": "bash",
+    ".js": "node",
+    ".mjs": "node",
+    ".cjs": "node",
+}
+_SYNTAX_CHECKS: dict[str, tuple[str, ...]] = {
+    "python": ("-I", "-c", _COMPILE),
+    "sh": ("-n",),
+    "bash": ("-n",),
+    "node": ("--check",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartFilter:
+    """Keeps edits out of the gate that no rollout may carry."""
+
+    settings: OptimizerSection
+    isolation: Isolation | None  # of scripts; None: no scripts are trained
+    paid: PaidEffects
+    emit: Callable[[Event], None]
+
+    async def usable(
+        self, proposals: Sequence[Proposal], skills: Sequence[Skill], step: int
+    ) -> tuple[Proposal, ...]:
+        """Return the proposals that may be tried; events say why others may not. An edit must
+        apply to one of the `skills`, the incumbent first.
+        """
+        kept = []
+        for proposal in proposals:
+            edit = proposal.edit
+            problem = "" if edit is None else await self.problem(edit, skills)
+            if not problem:
+                kept.append(proposal)
+                continue
+            what = f"edit of {edit.file or 'the body'}" if edit else "edit"
+            text = one_line(edit.content or edit.target, 80) if edit else ""
+            self.emit(Discarded(step=step, stage="parts", what=f"{what}: {text}", reason=problem))
+        return tuple(kept)
+
+    async def problem(self, edit: Edit, skills: Sequence[Skill]) -> str:
+        """Say why an edit may not be tried; empty: it may."""
+        part = part_of(edit.file)
+        if part not in self.settings.parts:
+            trained = ", ".join(self.settings.parts)
+            return f"optimizer.parts lets edits change {trained}, not {edit.file or 'the body'}"
+        if part != "scripts" or not edit.content.strip() or self.isolation is None:
+            return ""
+        for skill in skills:
+            applied = apply_edits(skill, [edit])
+            if applied.edits:
+                return await self._script_problem(applied.skill, edit.file)
+        return ""  # the gate refuses it, with the reason
+
+    async def _script_problem(self, skill: Skill, file: str) -> str:
+        assert self.isolation is not None
+        command = self.settings.script_check
+        name = f"script/{stable_hash([file, skill.hash, command])}"
+        work = partial(script_problem, skill, file, command, self.isolation)
+        return await self.paid.record(name, work, returns=str, stage="reflect")
+
+
+async def script_problem(skill: Skill, file: str, command: str, isolation: Isolation) -> str:
+    """Say why a script of a skill does not work; empty: it compiles and passes its check."""
+    text = part_text(skill, file) or ""
+    name = _interpreter(file, text)
+    interpreter = sys.executable if name == "python" else shutil.which(name) if name else None
+    if name and interpreter is None:
+        return f"nothing here can check it: there is no {name} on this machine"
+    runs: list[tuple[str, list[str]]] = []
+    if interpreter and (arguments := _SYNTAX_CHECKS.get(name)):
+        runs.append(("it does not compile", [interpreter, *arguments, file]))
+    if command:
+        own = [part.replace("{script}", file) for part in shlex.split(command)]
+        runs.append((f"it fails {command!r}", own))
+    elif SELF_CHECK not in text:
+        return f"it has no {SELF_CHECK}, and optimizer.script_check names no other check"
+    elif interpreter is None:
+        return "nothing says which program runs it: give it a first line like #!/usr/bin/env sh"
+    else:
+        runs.append((f"it fails its {SELF_CHECK}", [interpreter, file, SELF_CHECK]))
+    with scratch_folder("script") as folder:
+        skill.save(folder / "skill")
+        for problem, argv in runs:
+            done = await run_untrusted(
+                argv, cwd=folder / "skill", timeout=_CHECK_SECONDS, isolation=isolation
+            )
+            if done.code != 0:
+                printed = last_part((done.stderr or done.stdout).strip(), _SHOWN)
+                return (
+                    f"{problem} ({done.killed or f'exit {done.code}'}): {one_line(printed, _SHOWN)}"
+                )
+    return ""
+
+
+def _interpreter(file: str, text: str) -> str:
+    """Return the program that runs a script, by its first line or its ending; empty: unknown."""
+    first = text.partition("\n")[0]
+    if first.startswith("#!"):
+        words = [word for word in first[2:].split() if not word.startswith("-")]
+        names = [PurePosixPath(word).name for word in words]
+        name = next((name for name in names if name != "env"), "")
+        return "python" if name.startswith("python") else name
+    return _INTERPRETERS.get(PurePosixPath(file).suffix, "")
+
+
+def known_good_script(isolation: Isolation) -> KnownGood:
+    """Return the smallest script that works. Where it does not, no script would."""
+    file, text = "scripts/check.py", f"import sys\nsys.exit(sys.argv[1:] != ['{SELF_CHECK}'])\n"
+    skill = apply_edits(Skill(), [Edit(WRITE_OP, content=text, file=file)]).skill
+    run = partial(script_problem, skill, file, "")
+    return KnownGood("scripts that edits write", isolation, run)
+
+
+def refuse_missing_check(settings: OptimizerSection) -> None:
+    """Raise an error where optimizer.script_check names a program that is not here."""
+    words = shlex.split(settings.script_check) or [sys.executable]
+    if shutil.which(words[0]) is None and "{script}" not in words[0]:
+        raise InputError(
+            f"optimizer.script_check: there is no program {words[0]!r} on this machine.",
+            hint="Install it, or leave optimizer.script_check out: scripts then check themselves "
+            f"with {SELF_CHECK}.",
+        )
