@@ -13,7 +13,7 @@ from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout.outcome import Arm, RolloutRequest, StepRollouts
 from skillfit.run.events import ReflectionFinished
 from skillfit.run.records import EditEffect, KindEffect
-from skillfit.skill import Edit, Skill
+from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import TrajectoryStep
 from tests.optimize.scripted_optimizer import (
     broken,
@@ -358,10 +358,87 @@ def test_what_was_proposed_is_emitted():
 
 
 def test_the_prompt_says_why_and_asks_for_single_edits():
-    text = render("corpus", marks=False, other_edits=False, guidance=False, evidence=False, most=60)
+    flags = dict.fromkeys(("marks", "other_edits", "guidance", "evidence"), False)
+    body = {"parts": ("body",), "other_parts": False, "check": ""}
+    text = render("corpus", **flags, **body, most=60)
     assert "two for each cause of failure" in text and "60 edits" in text
     assert '"edits"' in text and '"purpose"' in text
     assert "⟦" not in text and "owner_wishes" not in text
-    assert "⟦" in render(
-        "corpus", marks=True, other_edits=True, guidance=True, evidence=True, most=60
+    assert "⟦" in render("corpus", **dict.fromkeys(flags, True), **body, most=60)
+    assert '"file"' not in text and "references" not in text
+
+
+FOLDER = Skill.from_text(
+    "---\nname: house\ndescription: House style.\n---\n# House style\n\n- Look at the value.\n",
+    files={
+        "references/money.md": b"# Money\n\n- Amounts end in EUR.\n",
+        "scripts/dates.py": b"print('1 May')\n",
+        "assets/notes.txt": b"not a part",
+    },
+)
+ALL_PARTS = ("body", "description", "references", "scripts")
+
+
+def written_in_files(found):
+    edits = edits_of(found.patches[0].proposals)
+    return [Edit(one.op, one.target, one.content, file=one.file) for one in edits]
+
+
+def ask_about_folder(*edits, parts=ALL_PARTS, context=None):
+    optimizer = scripted(lambda _: reply(*edits), parts=parts)
+    found = asyncio.run(propose(optimizer, [case(DATES[0], 0)], context, skill=FOLDER))
+    return optimizer, found
+
+
+def test_edits_name_the_part_that_they_change():
+    optimizer, found = ask_about_folder(
+        edit("- Short.", file="SKILL.md"),
+        edit("- Dollars end in USD.", file="references/money.md"),
+        {"op": "append", "content": "# Dates\n\n- ISO.", "file": "references/dates.md"},
+        {"op": "replace", "target": "House style.", "content": "Values.", "file": "description"},
+        {"op": "write", "content": "- = 1\nprint(1)\n", "file": "scripts/dates.py"},
+        {
+            "op": "move",
+            "target": "- Look at the value.",
+            "content": "See references/look.md.",
+            "file": "references/look.md",
+        },
     )
+    assert written_in_files(found) == [
+        Edit("append", "", "- Short."),
+        Edit("append", "", "- Dollars end in USD.", file="references/money.md"),
+        Edit("append", "", "# Dates\n\n- ISO.", file="references/dates.md"),
+        Edit("replace", "House style.", "Values.", file="description"),
+        Edit("write", "", "- = 1\nprint(1)", file="scripts/dates.py"),
+        Edit("move", "- Look at the value.", "See references/look.md.", file="references/look.md"),
+    ]
+    text = text_of(optimizer.model.requests[0])
+    assert "--- references/money.md\n# Money" in text and "--- scripts/dates.py\nprint" in text
+    assert "<description>\nHouse style.\n</description>" in text and "not a part" not in text
+
+
+def test_edits_in_files_are_marked_there():
+    working = apply_edits(
+        FOLDER, [Edit("append", "", "- Dollars end in USD.", file="references/money.md")]
+    ).skill
+    pending = effect(
+        "s0001e01", Edit("append", "", "- Dollars end in USD.", file="references/money.md")
+    )
+    context = Context(2, pending=(pending,), effects=(pending,), working=working)
+    optimizer, found = ask_about_folder(
+        {"op": "delete", "target": "s0001e01", "file": "references/money.md"}, context=context
+    )
+    text = text_of(optimizer.model.requests[0])
+    assert "- Dollars end in USD. ⟦s0001e01: not measured yet⟧" in text
+    assert written_in_files(found) == [
+        Edit("delete", "- Dollars end in USD.", file="references/money.md")
+    ]
+
+
+def test_other_parts_are_neither_shown_nor_asked_for_where_the_body_alone_is_trained():
+    optimizer, found = ask_about_folder(
+        edit("- Short.", file="references/money.md"), parts=("body",)
+    )
+    text = text_of(optimizer.model.requests[0])
+    assert "references/" not in text and "scripts/" not in text
+    assert written_in_files(found) == [Edit("append", "", "- Short.")]

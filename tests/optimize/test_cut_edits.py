@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from skillfit.optimize.cut_edits import CutEdits, cut_edits
 from skillfit.skill import Skill, apply_edits
+from skillfit.skill.parts import PARTS, part_text
 
 TEXT = """---
 name: house
@@ -149,3 +150,66 @@ def test_all_edits_together_give_the_lines_of_the_new_text(
     left = apply_edits(skill, found.edits).skill.body
     if not any(edit.op == "replace" for edit in found.edits):
         assert sorted(filter(None, left.split("\n"))) == sorted(target)
+
+
+FOLDER = Skill.from_text(
+    TEXT,
+    files={
+        "references/money.md": b"# Money\n\n- Amounts end in EUR.\n",
+        "scripts/dates.py": b"print(1)\n",
+    },
+)
+
+
+def cut_folder(new: str, files: dict[str, str]) -> CutEdits:
+    return cut_edits(FOLDER, new, parts=PARTS, files=files)
+
+
+def test_changed_files_become_edits_that_name_them() -> None:
+    money = "# Money\n\n- Amounts end in EUR.\n- Dollars end in USD.\n"
+    files = {
+        "references/money.md": money,
+        "references/dates.md": "# Dates\n\n- ISO.\n",
+        "scripts/dates.py": "print(2)\n",
+    }
+    found = cut_folder(TEXT.replace("House style.\n---", "Values.\n---"), files)
+    assert not found.refused
+    assert [(edit.op, edit.file) for edit in found.edits] == [
+        ("replace", "description"),
+        ("append", "references/money.md"),
+        ("append", "references/dates.md"),
+        ("write", "scripts/dates.py"),
+    ]
+    changed = apply_edits(FOLDER, found.edits).skill
+    assert {name: data.decode() for name, data in changed.files.items()} == files
+    assert changed.frontmatter["description"] == "Values."
+
+
+def test_removed_files_become_edits_too() -> None:
+    found = cut_folder(TEXT, {"references/money.md": "", "scripts/dates.py": ""})
+    assert not apply_edits(FOLDER, found.edits).skill.files and not found.refused
+
+
+def test_text_that_is_now_in_a_reference_was_moved_there() -> None:
+    pointer = "- Dates and names: read references/values.md."
+    new = TEXT.replace("- Dates are short.\n", f"{pointer}\n").replace(
+        "- Names are upper case.\n", ""
+    )
+    text = "# Values\n\n- Dates are short.\n- Names are upper case.\n"
+    found = cut_folder(new, {"references/values.md": text})
+    assert [(edit.op, edit.target, edit.content) for edit in found.edits] == [
+        ("move", "- Dates are short.", pointer),
+        ("move", "- Names are upper case.", ""),
+    ]
+    changed = apply_edits(FOLDER, found.edits).skill
+    assert changed.text == new
+    assert part_text(changed, "references/values.md") == text.partition("\n\n")[2]
+    alone = apply_edits(FOLDER, found.edits[1:]).skill
+    assert "Dates are short" in alone.body and "Names" not in alone.body
+
+
+def test_the_frontmatter_stays_where_the_description_is_not_trained() -> None:
+    found = cut_edits(FOLDER, TEXT.replace("House style.\n---", "Values.\n---"))
+    assert not found.edits and "frontmatter" in found.refused[0].reason
+    renamed = TEXT.replace("name: house", "name: home").replace("House style.\n---", "Values.\n---")
+    assert not cut_folder(renamed, {}).edits

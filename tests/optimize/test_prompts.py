@@ -5,6 +5,7 @@ from jinja2 import UndefinedError
 
 from skillfit.optimize.optimizer import render, sections
 from skillfit.run.records import PAYLOAD_FIELD
+from skillfit.skill.parts import ONLY_BODY, PARTS
 
 MODES = list(PAYLOAD_FIELD)
 
@@ -28,7 +29,10 @@ def prompts_that_ask_for_edits():
     for mode, side in itertools.product(MODES, ("failure", "success", "final")):
         yield render("merge", mode=mode, side=side)
     yield render("rewrite")
-    yield render("corpus", marks=False, other_edits=False, guidance=False, evidence=False, most=60)
+    for parts in (ONLY_BODY, PARTS):
+        trained = {"parts": parts, "other_parts": parts != ONLY_BODY, "check": ""}
+        flags = dict.fromkeys(("marks", "other_edits", "guidance", "evidence"), False)
+        yield render("corpus", **flags, most=60, **trained)
 
 
 @pytest.mark.parametrize("prompt", [*prompts_that_ask_for_edits()])

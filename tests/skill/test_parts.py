@@ -35,22 +35,26 @@ def text_of(skill: Skill, file: str) -> str:
 def test_an_edit_changes_the_file_that_it_names_and_no_other() -> None:
     skill, statuses = run(
         Edit("replace", "Bay 1 is low.", "Bay 1 is the lowest.", file=TABLES),
-        Edit("insert_after", "print(1)", "print(2)", file="scripts/sort.py"),
+        Edit("write", content="print(1)\nprint(2)", file="scripts/sort.py"),
         Edit("append", content="- Fragile goods go last."),
     )
-    assert statuses == ["applied_replace", "applied_insert_after", "applied_append"]
+    assert statuses == ["applied_replace", "applied_write", "applied_append"]
     assert text_of(skill, TABLES) == REFERENCE.replace("is low", "is the lowest")
-    assert text_of(skill, "scripts/sort.py").endswith("print(1)\n\nprint(2)\n")
+    assert text_of(skill, "scripts/sort.py") == "print(1)\nprint(2)\n"
     assert skill.body == SKILL.body + "- Fragile goods go last.\n"
     assert skill.head == SKILL.head and skill.files["LICENSE"] == b"MIT\n"
 
 
-def test_appending_creates_a_file_and_deleting_all_of_it_removes_it() -> None:
+def test_edits_create_files_and_remove_those_that_lose_all_text() -> None:
     skill, statuses = run(
-        Edit("append", content="#!/bin/sh\nls", file="scripts/list.sh"),
+        Edit("write", content="#!/bin/sh\nls", file="scripts/list.sh"),
+        Edit("write", file="scripts/sort.py"),
         Edit("delete", REFERENCE, file=TABLES),
+        Edit("append", content="- Cold goods go last.", file="references/cold.md"),
     )
-    assert statuses == ["applied_append", "applied_delete"]
+    assert statuses == ["applied_write", "applied_write", "applied_delete", "applied_append"]
+    assert text_of(skill, "references/cold.md") == "- Cold goods go last.\n"
+    assert "scripts/sort.py" not in skill.files
     assert text_of(skill, "scripts/list.sh") == "#!/bin/sh\nls\n"
     assert skill.modes["scripts/list.sh"] == 0o755
     assert TABLES not in skill.files
@@ -125,15 +129,33 @@ def test_files_that_are_missing_or_not_text_are_not_found() -> None:
 
 
 def test_protected_text_holds_in_every_file() -> None:
-    text = b"# <!-- PROTECTED_START -->\nlimit = 5\n# <!-- PROTECTED_END -->\nrest = 1\n"
-    skill = Skill.from_text(DOCUMENT, files={"scripts/a.py": text})
+    text = "# <!-- PROTECTED_START -->\nlimit = 5\n# <!-- PROTECTED_END -->\nrest = 1\n"
+    files = {"scripts/a.py": text.encode(), "references/a.md": text.encode()}
+    skill = Skill.from_text(DOCUMENT, files=files)
     changed, statuses = run(
-        Edit("replace", "limit = 5", "limit = 6", file="scripts/a.py"),
-        Edit("replace", "rest = 1", "rest = 2", file="scripts/a.py"),
+        Edit("replace", "limit = 5", "limit = 6", file="references/a.md"),
+        Edit("replace", "rest = 1", "rest = 2", file="references/a.md"),
+        Edit("write", content=text.replace("= 5", "= 6"), file="scripts/a.py"),
+        Edit("write", content=text.replace("= 1", "= 2"), file="scripts/a.py"),
         skill=skill,
     )
-    assert statuses == ["skipped_protected_region", "applied_replace"]
-    assert changed.files["scripts/a.py"] == text.replace(b"rest = 1", b"rest = 2")
+    refused = "skipped_protected_region"
+    assert statuses == [refused, "applied_replace", refused, "applied_write"]
+    assert changed.files == dict.fromkeys(files, text.replace("= 1", "= 2").encode())
+
+
+def test_a_script_is_written_as_a_whole_and_by_one_edit() -> None:
+    script = "scripts/sort.py"
+    skill, statuses = run(
+        Edit("replace", "print(1)", "print(2)", file=script),
+        Edit("write", content="print(3)", file=script),
+        Edit("write", content="print(4)", file=script),
+        Edit("write", content="text", file=TABLES),
+        Edit("write", content="text"),
+    )
+    unknown = "skipped_unknown_op"
+    assert statuses == [unknown, "applied_write", "skipped_overlapping_edit", unknown, unknown]
+    assert text_of(skill, script) == "print(3)\n"
 
 
 def test_windows_line_ends_of_a_file_stay() -> None:

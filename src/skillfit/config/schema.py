@@ -34,7 +34,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import CONCURRENCY
 from skillfit.models.registry import ModelSpec, map_file, names_cli_program, split_id
 from skillfit.settings import Number, Settings, nested_model
-from skillfit.skill.parts import Part
+from skillfit.skill.parts import ONLY_BODY, Part
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 PROGRAM_AGENTS = ("tools", "cli")  # those of them that run programs
@@ -201,7 +201,7 @@ class OptimizerSection(Section):
     """A JSON file that carries what failed, and what was tried against it, from run to run of the
     same skill. It is read at the start and written at the end; it need not exist yet.
     """
-    parts: tuple[Part, ...] = ("body",)
+    parts: tuple[Part, ...] = ONLY_BODY
     """The parts of the skill folder that edits may change: body, description (in the frontmatter),
     references (files in references/, new ones too) and scripts (files in scripts/). Give the agent
     the folder for these: with tools or a coding-agent program.

@@ -1,6 +1,6 @@
 """The folder in which an agent works on a skill, and what it left there.
 
-    skill/                  a copy of the skill with all pending edits; the agent edits SKILL.md
+    skill/                  a copy of the skill with all pending edits, which the agent edits
     rollouts/index.csv      one row per training rollout
     rollouts/kinds.csv      rollouts and failures by kind of item
     rollouts/statistics.md  what was counted over all rollouts
@@ -32,6 +32,7 @@ from skillfit.plain_text import head_and_tail, one_line, quantity
 from skillfit.run.records import EditEffect
 from skillfit.skill import Skill
 from skillfit.skill.document import DOCUMENT_LIMIT, DOCUMENT_NAMES, folder_name
+from skillfit.skill.parts import FILE_LIMIT, ONLY_BODY, Part, part_of
 
 CHANGES = "changes.md"
 NOTES = "notes"
@@ -55,6 +56,7 @@ class AgentFolder:
 
     skill: Skill
     files: Mapping[str, str]  # by relative path, besides those of the skill
+    parts: tuple[Part, ...] = ONLY_BODY  # of the skill that the agent may change
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class AgentFolder:
         notes: Mapping[str, str],
         *,
         trace: bool = True,
+        parts: tuple[Part, ...] = ONLY_BODY,
     ) -> AgentFolder:
         """The folder of a round. Without `trace`, tool steps of rollouts are left out."""
         shown = _Shown(skill, context.pending_ids, trace)
@@ -88,7 +91,7 @@ class AgentFolder:
             "edits.json": _edits_json(context.effects or context.pending),
             f"{NOTES}/README.md": "What you write in this folder is here in the next round.\n",
         }
-        return cls(skill, files)
+        return cls(skill, files, parts)
 
     @property
     def document(self) -> str:
@@ -110,6 +113,7 @@ class LeftBehind:
     """What an agent left in its folder."""
 
     document: str | None = None  # of the skill; None: it cannot be read
+    files: Mapping[str, str] = field(default_factory=dict)  # of the skill that changed
     notes: Mapping[str, str] = field(default_factory=dict)
     changes: str = ""
     problems: tuple[str, ...] = ()  # what cannot be used
@@ -121,14 +125,22 @@ def read_left_behind(folder: Path, given: AgentFolder) -> LeftBehind:
     name = Path(given.document).name
     document = _read_text(folder, given.document, DOCUMENT_LIMIT, problems)
     changes = _read_text(folder, CHANGES, _LARGEST_TEXT, problems, required=False)
-    others = _changed_files(folder, given.skill, name)
+    files, others = dict[str, str](), list[str]()
+    for file in _changed_files(folder, given.skill, name):
+        if part_of(file) not in given.parts:
+            others.append(file)
+        elif not (folder / _SKILL / file).exists():
+            files[file] = ""
+        elif (text := _read_text(folder, f"{_SKILL}/{file}", FILE_LIMIT, problems)) is not None:
+            files[file] = text.replace("\r\n", "\n")
     if others:
         shown = ", ".join(others[:5])
         problems.append(
-            f"{quantity(len(others), 'other file')} of the skill changed ({shown}); only {name} "
-            "can be improved"
+            f"{quantity(len(others), 'other file')} of the skill changed ({shown}); only "
+            f"{', '.join(given.parts) if len(given.parts) > 1 else name} can be improved"
         )
-    return LeftBehind(document, _read_notes(folder, problems), changes or "", tuple(problems))
+    notes = _read_notes(folder, problems)
+    return LeftBehind(document, files, notes, changes or "", tuple(problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +215,7 @@ def _edits_json(effects: Sequence[EditEffect]) -> str:
             "id": effect.id,
             "status": effect.status,
             "op": effect.edit.op,
+            **({"file": effect.edit.file} if effect.edit.file else {}),
             "target": effect.edit.target,
             "content": effect.edit.content,
             "purpose": effect.edit.label,

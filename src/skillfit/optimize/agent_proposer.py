@@ -41,6 +41,7 @@ from skillfit.run.events import ReflectionFinished
 from skillfit.run.paid import PaidEffects
 from skillfit.run.records import FailureNote
 from skillfit.skill import Edit, Skill
+from skillfit.skill.parts import ONLY_BODY
 
 MOST_EDITS = 60  # of one session
 _NAME = "agent"
@@ -102,13 +103,19 @@ class AgentProposer:
 
     def _assignment(self, skill: Skill, material: Material, context: Context) -> AgentAssignment:
         trace = self._optimizer.gradient.trace_to_optimizer
-        folder = AgentFolder.of(skill, material, context, self._notes, trace=trace)
+        settings = self._optimizer.settings
+        folder = AgentFolder.of(
+            skill, material, context, self._notes, trace=trace, parts=settings.parts
+        )
         system = render(
             "agent",
             document=folder.document,
             guidance=bool(context.guidance),
             tools=self._has_tools,
             most=MOST_EDITS,
+            parts=settings.parts,
+            other_parts=settings.parts != ONLY_BODY,
+            check=settings.script_check,
         )
         user = sections(
             owner_wishes=context.guidance,
@@ -154,7 +161,13 @@ def _patch(
         otherwise = "What it changed until then is used."
         optimizer.discard(step, STAGE, f"{_NAME} session", session.ended, otherwise)
     document = given.text if session.left.document is None else session.left.document
-    cut = cut_edits(given, document, appended_lines(context.effects or context.pending))
+    cut = cut_edits(
+        given,
+        document,
+        appended_lines(context.effects or context.pending),
+        parts=assignment.folder.parts,
+        files=session.left.files,
+    )
     for change in cut.refused:
         what = f"{_NAME} change {' '.join(change.text.split())[:_SHOWN]!r}"
         optimizer.discard(step, STAGE, what, change.reason)

@@ -283,7 +283,7 @@ def _is_fatal(error: SkillfitError) -> bool:
 
 def _changed(left: LeftBehind, folder: AgentFolder) -> bool:
     """Whether the agent changed the skill."""
-    return left.document is not None and left.document != folder.skill.text
+    return bool(left.files) or left.document not in (None, folder.skill.text)
 
 
 def _shortened(session: AgentSession) -> AgentSession:

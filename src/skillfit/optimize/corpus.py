@@ -11,7 +11,7 @@ They are neither merged nor ranked: the gate measures each of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.errors import InfrastructureError
@@ -56,6 +56,7 @@ from skillfit.skill import MOVE_OP, WRITE_OP, Edit, Skill
 from skillfit.skill.parts import (
     BODY,
     DESCRIPTION,
+    ONLY_BODY,
     Part,
     named_file,
     part_of,
@@ -114,10 +115,10 @@ class _ShownSkill:
     texts: dict[str, str]  # of the body, and of each other part that edits may change
     lines: dict[str, str]  # edit id -> the text that it wrote and that stands in the skill
     effects: tuple[EditEffect, ...]
-    parts: frozenset[Part]  # that edits may change
+    parts: tuple[Part, ...]  # that edits may change
 
     @classmethod
-    def of(cls, skill: Skill, context: Context, parts: Collection[Part]) -> _ShownSkill:
+    def of(cls, skill: Skill, context: Context, parts: tuple[Part, ...]) -> _ShownSkill:
         texts, lines = {BODY: skill.unix_body}, dict[str, str]()
         if "description" in parts:
             texts[DESCRIPTION] = part_text(skill, DESCRIPTION) or "(empty)"
@@ -134,7 +135,7 @@ class _ShownSkill:
             end = (text + "\n").index("\n", found.start())
             mark = f" ⟦{effect.id}: {measured_effect(effect)}⟧"
             texts[effect.edit.file] = f"{text[:end]}{mark}{text[end:]}"
-        return cls(skill, texts, lines, effects, frozenset(parts))
+        return cls(skill, texts, lines, effects, parts)
 
     @property
     def text(self) -> str:
@@ -199,7 +200,7 @@ def _readings(
         evidence=bool(context.evidence),
         most=MOST_EDITS,
         parts=shown.parts,
-        body={"body"},
+        other_parts=shown.parts != ONLY_BODY,
         check=optimizer.settings.script_check,
     )
     known = sections(
@@ -281,7 +282,7 @@ async def _ask_once(
     shown = reading.cases(optimizer, context, shrink=shrink)
     user = f"{reading.known}\n\n{sections(cases=shown.text)}"
     call = OptimizerCall(_STAGE, context.step, reading.name, reading.system, user)
-    if reading.shown.parts <= {"body"}:
+    if reading.shown.parts == ONLY_BODY:
         return _Answered(await optimizer.ask(CorpusReply[CorpusEditReply], call), shown.cases)
     return _Answered(await optimizer.ask(CorpusReply[CorpusFileEditReply], call), shown.cases)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from skillfit.run.records import EditEffect
-from skillfit.skill import Edit, Piece, Skill, apply_edits, pieces
+from skillfit.skill import MOVE_OP, WRITE_OP, Edit, Piece, Skill, apply_edits, pieces
+from skillfit.skill.parts import DESCRIPTION, ONLY_BODY, Part, part_of, part_text
 
 _ALIKE = 0.4  # words in common, from which a new part counts as the old one reworded
 _MOST_MOVED_OVER = 2_000  # characters between a line and the place that it moves to
@@ -39,23 +40,44 @@ class CutEdits:
     refused: tuple[RefusedChange, ...] = ()
 
 
-def cut_edits(old: Skill, new: str, appended: frozenset[str] = frozenset()) -> CutEdits:
-    """Return the edits that turn the old document into the text of the new one.
+def cut_edits(
+    old: Skill,
+    new: str,
+    appended: frozenset[str] = frozenset(),
+    *,
+    parts: Collection[Part] = ONLY_BODY,
+    files: Mapping[str, str] | None = None,
+) -> CutEdits:
+    """Return the edits of these parts that turn the old skill into the new one.
 
-    `new` holds a whole document, with its frontmatter; changes of frontmatter and protected text
-    are refused. `appended`: as for `move_edit`.
+    `new` holds a whole document, with its frontmatter, and `files` the references and scripts that
+    changed (empty: removed). Changes of other frontmatter than the description and of protected
+    text are refused. `appended`: as for `move_edit`.
     """
     document = Skill.from_text(new)
-    refused = []
+    refused, found = [], list[Edit | RefusedChange]()
     body = document.unix_body
-    if document.head.split() != old.head.split():
+    described = _description_edit(old, document) if "description" in parts else None
+    if described is not None:
+        found.append(described)
+    elif document.head.split() != old.head.split():
         if old.head and not document.head:
             body = _without_head(old, body)
         refused.append(RefusedChange(document.head, "the frontmatter does not belong to the body"))
-    before, after = pieces(old.unix_body), pieces(body)
-    if max(len(before), len(after)) > _MOST_PARTS:
-        return CutEdits((), (RefusedChange("", f"more than {_MOST_PARTS:,} lines of text"),))
-    found = _TextComparison(old, body, before, after, appended).edits()
+    found += _text_edits(old.unix_body, body, appended)
+    for file, text in (files or {}).items():
+        present = part_text(old, file) or ""
+        if part_of(file) == "scripts":
+            found.append(Edit(WRITE_OP, content=text, file=file))
+            continue
+        text = _with_moves(found, file, present, text)
+        if not present.strip():
+            found += [Edit("append", content=text, file=file)] if text.strip() else []
+        elif not text.strip():
+            found.append(Edit("delete", present, file=file))
+        else:
+            changes = _text_edits(present, text, frozenset())
+            found += [replace(one, file=file) if isinstance(one, Edit) else one for one in changes]
     edits = []
     for edit in found:
         if isinstance(edit, RefusedChange):
@@ -67,6 +89,62 @@ def cut_edits(old: Skill, new: str, appended: frozenset[str] = frozenset()) -> C
         else:
             refused.append(RefusedChange(edit.content or edit.target, result.reason))
     return CutEdits(tuple(dict.fromkeys(edits)), tuple(refused))
+
+
+def _description_edit(old: Skill, new: Skill) -> Edit | None:
+    """The edit of the description, where nothing else in the frontmatter changed."""
+    before, after = part_text(old, DESCRIPTION), part_text(new, DESCRIPTION)
+    if before == after or not after:
+        return None
+    others = [{**skill.frontmatter, "description": ""} for skill in (old, new)]
+    if others[0] != others[1]:
+        return None
+    if not before:
+        return Edit("append", content=after, file=DESCRIPTION)
+    return Edit("replace", before, after, file=DESCRIPTION)
+
+
+def _with_moves(found: list[Edit | RefusedChange], file: str, present: str, text: str) -> str:
+    """Turn edits that take text out of the body into moves, where that text is now in a reference.
+    A line that points to the file takes the place of the text, or of the first one. Return the text
+    of the reference without what the moves bring.
+    """
+    of_body = [edit for edit in found if isinstance(edit, Edit) and not edit.file]
+    moved = [
+        edit
+        for edit in of_body
+        if edit.op in ("delete", "replace")
+        and _words(edit.target) in _words(text)
+        and _words(edit.target) not in _words(present)
+    ]
+    if not moved:
+        return text
+    pointers = [edit for edit in of_body if file in edit.content and edit not in moved]
+    if pointers and not any(file in edit.content for edit in moved):
+        found[found.index(moved[0])] = moved[0] = replace(moved[0], content=pointers[0].content)
+        found.remove(pointers[0])
+    for edit in moved:
+        found[found.index(edit)] = Edit(MOVE_OP, edit.target, edit.content, file=file)
+    lines, stays = text.split("\n"), False
+    for piece in pieces(text):
+        if any(_words(piece.text) in _words(edit.target) for edit in moved):
+            lines[piece.start : piece.end] = [""] * (piece.end - piece.start)
+        else:
+            stays = stays or not piece.heading
+    return "\n".join(lines) if stays or present.strip() else ""
+
+
+def _words(text: str) -> str:
+    """The text with single spaces between and around its words, to find it in another."""
+    return f" {' '.join(text.split())} "
+
+
+def _text_edits(old: str, new: str, appended: frozenset[str]) -> Sequence[Edit | RefusedChange]:
+    """The edits that turn one text of a skill into another."""
+    before, after = pieces(old), pieces(new)
+    if max(len(before), len(after)) > _MOST_PARTS:
+        return [RefusedChange("", f"more than {_MOST_PARTS:,} lines of text")]
+    return _TextComparison(old, new, before, after, appended).edits()
 
 
 def without_doubled_bullets(text: str) -> str:
@@ -117,10 +195,10 @@ def _without_head(old: Skill, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _TextComparison:
-    """Two bodies as parts."""
+    """Two texts as parts."""
 
-    old: Skill
-    new_body: str
+    old: str
+    new: str
     before: Sequence[Piece]
     after: Sequence[Piece]
     appended: frozenset[str]
@@ -159,7 +237,7 @@ class _TextComparison:
 
     def _deletions(self, gone: Sequence[int]) -> list[Edit]:
         return [
-            Edit("delete", _text(self.old.unix_body, self.before, group))
+            Edit("delete", _text(self.old, self.before, group))
             for group in _with_headings(self.before, gone)
         ]
 
@@ -171,7 +249,7 @@ class _TextComparison:
         last = max((at for at in {**same, **reworded} if not self.after[at].protected), default=-1)
         appended, inserted = list[Edit](), dict[str, list[Edit]]()
         for group in _with_headings(self.after, come):
-            content = without_doubled_bullets(_text(self.new_body, self.after, group))
+            content = without_doubled_bullets(_text(self.new, self.after, group))
             anchor = "" if group[0] > last else self._anchor(group[0], same, reworded)
             if anchor:
                 edit = Edit("insert_after", anchor, content)
@@ -195,8 +273,8 @@ class _TextComparison:
                 old_line = self.before[reworded[at]].text.split("\n")[-1]
                 candidates = [_in_common(old_line, line)]
             for text in candidates:
-                bodies = (self.old.unix_body, self.new_body)
-                if len(text.strip()) > 1 and all(body.count(text) == 1 for body in bodies):
+                texts = (self.old, self.new)
+                if len(text.strip()) > 1 and all(whole.count(text) == 1 for whole in texts):
                     return text
         return ""
 
@@ -204,12 +282,8 @@ class _TextComparison:
         part = self.before[old]
         stayed = [at for at in range(new) if at in same]
         after = self.after[stayed[-1]].text.split("\n")[-1] if stayed else ""
-        edit = move_edit(self.old.unix_body, part.text, after, self.appended)
+        edit = move_edit(self.old, part.text, after, self.appended)
         return RefusedChange(part.text, edit) if isinstance(edit, str) else edit
-
-
-def _comparable(side: Sequence[Piece]) -> list[str]:
-    return [" ".join(part.text.split()) for part in side]
 
 
 def _moved_parts(

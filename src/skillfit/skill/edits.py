@@ -270,11 +270,9 @@ class _Patching:
         op, target = edit.op, edit.target or ""
         if op not in (*TEXT_OPS, MOVE_OP, WRITE_OP):
             raise _EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(TEXT_OPS)}")
-        if (part_of(edit.file) == "scripts") != (op == WRITE_OP):
-            raise _EditSkipped(
-                "unknown_op", f"{WRITE_OP} is the one op of scripts, and only theirs"
-            )
-        content = "" if op == "delete" else clean(edit.content or "").strip("\n")
+        content = edit.content or ""
+        content = "" if op == "delete" else content if op == WRITE_OP else clean(content)
+        content = content.strip("\n")
         if op not in ("delete", MOVE_OP, WRITE_OP) and not content.strip():
             raise _EditSkipped(
                 "empty_content",
@@ -283,6 +281,8 @@ class _Patching:
         if op == MOVE_OP:
             return self._move(target, content, edit.file)
         text = self._text(edit.file, creates=op in ("append", WRITE_OP))
+        if (part_of(edit.file) == "scripts") != (op == WRITE_OP):
+            raise _EditSkipped("unknown_op", f"{WRITE_OP} is the op of scripts, and only of them")
         if op == WRITE_OP:
             splice, status = text.rewritten(f"{content}\n" if content else ""), f"applied_{op}"
         elif op == "append":

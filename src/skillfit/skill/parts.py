@@ -28,6 +28,7 @@ from skillfit.skill.document import (
 
 Part = Literal["body", "description", "references", "scripts"]
 PARTS: tuple[Part, ...] = get_args(Part)
+ONLY_BODY: tuple[Part, ...] = ("body",)
 BODY = ""
 DESCRIPTION = "description"
 DESCRIPTION_OF = f"#{DESCRIPTION}"  # the end of `env.skill` where the description alone is trained
