@@ -149,12 +149,14 @@ class Run:
 
     @property
     def initial_skill(self) -> Skill:
-        return Skill.from_text(self.record.initial_skill)
+        """The skill that the run began with: its document, and files that edits may change."""
+        return self.record.initial
 
     @property
     def best_skill(self) -> Skill:
-        """The best skill so far; only its document (a skill's other files never change)."""
-        return Skill.from_text(self.record.best_skill)
+        """The best skill so far: its document, and files that edits may change."""
+        found = self.record.version_of("best")
+        return found.skill if found is not None else Skill.from_text(self.record.best_skill)
 
     def skill(self, step: int | str) -> Skill:
         """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""
@@ -166,7 +168,7 @@ class Run:
                 f"The run has no step {step!r}.",
                 hint=f"There are initial, best and 1 to {self.record.steps_done}.",
             )
-        return Skill.from_text(found.text)
+        return found.skill
 
     def diff(self, old: int | str = "initial", new: int | str = "best") -> str:
         """A unified diff between two steps' skills."""

@@ -16,7 +16,7 @@ in objects of their own:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
@@ -102,7 +102,8 @@ from skillfit.run.records import (
 from skillfit.run.store import HANDOFF, in_use
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, estimate_tokens
-from skillfit.skill.edits import example_of
+from skillfit.skill.edits import MOVE_OP, example_of
+from skillfit.skill.parts import BODY, part_text
 from skillfit.skill.regions import examples
 from skillfit.skill.units import Granularity
 
@@ -254,6 +255,7 @@ class Fold:
         self._notices: dict[str, list[RunNotice]] = {}
         self._checks: tuple[CheckResult, ...] = ()
         self._best = ""
+        self._files: Mapping[str, str] = {}  # of the best or the found skill, that changed
         self._evidence = EvidenceMemory()
 
     def __call__(self, stored: Stored) -> None:
@@ -289,7 +291,7 @@ class Fold:
         self._best = event.skill
         self._evidence = event.evidence or EvidenceMemory()
         self._versions["initial"] = SkillVersion(
-            "initial", "initial skill", event.skill, event.skill_hash
+            "initial", "initial skill", event.skill, event.skill_hash, files=event.files
         )
         self.scores.evaluation = event.config.settings.evaluation
         env = event.config.settings.env
@@ -383,9 +385,16 @@ class Fold:
         self._ship = None  # of an end after which the run was resumed
         label = f"step {event.step}"
         self._add_version(
-            SkillVersion(str(event.step), label, event.skill, event.skill_hash, after=event.step)
+            SkillVersion(
+                str(event.step),
+                label,
+                event.skill,
+                event.skill_hash,
+                after=event.step,
+                files=self._files_after(event.skill_files),
+            )
         )
-        self._best = event.best_skill
+        self._best, self._files = event.best_skill, event.best_files
 
     @_on.register
     def _(self, event: SlowUpdateFinished, stored: Stored) -> None:
@@ -394,8 +403,11 @@ class Fold:
             gate = self._gates.get(name) or GateSummary(name, 0, event.epoch, event.action)
             self._gates[name] = replace(gate, action=event.action, epoch=event.epoch)
         after, label = max(self._step_ends, default=0), f"slow update {event.epoch}"
-        self._add_version(SkillVersion(f"slow {event.epoch}", label, event.skill, after=after))
-        self._best = event.best_skill
+        files = self._files_after(event.skill_files)
+        self._add_version(
+            SkillVersion(f"slow {event.epoch}", label, event.skill, after=after, files=files)
+        )
+        self._best, self._files = event.best_skill, event.best_files
 
     @_on.register
     def _(self, event: Discarded, stored: Stored) -> None:
@@ -425,13 +437,18 @@ class Fold:
 
     @_on.register
     def _(self, event: RunFinished, stored: Stored) -> None:
-        self._finished, self._best = event, event.best_skill
+        self._finished, self._best, self._files = event, event.best_skill, event.files
 
     def _add_version(self, version: SkillVersion) -> None:
         """Note a skill unless the step left it as it was."""
         last = next(reversed(self._versions.values()), None)
-        if last is None or last.text != version.text:
+        if last is None or (last.text, last.files) != (version.text, version.files):
             self._versions[version.name] = version
+
+    def _files_after(self, changed: Mapping[str, str]) -> dict[str, str]:
+        """Return the files that edits may change, after the changes that an event records."""
+        files = {**self._started.files, **changed}
+        return {name: text for name, text in files.items() if text}
 
     @property
     def _end(self) -> RunEnd:
@@ -505,8 +522,9 @@ class Fold:
         """Return all that the events say. The reader adds path, state, usage and the verdict."""
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
-        unproven = "" if unproven == self._best else unproven
-        found = unproven or self._best
+        unproven = "" if unproven == self._best and not self._files else unproven
+        best = SkillVersion("best", "", unproven or self._best)
+        found = replace(best, files=self._files_after(self._files)).skill
         return Record(
             **fields_of(self.card()),
             has_begun=started is not _NOT_STARTED,
@@ -517,9 +535,11 @@ class Fold:
             seconds=self._seconds(),
             seconds_left=self._seconds_left(),
             initial_skill=started.skill,
+            initial_files=started.files,
             best_skill=self._best,
             unproven_skill=unproven,
-            tokens=(estimate_tokens(started.skill), estimate_tokens(found)),
+            found_files=self._files,
+            tokens=(estimate_tokens(started.skill), found.tokens),
             versions=self._listed_versions(unproven),
             ablation=self._ablation,
             measured=self._measured,
@@ -559,13 +579,17 @@ class Fold:
                 versions.append(SkillVersion("shorter", "without what can be cut", shorter))
             return tuple(versions)
         tested = self._ship.skill_hash if self._ship else ""
-        if unproven and unproven != self._best:
-            versions.append(SkillVersion("unproven", "found, unproven", unproven, tested))
-            tested = ""
+        found = self._files_after(self._files)
+        if unproven:
+            versions.append(
+                SkillVersion("unproven", "found, unproven", unproven, tested, files=found)
+            )
+            tested, found = "", self._started.files
         if versions:
             label = "best so far" if self._finished is None else "result of the run"
-            changed = self._best != self._started.skill
-            versions.append(SkillVersion("best", label, self._best, tested if changed else ""))
+            changed = (self._best, found) != (self._started.skill, self._started.files)
+            tested = tested if changed else ""
+            versions.append(SkillVersion("best", label, self._best, tested, files=found))
         return tuple(versions)
 
     def _listed_stages(self) -> tuple[StageProgress, ...]:
@@ -809,7 +833,7 @@ class EditHistory:
         )
 
     def listed(
-        self, found: str, finished: RunFinished | None, *, unproven: bool
+        self, found: Skill, finished: RunFinished | None, *, unproven: bool
     ) -> tuple[EditRecord, ...]:
         """Every edit with its history and, when the run has ended, whether the skill that was found
         has it. `unproven`: that skill is not handed back.
@@ -824,7 +848,7 @@ class EditHistory:
             for name, edit in self._edits.items()
         )
 
-    def _is_kept(self, edit: EditEffect, found: str, recorded: list[str] | None) -> bool:
+    def _is_kept(self, edit: EditEffect, found: Skill, recorded: list[str] | None) -> bool:
         """By the recorded composition, without edits whose text others of it replaced. A gate
         without a pool has none: there it is the accepted edits, without those that a later step
         replaced.
@@ -835,12 +859,12 @@ class EditHistory:
         return edit.status == "promoted" and (self._screening or _has_text_of(found, edit))
 
 
-def _is_overwritten(edit: EditEffect, others: Sequence[EditEffect], skill: str) -> bool:
+def _is_overwritten(edit: EditEffect, others: Sequence[EditEffect], skill: Skill) -> bool:
     """Whether none of the lines that an edit adds is left in the skill, because one of the others
     replaces or deletes them.
     """
     written = edit.edit.content.strip()
-    lines = {line.strip() for line in skill.splitlines()}
+    lines = _lines_beside(skill, edit)
     if not written or any(line.strip() in lines for line in written.splitlines() if line.strip()):
         return False
     targets = [
@@ -853,13 +877,21 @@ def _is_overwritten(edit: EditEffect, others: Sequence[EditEffect], skill: str) 
     return any(target and (target in written or written in target) for target in targets)
 
 
-def _has_text_of(skill: str, edit: EditEffect) -> bool:
+def _lines_beside(skill: Skill, edit: EditEffect) -> set[str]:
+    """Return the lines of the part that an edit writes to; text that it moves leaves a pointer in
+    the body.
+    """
+    file = BODY if edit.edit.op == MOVE_OP else edit.edit.file
+    return {line.strip() for line in (part_text(skill, file) or "").splitlines()}
+
+
+def _has_text_of(skill: Skill, edit: EditEffect) -> bool:
     """Whether the lines that an edit adds are there; for a deletion, whether its lines are gone."""
     example = example_of(edit.edit)
     if example is not None:
-        shown = examples(Skill.from_text(skill))
+        shown = examples(skill)
         return any(one.item_id == example.item_id for one in shown)
-    lines = {line.strip() for line in skill.splitlines()}
+    lines = _lines_beside(skill, edit)
     if edit.edit.content:
         return all(line.strip() in lines for line in edit.edit.content.splitlines())
     return not any(line.strip() in lines for line in edit.edit.target.splitlines() if line.strip())

@@ -41,7 +41,8 @@ from skillfit.run.records import (
     UsageTotals,
     fields_of,
 )
-from skillfit.skill import Hunk, diff_hunks
+from skillfit.skill import Hunk, Skill, diff_hunks
+from skillfit.skill.parts import with_parts
 from skillfit.skill.units import Granularity
 
 IN_SKILL, NOT_IN_SKILL = "in the skill", "not in the skill"  # instead, when the run has ended
@@ -230,6 +231,13 @@ class SkillVersion:
     text: str
     skill_hash: str = ""
     after: int = 0  # the last step before it, or that made it
+    files: Mapping[str, str] = field(default_factory=dict)  # of the folder that edits may change
+
+    @property
+    def skill(self) -> Skill:
+        """The document with the files that edits may change."""
+        files = {name: text.encode() for name, text in self.files.items()}
+        return Skill.from_text(self.text, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,9 +455,11 @@ class Record(RunCard):
     seconds: float = 0.0  # so far
     seconds_left: float | None = None  # expected; None when there is nothing to go by
     initial_skill: str = ""
+    initial_files: Mapping[str, str] = field(default_factory=dict)  # that edits may change
     best_skill: str = ""  # what the run hands back; while it runs, the best so far
     unproven_skill: str = ""  # what was found where it is not handed back
-    tokens: tuple[int, int] = (0, 0)  # of the initial and of the found skill
+    found_files: Mapping[str, str] = field(default_factory=dict)  # that changed; empty: removed
+    tokens: tuple[int, int] = (0, 0)  # of the initial and of the found document
     versions: tuple[SkillVersion, ...] = ()
     ablation: AblationFinished | None = None  # of `skillfit ablate`
     measured: SkillsMeasured | None = None  # of `skillfit eval`
@@ -526,8 +536,21 @@ class Record(RunCard):
         return self.unproven_skill or self.best_skill
 
     @property
+    def initial(self) -> Skill:
+        """The initial skill with the files that edits may change."""
+        return SkillVersion("initial", "", self.initial_skill, files=self.initial_files).skill
+
+    @property
+    def found(self) -> Skill:
+        """What the training led to, with the files that edits may change."""
+        initial = self.initial
+        return with_parts(
+            initial.with_document(Skill.from_text(self.found_skill)), self.found_files
+        )
+
+    @property
     def changed(self) -> bool:
-        return self.found_skill != self.initial_skill
+        return self.found_skill != self.initial_skill or bool(self.found_files)
 
     @property
     def doubt(self) -> str:
@@ -539,7 +562,7 @@ class Record(RunCard):
     @property
     def hunks(self) -> tuple[Hunk, ...]:
         """What changed from the initial skill to the one found."""
-        return diff_hunks(self.initial_skill, self.found_skill)
+        return diff_hunks(self.initial, self.found)
 
     @property
     def caps(self) -> dict[str, float]:
@@ -660,6 +683,7 @@ _SHOWN = (
     "seconds",
     "best_skill",
     "unproven_skill",
+    "found_files",
     "skill_loaded",
     "skill_missed",
     "points",

@@ -296,7 +296,7 @@ class MarkdownPage(PageData):
 
 
 def markdown_report(record: Record) -> str:
-    text = diff(record.initial_skill, record.found_skill)
+    text = diff(record.initial, record.found)
     cost = dollars(record.usage.usd) or UNPRICED
     used = (
         f"{quantity(record.usage.calls, 'call')}, {quantity(record.usage.tokens, 'token')}, {cost}"

@@ -64,6 +64,7 @@ from skillfit.run.records import (
 from skillfit.run.store import ReadAhead, Redact, Store, dump, in_pages, load
 from skillfit.skill import EditResult, Skill
 from skillfit.skill.document import DOCUMENT_NAMES
+from skillfit.skill.parts import part_texts
 
 if TYPE_CHECKING:
     from skillfit.config.schema import Config
@@ -114,6 +115,7 @@ class RunStarted(Event):
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
     phases: tuple[PhasePlan, ...] = ()  # grow, prune and prove, with the reasons
     evidence: EvidenceMemory | None = None  # of earlier runs, from optimizer.memory
+    files: dict[str, str] = field(default_factory=dict)  # of the skill that edits may change
 
     @classmethod
     def of(
@@ -146,6 +148,7 @@ class RunStarted(Event):
             rollout_plan=rollout_plan,
             phases=phases,
             evidence=evidence,
+            files=part_texts(skill, config.optimizer.parts),
         )
 
     @property
@@ -430,6 +433,8 @@ class StepFinished(Event):
     record: StepRecord
     digest: StepMemory | None = None
     appendix_notes: list[str] = field(default_factory=list)
+    skill_files: dict[str, str] = field(default_factory=dict)  # that changed; empty: removed
+    best_files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,6 +450,8 @@ class SlowUpdateFinished(Event):
     candidate: str
     skill: str
     best_skill: str
+    skill_files: dict[str, str] = field(default_factory=dict)
+    best_files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -523,6 +530,7 @@ class RunFinished(Event):
     unproven_skill: str = ""  # what was found where it is not handed back
     # Ids of the pool's edits that the skill which was found consists of; None: not recorded.
     edits: list[str] | None = None
+    files: dict[str, str] = field(default_factory=dict)  # of that skill which changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

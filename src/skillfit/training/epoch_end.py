@@ -23,9 +23,10 @@ from skillfit.run.records import (
     slow_update_name,
 )
 from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
+from skillfit.skill.parts import changed_parts
 from skillfit.tasks.item import Item
 from skillfit.training.plan import Epoch, Place
-from skillfit.training.state import Components, Emit, StepLog, TrainingState
+from skillfit.training.state import Components, StepLog, TrainingState
 from skillfit.training.step_end import emit_score, emit_verdict
 
 
@@ -57,11 +58,11 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     region = run.gate.with_lesson_region() if epoch.number == 1 and not last else None
     if region is not None:
-        await _leave_room(run.gate, region, epoch, log)
+        await _leave_room(run, region, epoch, log)
         return SlowUpdated(state)
     if skipped := _skipped(run.gate, epoch, state):
         record = SlowUpdateRecord(action=skipped, standings=run.gate.standings)
-        _emit(run.emit, epoch, run.gate, run.gate.incumbent, record)
+        _emit(run, epoch, run.gate.incumbent, record)
         return SlowUpdated(state)
     with run.decision(slow_update_name(epoch.number)), log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state, run.gate.incumbent)
@@ -88,7 +89,7 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
         selection_hard=tally.hard if tally else None,
         selection_soft=tally.soft if tally else None,
     )
-    _emit(log.emit, epoch, run.gate, candidate, record, comparison)
+    _emit(run, epoch, candidate, record, comparison)
     return SlowUpdated(state, comparison)
 
 
@@ -145,13 +146,14 @@ def _skipped(
     return gate.skips_epoch(gate.incumbent.hash != state.epoch_start.hash, unused)
 
 
-async def _leave_room(gate: Gate, skill: Skill, epoch: Epoch, log: StepLog) -> None:
+async def _leave_room(run: Components, skill: Skill, epoch: Epoch, log: StepLog) -> None:
     """Adopt the skill with an empty region in epoch 1, so that step edits cannot take its place."""
+    gate = run.gate
     if skill.hash != gate.incumbent.hash:
         with log.stage("slow_update"):
             await _adopt(gate, skill, epoch, log, like=gate.incumbent)
     record = SlowUpdateRecord(action="inject_placeholder", standings=gate.standings)
-    _emit(log.emit, epoch, gate, skill, record)
+    _emit(run, epoch, skill, record)
 
 
 async def _adopt(
@@ -240,14 +242,14 @@ async def _bring_in(
 
 
 def _emit(
-    emit: Emit,
+    run: Components,
     epoch: Epoch,
-    gate: Gate,
     candidate: Skill,
     record: SlowUpdateRecord,
     comparison: EpochComparison | None = None,
 ) -> None:
-    emit(
+    gate = run.gate
+    run.emit(
         SlowUpdateFinished(
             epoch=epoch.number,
             action=record.action,
@@ -257,5 +259,7 @@ def _emit(
             candidate=candidate.text,
             skill=gate.incumbent.text,
             best_skill=gate.best.text,
+            skill_files=changed_parts(gate.incumbent, run.initial),
+            best_files=changed_parts(gate.best, run.initial),
         )
     )

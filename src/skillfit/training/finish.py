@@ -49,6 +49,7 @@ from skillfit.run.records import (
     UsageTotals,
 )
 from skillfit.skill import Skill, units, without_placeholder
+from skillfit.skill.parts import changed_parts
 from skillfit.tasks.item import Item, Score, stable_hash
 from skillfit.tasks.task import Task
 from skillfit.training.forecast import FINISH_SAFETY, RolloutCost, step_cost
@@ -306,6 +307,7 @@ def conclude(
         summary=summarise(run, finish_parts, state, ending, finish_reason, diagnosis),
         unproven_skill=found.text if ending.unproven(run.initial) else "",
         edits=edits,
+        files=changed_parts(found, run.initial),
     )
     run.emit(event)
     return event

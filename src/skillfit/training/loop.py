@@ -136,7 +136,7 @@ async def take_step(run: Components, planned: PlannedStep, state: TrainingState)
         )
     outcomes, cases = await rollouts.outcomes(), await finished_cases(rollouts)
     result = StepResult(planned, outcomes, learned, updated, verdict, cases, notes)
-    return close_step(run.config, gate, state, result, log)
+    return close_step(run, state, result, log)
 
 
 async def prune(run: Components, after: str = "") -> None:

@@ -35,8 +35,9 @@ from skillfit.skill import (
     with_consolidated_notes,
     with_notes,
 )
+from skillfit.skill.parts import changed_parts
 from skillfit.training.plan import PlannedStep
-from skillfit.training.state import Emit, Learned, StepLog, StepUpdate, TrainingState
+from skillfit.training.state import Components, Emit, Learned, StepLog, StepUpdate, TrainingState
 
 
 async def measure_baseline(
@@ -96,11 +97,12 @@ class StepResult:
 
 
 def close_step(
-    config: Config, gate: Gate, before: TrainingState, result: StepResult, log: StepLog
+    run: Components, before: TrainingState, result: StepResult, log: StepLog
 ) -> TrainingState:
     """Return the state after a step, with its memory and its record, and emit what shows them.
     `before`: the state that the step began with.
     """
+    gate = run.gate
     log.usage.add_outcomes("rollout", result.outcomes)
     learned, entry = result.learned, _memory_entry(before, result)
     state = replace(
@@ -118,7 +120,7 @@ def close_step(
         usable_edits=before.usable_edits + result.usable_edits,
         optimizer_failures=before.optimizer_failures + learned.proposals.failures,
     )
-    record = _record(config, gate, result, log)
+    record = _record(run.config, gate, result, log)
     state = replace(state, records=(*state.records, record))
     log.emit(
         StepFinished(
@@ -131,6 +133,8 @@ def close_step(
             record=record,
             digest=entry,
             appendix_notes=list(result.notes.added),
+            skill_files=changed_parts(gate.incumbent, run.initial),
+            best_files=changed_parts(gate.best, run.initial),
         )
     )
     return state
