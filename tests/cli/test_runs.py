@@ -360,7 +360,8 @@ def test_a_forced_undo_keeps_a_copy_of_the_text_it_replaces(shell: Shell, run: P
         skill_of(run).write_text(text)
         undone = shell("apply", run, "--undo", "--force", "--json").json
         assert skill_of(run).read_text() == before
-        assert Path(undone["copy"]).read_text() == text
+        [copy] = undone["copies"]
+        assert Path(copy).read_text() == text
 
 
 def test_apply_prints_a_command_that_undoes_it(shell: Shell, run: Path) -> None:

@@ -725,9 +725,9 @@ def test_a_worked_example_is_described_and_found_in_the_skill() -> None:
     example = Example("2 + 3 = ?", "5", "sum-1")
     edit = EditRecord(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
     assert edit.text == "worked example: 2 + 3 = ? → 5"
-    skill = with_examples(Skill.from_text("Add.\n"), [example]).text
-    assert _has_text_of(skill, edit)
-    assert not _has_text_of("Add.\n", edit)
+    skill = Skill.from_text("Add.\n")
+    assert _has_text_of(with_examples(skill, [example]), edit)
+    assert not _has_text_of(skill, edit)
 
 
 async def test_the_end_of_a_run_and_show_say_once_how_many_rollouts_failed(

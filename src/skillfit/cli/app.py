@@ -20,6 +20,7 @@ from typer.core import TyperCommand
 
 from skillfit import __version__
 from skillfit.cli import (
+    apply,
     compare,
     doctor,
     draft,
@@ -87,7 +88,7 @@ app = typer.Typer(
 
 def _register(app: typer.Typer) -> None:
     """Add the commands, in the order and under the headings of `_GROUPS`."""
-    modules = (init, reference, serve, train, evaluate, compare, runs, doctor)
+    modules = (init, reference, serve, train, evaluate, compare, runs, apply, doctor)
     commands = {
         command.__name__.removesuffix("_command"): command
         for module in modules

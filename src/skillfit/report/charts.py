@@ -442,8 +442,6 @@ class ForestRow:
 def edit_row(edit: EditRecord, href: str = "") -> ForestRow:
     """Return the row of an edit as it is known now."""
     notes = [edit.evidence, *map(kind_points, edit.kinds)]
-    if edit.edit.file:
-        notes.insert(0, f"in {edit.edit.file}")
     if edit.decided_in_step and edit.status != "pending":
         notes.append(f"{edit.status} after step {edit.decided_in_step}")
     if edit.note:

@@ -82,7 +82,7 @@ from skillfit.report.run_details import (
 )
 from skillfit.run.events import AblationFinished, Discarded
 from skillfit.run.records import EvidenceWord, RecordedConfig, TypeSummary, UnitWorth
-from skillfit.skill import Skill, diff
+from skillfit.skill import MOVE_OP, Skill, diff
 from skillfit.skill.regions import code_fence, scan
 
 _ITEMS = 600  # listed in the file
@@ -452,7 +452,8 @@ def _split(text: str) -> Sequence[str]:
 def _origins(edits: Iterable[EditRecord]) -> dict[str, EditRecord]:
     """Line -> the edit that wrote it. Of several edits with the same line the one in the skill."""
     origins: dict[str, EditRecord] = {}
-    for edit in sorted(edits, key=lambda edit: (not edit.in_best, edit.rank)):
+    of_document = (edit for edit in edits if not edit.edit.file or edit.edit.op == MOVE_OP)
+    for edit in sorted(of_document, key=lambda edit: (not edit.in_best, edit.rank)):
         initial_text = edit.step == 0 and edit.edit.op == "delete"
         for line in (edit.edit.target if initial_text else edit.edit.content).splitlines():
             if line.strip():

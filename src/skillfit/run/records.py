@@ -29,7 +29,7 @@ from skillfit.intervals import Interval
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
 from skillfit.skill import Edit
-from skillfit.skill.edits import example_of
+from skillfit.skill.edits import MOVE_OP, example_of
 
 if TYPE_CHECKING:
     from skillfit.config.schema import Config
@@ -316,9 +316,12 @@ class EditEffect:
         example = example_of(self.edit)
         if example is not None:
             return f"worked example: {example.input} → {example.output}"
+        if self.edit.op == MOVE_OP:
+            return f"move to {self.edit.file}: {self.edit.target}"
+        where = f"{self.edit.file}: " if self.edit.file else ""
         if self.edit.content:
-            return self.edit.content
-        return f"{self.edit.label or 'delete'}: {self.edit.target}"
+            return f"{where}{self.edit.content}"
+        return f"{self.edit.label or f'{where}delete'}: {self.edit.target}"
 
     @property
     def effect(self) -> Interval | None:

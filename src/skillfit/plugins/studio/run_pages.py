@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from skillfit.cli.runs import plan_change
+from skillfit.cli.apply import plan_change
 from skillfit.cli.train import open_training_run
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
@@ -102,6 +102,8 @@ _OPERATIONS = {
     "insert_before": "Inserts text",
     "replace": "Replaces text",
     "delete": "Deletes text",
+    "move": "Moves text from the body",
+    "write": "Writes the script",
 }
 _GATES = 50  # of a page
 _ROLLOUTS = 60  # of a page
