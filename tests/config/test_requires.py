@@ -89,6 +89,34 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {},
         "model.agents: programs and models cannot be mixed",
     ),
+    ("optimizer.parts=[references]", {}, "optimizer.parts: the chat agent is given the body"),
+    (
+        "optimizer.parts=[description] env.agent=tools",
+        {},
+        "optimizer.parts: the tools agent is given the body",
+    ),
+    (
+        "optimizer.parts=[references] env.agent=tools optimizer.proposer=both",
+        {},
+        "optimizer.parts: optimizer.proposer: both writes edits of the body alone",
+    ),
+    (
+        "optimizer.parts=[references] env.agent=tools optimizer.proposer=corpus "
+        "optimizer.skill_update_mode=full_rewrite_minibatch",
+        {},
+        "optimizer.parts: full_rewrite_minibatch writes the document alone",
+    ),
+    (
+        "optimizer.parts=[references] env.agent=tools optimizer.proposer=corpus "
+        "env.skill=SKILL.md#description",
+        {},
+        "optimizer.parts: env.skill names the description alone",
+    ),
+    (
+        "optimizer.script_check=check",
+        {},
+        "optimizer.script_check: needs scripts in optimizer.parts",
+    ),
     (
         "evaluation.objective=cheaper",
         ignoring("evaluation.objective"),

@@ -17,7 +17,7 @@ import pytest
 
 from skillfit import Run
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import Event, RolloutFinished
+from skillfit.run.events import Discarded, Event, RolloutFinished
 
 E = TypeVar("E", bound=Event)
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -178,6 +178,40 @@ def test_drafted_queries_are_a_file_to_review_and_to_measure_with(examples: Path
         "1 should trigger pdf-forms, 0 should not"
         in skillfit(*draft, "handoff", folder=folder).stdout
     )
+
+
+def test_all_files_of_a_skill_are_trained_applied_and_restored(examples: Path) -> None:
+    folder = examples / "whole-skill"
+
+    def files() -> dict[str, bytes]:
+        found = sorted(path for path in (folder / "parcels").rglob("*") if path.is_file())
+        return {
+            path.relative_to(folder / "parcels").as_posix(): path.read_bytes() for path in found
+        }
+
+    before = files()
+    quick = ("--rollouts", "120", "evaluation.ship_test=false", "evaluation.preflight=false")
+    found, best = trained("offline.yaml", quick, folder)
+    run = folder / "runs" / "test"
+    assert found["unproven"] is False or found["finish_reason"]
+    changed = Run(run).record.found_files
+    assert "- Peru: C" in changed["references/zones.md"] and "scripts/price.py" in changed
+    assert "scripts/weights.py" not in changed
+    refused = [event for event in events(run, Discarded) if event.stage == "parts"]
+    assert "scripts/weights.py does not compile" in refused[0].reason
+    shown = skillfit("diff", "runs/test", folder=folder).stdout
+    assert "+++ b/scripts/price.py" in shown and "+- Peru: C" in shown
+    assert skillfit("apply", "runs/test", "--yes", "--force", folder=folder).returncode == 0
+    after = files()
+    assert after["references/zones.md"].decode() == changed["references/zones.md"]
+    assert after["SKILL.md"].decode() == best
+    (folder / "parcels/references/zones.md").write_text("edited by hand")
+    refusal = skillfit("apply", "runs/test", "--undo", folder=folder)
+    assert "zones.md has changed since it was applied" in refusal.stderr
+    undone = skillfit("apply", "runs/test", "--undo", "--force", "--json", folder=folder)
+    [copy] = json.loads(undone.stdout)["copies"]
+    assert (folder / copy).read_text() == "edited by hand"
+    assert files() == before and not (folder / "parcels/scripts").exists()
 
 
 def test_a_skillopt_config_trains_unchanged_into_its_own_directory(examples: Path) -> None:

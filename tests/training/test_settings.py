@@ -36,6 +36,7 @@ SRC = Path(skillfit.__file__).parent
 ELSEWHERE = {
     "recipe",
     "evaluation.margin",
+    "optimizer.script_check",
     "model.agents",
     "run",
     "model.agent.context_window",

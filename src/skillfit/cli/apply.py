@@ -133,23 +133,11 @@ class DocumentChange:
         return () if self.new_folder else tuple(changed_parts(self.wanted, self.present))
 
     def write(self) -> None:
+        from skillfit.skill.parts import save_changed
+
         if self.new_folder:
             return self.wanted.save(self.document.parent)
-        folder = self.document.resolve().parent
-        for name in self.files:
-            _write_file(folder, name, self.wanted.files.get(name), self.wanted.modes.get(name))
-        return self.wanted.save(self.document)
-
-
-def _write_file(folder: Path, name: str, data: bytes | None, mode: int | None = None) -> None:
-    """Write a file of a skill's folder; None removes it."""
-    path = folder / name
-    if path.is_symlink() or not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise InputError(f"{path} is a symbolic link.", hint="Put a file in its place.")
-    if data is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_whole(path, data, mode)
+        return save_changed(self.document, self.wanted, self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +178,11 @@ class AppliedChange:
         write_whole(path, json.dumps(asdict(self)).encode())
 
     def undo(self) -> None:
+        from skillfit.skill.parts import write_file
+
         document = Path(self.document)
         for name, file in self.changed.items():
-            _write_file(document.parent, name, _encoded(file.before))
+            write_file(document.parent, name, file.before.encode() if file.before else None)
         if self.before is not None:
             write_whole(document, self.before.encode())
             return
@@ -200,10 +190,6 @@ class AppliedChange:
             document.unlink()
         if self.files is not None:
             _remove_made(document.parent, self.files)
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
 
 
 def _present_text(path: Path) -> str | None:

@@ -65,8 +65,8 @@ from skillfit.run.records import (
     Evidence,
     ScoreEstimate,
 )
-from skillfit.skill import Applied, Edit, Skill, units
-from skillfit.skill.units import removed_lines
+from skillfit.skill import Applied, Edit, Skill
+from skillfit.skill.units import removed_lines, units_of_parts
 from skillfit.tasks.item import Item
 
 MUST_PASS_REPEATS = 3  # rollouts of a must-pass item that looks broken, under each skill
@@ -206,7 +206,8 @@ class ScreeningGate(BaseGate):
         self._origins[skill.hash] = INITIAL
         self._fit()
         if self.config.removes_initial_text:
-            removals = tuple(unit.removal for unit in units(skill))
+            parts = units_of_parts(skill, "paragraph", self.config.optimizer.parts)
+            removals = tuple(unit.removal for unit in parts)
             candidate = Candidate(skill, removals, label="prune", removes_initial_text=True)
             self.pool.join(candidate)
 

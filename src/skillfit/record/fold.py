@@ -576,7 +576,9 @@ class Fold:
         if not self._started.total_steps:  # an ablation or an evaluation
             shorter = self._ablation.shorter_skill if self._ablation else ""
             if shorter:
-                versions.append(SkillVersion("shorter", "without what can be cut", shorter))
+                files = self._files_after(self._ablation.shorter_files if self._ablation else {})
+                label = "without what can be cut"
+                versions.append(SkillVersion("shorter", label, shorter, files=files))
             return tuple(versions)
         tested = self._ship.skill_hash if self._ship else ""
         found = self._files_after(self._files)

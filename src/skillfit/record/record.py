@@ -42,7 +42,7 @@ from skillfit.run.records import (
     fields_of,
 )
 from skillfit.skill import Hunk, Skill, diff_hunks
-from skillfit.skill.parts import with_parts
+from skillfit.skill.parts import on_demand_tokens, with_parts
 from skillfit.skill.units import Granularity
 
 IN_SKILL, NOT_IN_SKILL = "in the skill", "not in the skill"  # instead, when the run has ended
@@ -547,6 +547,13 @@ class Record(RunCard):
         return with_parts(
             initial.with_document(Skill.from_text(self.found_skill)), self.found_files
         )
+
+    @property
+    def on_demand_tokens(self) -> tuple[int, int]:
+        """The tokens of the initial and of the found files that edits may change, which the agent
+        reads when it needs them.
+        """
+        return on_demand_tokens(self.initial), on_demand_tokens(self.found)
 
     @property
     def changed(self) -> bool:

@@ -155,6 +155,15 @@ def measured_sentence(event: SkillsMeasured) -> str:
     return f"{''.join(lifts)}Measured on {count} each: {', '.join(scores)}."
 
 
+def lift_sentence(record: Record) -> str:
+    """Tell whether the initial skill helps, as the check of a training run found; empty: it did not
+    look.
+    """
+    if record.only_measures:
+        return ""
+    return next((check.message for check in record.checks if check.name == "lift"), "")
+
+
 def ablation_sentence(event: AblationFinished) -> str:
     """Tell what `skillfit ablate` found: how much can go, and whether that was checked."""
     cut = sum(unit.decision == "cut" for unit in event.units)
@@ -292,7 +301,10 @@ def _size(record: Record) -> Fact:
     first, last = record.tokens
     if not record.only_measures:
         name = "Unproven skill" if record.unproven_skill else "Skill"
-        return Fact(name, quantity(last, "token"), f"{first:,} at the start")
+        note, (before, after) = f"{first:,} at the start", record.on_demand_tokens
+        if before or after:
+            note += f"; {after:,} more on demand, {before:,} at the start"
+        return Fact(name, quantity(last, "token"), note)
     shorter = record.ablation.tokens_after if record.ablation else first
     note = f"{shorter:,} without what can be cut" if shorter != first else "in every call"
     return Fact("Skill", quantity(first, "token"), note)

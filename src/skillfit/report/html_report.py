@@ -56,6 +56,7 @@ from skillfit.record.text import (
     ablation_sentence,
     comparisons,
     facts,
+    lift_sentence,
     next_commands,
     verdict_in_short,
 )
@@ -417,7 +418,8 @@ def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]
 
 def unit_lines(text: str, units: Iterable[UnitWorth]) -> tuple[SkillLine, ...]:
     """The document of an ablation, with the worth of each part beside its first line."""
-    parts = {number: unit for unit in units for number in range(unit.start, unit.end + 1)}
+    of_document = [unit for unit in units if not unit.file]
+    parts = {number: unit for unit in of_document for number in range(unit.start, unit.end + 1)}
     regions = _regions(text)
     head_lines = Skill.from_text(text).head.count("\n")
     lines = []
@@ -570,6 +572,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "quantity": quantity,
     "duration": duration,
     "date": _date,
+    "lift": lift_sentence,
     "thousands": lambda number: f"{number:,}",
 }
 

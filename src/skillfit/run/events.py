@@ -480,6 +480,7 @@ class AblationFinished(Event):
     tokens_before: int
     tokens_after: int  # without the parts that can be cut
     shorter_skill: str  # the skill without them; empty when nothing can be cut
+    shorter_files: dict[str, str] = field(default_factory=dict)  # that changed; empty: removed
     comparison: Evidence | None = None  # the shorter skill against the whole one, fresh rollouts
     holds: bool | None = None  # None: not compared; whether the shorter skill is as good
     all_zero: bool = False  # no rollout scored above 0, so nothing is known about the parts

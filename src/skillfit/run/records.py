@@ -383,6 +383,7 @@ class UnitWorth:
     rollouts: int  # scored rollouts without it
     decision: Recorded[Literal["keep", "cut", "unsure"]]
     kinds: tuple[KindEffect, ...] = ()  # the types of items that it is worth most on
+    file: str = ""  # of the skill's folder; empty: the document
 
     @property
     def worth(self) -> Interval | None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.skill.document import (
     DOCUMENT_NAMES,
@@ -174,7 +175,32 @@ def save_trained(named: str, trained: Skill) -> None:
     document = find_document(path) if path.is_dir() else path
     if named.endswith(DESCRIPTION_OF):
         trained = with_part(Skill.load(document), DESCRIPTION, as_description(trained))
-    trained.save(document)
+    save_changed(document, trained, tuple(changed_parts(trained, Skill.load(document))))
+
+
+def save_changed(document: Path, skill: Skill, files: Collection[str]) -> None:
+    """Write the document of a skill and these files of its folder; a file that the skill does not
+    have is removed.
+    """
+    folder = document.resolve().parent
+    for name in files:
+        write_file(folder, name, skill.files.get(name), skill.modes.get(name))
+    skill.save(document)
+
+
+def write_file(folder: Path, name: str, data: bytes | None, mode: int | None = None) -> None:
+    """Write a file of a skill's folder; None removes it, and folders that are then empty."""
+    path = folder / check_relative(name)
+    if path.is_symlink() or not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{path} is a symbolic link.", hint="Put a file in its place.")
+    if data is not None:
+        return write_whole(path, data, mode)
+    path.unlink(missing_ok=True)
+    for parent in path.parents:
+        if parent == folder or not parent.is_dir() or any(parent.iterdir()):
+            return None
+        parent.rmdir()
+    return None
 
 
 def as_description(trained: Skill) -> str:

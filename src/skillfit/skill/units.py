@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from skillfit.skill.document import Skill, estimate_tokens
-from skillfit.skill.edits import Edit, apply_edits
-from skillfit.skill.parts import BODY, part_text
+from skillfit.skill.edits import WRITE_OP, Edit, apply_edits
+from skillfit.skill.parts import BODY, Part, part_of, part_text, part_texts
 from skillfit.skill.regions import scan
 
 Granularity = Literal["paragraph", "line"]  # of units
@@ -55,23 +55,32 @@ class Unit:
         """
         label = f"{_REMOVAL_LABEL}{self.lines}"
         edit = Edit("delete", self.text, id=self.id, label=label, source_type="prune")
+        if part_of(self.file) == "scripts":
+            edit = replace(edit, op=WRITE_OP, target="")
         return replace(edit, file=self.file)
 
     @property
     def lines(self) -> str:
-        """Where it is, for people: "line 12", "lines 12-15" or "line 12 of references/a.md"."""
+        """Where it is, for people: "line 12", "lines 12-15" or "line 12 of references/a.md"; a
+        script is removed as a whole.
+        """
+        if part_of(self.file) == "scripts":
+            return self.file
         single = self.start == self.end
         lines = f"line {self.start}" if single else f"lines {self.start}-{self.end}"
         return f"{lines} of {self.file}" if self.file else lines
 
 
 def units(skill: Skill, by: Granularity = "paragraph", file: str = BODY) -> tuple[Unit, ...]:
-    """Return the removable units of the body, or of another file of the skill, in order.
+    """Return the removable units of the body, or of another file of the skill, in order. A script
+    is one unit.
 
     Text whose removal could be ambiguous, because the same lines occur elsewhere too, is left out.
     """
     text = part_text(skill, file) or ""
     lines = text.split("\n")
+    if part_of(file) == "scripts":
+        return () if scan(text) else (Unit(file, text, 1, len(lines), file),)
     protected, glued = _protected_lines(text, lines), _glued_lines(lines)
     body = _BodyLines(lines, _with_glued(protected, glued), glued)
     spans = _unit_blocks(body, _blocks(body), by)
@@ -92,6 +101,12 @@ def units(skill: Skill, by: Granularity = "paragraph", file: str = BODY) -> tupl
             name = f"{file}:{name}"
         found.append(Unit(name, "\n".join(texts), start, end, file))
     return tuple(found)
+
+
+def units_of_parts(skill: Skill, by: Granularity, parts: Collection[Part]) -> tuple[Unit, ...]:
+    """Return the removable units of the body, references and scripts, where `parts` has them."""
+    files = [*([BODY] if "body" in parts else []), *part_texts(skill, parts)]
+    return tuple(unit for file in files for unit in units(skill, by, file))
 
 
 def without_units(skill: Skill, removed: Iterable[Unit]) -> Skill:

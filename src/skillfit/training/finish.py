@@ -48,8 +48,9 @@ from skillfit.run.records import (
     TokenCounts,
     UsageTotals,
 )
-from skillfit.skill import Skill, units, without_placeholder
-from skillfit.skill.parts import changed_parts
+from skillfit.skill import Skill, without_placeholder
+from skillfit.skill.parts import Part, changed_parts, part_text
+from skillfit.skill.units import units_of_parts
 from skillfit.tasks.item import Item, Score, stable_hash
 from skillfit.tasks.task import Task
 from skillfit.training.forecast import FINISH_SAFETY, RolloutCost, step_cost
@@ -685,7 +686,9 @@ def summarise(
             found=ending.found.tokens,
         ),
         unproven=ending.unproven(run.initial),
-        cut=_lines_cut(run.initial, ending.found) if run.config.removes_initial_text else (),
+        cut=_lines_cut(run.initial, ending.found, run.config.optimizer.parts)
+        if run.config.removes_initial_text
+        else (),
         coverage=stats.coverage,
         rollouts=RolloutCounts(stats.planned, stats.scored),
         total_wall_time_s=round(run.budget.minutes * 60, 1),
@@ -760,9 +763,13 @@ def _with_usage(summary: RunSummary, bill: Bill) -> RunSummary:
     )
 
 
-def _lines_cut(initial: Skill, found: Skill) -> tuple[str, ...]:
+def _lines_cut(initial: Skill, found: Skill, parts: Collection[Part]) -> tuple[str, ...]:
     """The lines that `optimizer.prune_initial` took out of the initial skill: "lines 12-14"."""
-    return tuple(unit.lines for unit in units(initial) if unit.text not in found.unix_body)
+    return tuple(
+        unit.lines
+        for unit in units_of_parts(initial, "paragraph", parts)
+        if unit.text not in (part_text(found, unit.file) or "")
+    )
 
 
 def _hard_score(tally: Tally | None) -> float | None:

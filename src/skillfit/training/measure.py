@@ -64,8 +64,9 @@ from skillfit.run.events import (
 )
 from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import KindEffect, MeasuredScore, UnitWorth
-from skillfit.skill import Skill
-from skillfit.skill.units import Granularity, Unit, units, without_units
+from skillfit.skill import Skill, estimate_tokens
+from skillfit.skill.parts import changed_parts, part_texts
+from skillfit.skill.units import Granularity, Unit, units_of_parts, without_units
 from skillfit.tasks.item import Item, Score, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
@@ -309,12 +310,14 @@ def _evaluation_identity(inputs: Inputs) -> Identity:
 
 
 def _ablation_identity(inputs: Inputs, by: Granularity) -> Identity:
+    parts = inputs.config.optimizer.parts
     return {
         **_evaluation_identity(inputs),
         "kind": "ablation",
         "model": models_identity(inputs.config.model),
         "skill": inputs.skill.hash,
         "by": by,
+        **({"parts": list(parts)} if parts != ONLY_BODY else {}),
     }
 
 
@@ -371,7 +374,7 @@ async def ablate_skill(
     on fresh rollouts. What is recorded in the run directory `path` is not paid for again.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path)
-    parts = units(inputs.skill, by)
+    parts = units_of_parts(inputs.skill, by, inputs.config.optimizer.parts)
     if not parts:
         raise InputError(
             "The skill has no part that could be left out.",
@@ -482,12 +485,19 @@ class AblationRollouts:
             units=worths,
             rollouts=self._scored,
             score=selection.score(self._fit(family, whole_apart=True), []),
-            tokens_before=self._skill.tokens,
-            tokens_after=shorter.tokens if shorter else self._skill.tokens,
+            tokens_before=self._tokens(self._skill),
+            tokens_after=self._tokens(shorter or self._skill),
             shorter_skill=shorter.text if shorter else "",
+            shorter_files=changed_parts(shorter or self._skill, self._skill),
             all_zero=self._highest <= 0,
         )
         return Ablation(event, shorter if event.shorter_skill else None)
+
+    def _tokens(self, skill: Skill) -> int:
+        """The tokens of the document, and of the other files whose text is measured."""
+        measured = {unit.file for unit in self._units.values()}
+        files = [text for name, text in part_texts(skill).items() if name in measured]
+        return skill.tokens + sum(map(estimate_tokens, files))
 
     def _fit(self, family: Family, *, whole_apart: bool = False) -> Posterior:
         """The effect of each removal. With `whole_apart` one more column is on wherever something
@@ -525,7 +535,14 @@ class AblationRollouts:
         place = (unit.id, unit.start, unit.end, unit.text, unit.tokens)
         if not count:
             return UnitWorth(
-                *place, mean=0.0, low=-1.0, high=1.0, probability=0.5, rollouts=0, decision="unsure"
+                *place,
+                mean=0.0,
+                low=-1.0,
+                high=1.0,
+                probability=0.5,
+                rollouts=0,
+                decision="unsure",
+                file=unit.file,
             )
         removal = selection.removal(posterior, key, count)
         # Where nothing is ever solved, no part can show what it is worth.
@@ -539,6 +556,7 @@ class AblationRollouts:
             probability=round(1 - removal.probability, 9),
             rollouts=count,
             decision="cut" if cut else "keep" if keep else "unsure",
+            file=unit.file,
         )
 
     async def checked(self, found: Ablation, shorter: Skill) -> Ablation:

@@ -102,19 +102,20 @@ async def script_problem(skill: Skill, file: str, command: str, isolation: Isola
     name = _interpreter(file, text)
     interpreter = sys.executable if name == "python" else shutil.which(name) if name else None
     if name and interpreter is None:
-        return f"nothing here can check it: there is no {name} on this machine"
+        return f"nothing here can check {file}: there is no {name} on this machine"
     runs: list[tuple[str, list[str]]] = []
     if interpreter and (arguments := _SYNTAX_CHECKS.get(name)):
-        runs.append(("it does not compile", [interpreter, *arguments, file]))
+        runs.append((f"{file} does not compile", [interpreter, *arguments, file]))
+    missing = ""
     if command:
         own = [part.replace("{script}", file) for part in shlex.split(command)]
-        runs.append((f"it fails {command!r}", own))
-    elif SELF_CHECK not in text:
-        return f"it has no {SELF_CHECK}, and optimizer.script_check names no other check"
+        runs.append((f"{file} fails {command!r}", own))
     elif interpreter is None:
-        return "nothing says which program runs it: give it a first line like #!/usr/bin/env sh"
+        missing = f"nothing says which program runs {file}: its first line is not like #!/bin/sh"
+    elif SELF_CHECK not in text:
+        missing = f"{file} has no {SELF_CHECK}, and optimizer.script_check names no other check"
     else:
-        runs.append((f"it fails its {SELF_CHECK}", [interpreter, file, SELF_CHECK]))
+        runs.append((f"{file} fails its {SELF_CHECK}", [interpreter, file, SELF_CHECK]))
     with scratch_folder("script") as folder:
         skill.save(folder / "skill")
         for problem, argv in runs:
@@ -126,7 +127,7 @@ async def script_problem(skill: Skill, file: str, command: str, isolation: Isola
                 return (
                     f"{problem} ({done.killed or f'exit {done.code}'}): {one_line(printed, _SHOWN)}"
                 )
-    return ""
+    return missing
 
 
 def _interpreter(file: str, text: str) -> str:

@@ -1,0 +1,128 @@
+"""Edits of untrained parts, and scripts that do not work, are refused before any rollout."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.config.schema import BudgetSection, OptimizerSection
+from skillfit.errors import InputError
+from skillfit.optimize.optimizer import Proposal
+from skillfit.run.budget import Budget
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import Discarded, Event
+from skillfit.run.paid import PaidEffects
+from skillfit.sandbox.known_good import prove
+from skillfit.sandbox.programs import NO_ISOLATION, Isolation, best_isolation
+from skillfit.skill import Edit, Skill
+from skillfit.training.part_filter import (
+    PartFilter,
+    known_good_script,
+    refuse_missing_check,
+    script_problem,
+)
+
+SKILL = Skill.from_text("# Skill\n", files={"references/a.md": b"- One.\n"})
+CHECKED = "import sys\nif sys.argv[1:] == ['--self-check']:\n    sys.exit({code})\n"
+
+
+def problem(file: str, text: str, command: str = "") -> str:
+    skill = Skill.from_text("# Skill\n", files={file: text.encode()})
+    return asyncio.run(script_problem(skill, file, command, best_isolation()))
+
+
+def test_a_script_that_compiles_and_passes_its_check_is_accepted() -> None:
+    assert problem("scripts/a.py", CHECKED.format(code=0)) == ""
+    assert problem("scripts/a.sh", '[ "$1" = --self-check ]\n') == ""
+    assert problem("scripts/run", '#!/usr/bin/env sh\n[ "$1" = --self-check ]\n') == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("scripts/a.py", "print(\n# --self-check", "scripts/a.py does not compile (exit 1): "),
+        ("scripts/a.sh", "if --self-check\n", "scripts/a.sh does not compile (exit "),
+        ("scripts/a.py", CHECKED.format(code=3), "fails its --self-check (exit 3)"),
+        ("scripts/a.py", "print(1)\n", "has no --self-check, and optimizer.script_check names"),
+        ("scripts/a.rb", "puts '--self-check'\n", "nothing says which program runs scripts/a.rb"),
+        (
+            "scripts/a",
+            "#!/usr/bin/env no-such-shell\n",
+            "there is no no-such-shell on this machine",
+        ),
+        (
+            "scripts/a.py",
+            "open('/etc/skillfit-was-here', 'w')  # --self-check\n",
+            "fails its --self-check (exit 1)",
+        ),
+        (
+            "scripts/a.py",
+            "import socket\nsocket.create_connection(('1.1.1.1', 53), 3)  # --self-check\n",
+            "fails its --self-check (exit 1)",
+        ),
+    ],
+)
+def test_other_scripts_are_refused_with_the_reason(file: str, text: str, why: str) -> None:
+    if "skillfit-was-here" in text and best_isolation() == NO_ISOLATION:
+        pytest.skip("nothing here keeps a script from writing")
+    assert why in problem(file, text)
+    assert not Path("/etc/skillfit-was-here").exists()
+
+
+def test_a_command_of_the_owner_takes_the_place_of_the_self_check() -> None:
+    assert problem("scripts/a.py", "print(1)\n", "grep -q print {script}") == ""
+    assert "fails 'grep -q none {script}' (exit 1)" in problem(
+        "scripts/a.py", "print(1)\n", "grep -q none {script}"
+    )
+    refuse_missing_check(OptimizerSection(script_check="grep -q print {script}"))
+    with pytest.raises(InputError, match="there is no program 'no-such-program'"):
+        refuse_missing_check(OptimizerSection(script_check="no-such-program {script}"))
+
+
+async def test_a_machine_on_which_no_script_works_is_found_out_before_the_run() -> None:
+    await prove(known_good_script(best_isolation()))
+
+
+def filter_of(
+    directory: RunDirectory, events: list[Event], isolation: Isolation, **settings: Any
+) -> PartFilter:
+    paid = PaidEffects(directory.journal, Budget(BudgetSection(), directory.journal))
+    return PartFilter(OptimizerSection(**settings), isolation, paid, events.append)
+
+
+async def test_only_edits_of_trained_parts_and_working_scripts_are_tried(tmp_path: Path) -> None:
+    good = Edit("write", content=CHECKED.format(code=0), file="scripts/good.py")
+    reference = Edit("append", content="- Two.", file="references/a.md")
+    edits = [
+        Edit("append", content="- Body."),
+        reference,
+        Edit("write", content="print(", file="scripts/bad.py"),
+        good,
+        Edit("append", content="x", file="assets/a.md"),
+    ]
+    events: list[Event] = []
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        filtered = filter_of(run, events, best_isolation(), parts=("references", "scripts"))
+        proposals = [Proposal(edit, "failure") for edit in edits]
+        kept = await filtered.usable(proposals, [SKILL, SKILL], 1)
+    files = [proposal.edit.file for proposal in kept if proposal.edit is not None]
+    assert files == [reference.file, good.file]
+    reasons = [event.reason for event in events if isinstance(event, Discarded)]
+    assert "optimizer.parts lets edits change references, scripts, not the body" in reasons
+    assert any("scripts/bad.py does not compile" in reason for reason in reasons)
+    assert any(reason.endswith("not assets/a.md") for reason in reasons)
+
+
+async def test_a_resumed_run_has_the_recorded_result_of_a_check(tmp_path: Path) -> None:
+    marker = tmp_path / "passes"
+    edit = Edit("write", content="print(1)", file="scripts/a.py")
+    marker.touch()
+    for _ in range(2):
+        with RunDirectory.open(tmp_path / "run", {}) as run:
+            check = {"parts": ("scripts",), "script_check": f"test -e {marker}"}
+            filtered = filter_of(run, [], NO_ISOLATION, **check)
+            assert await filtered.problem(edit, [SKILL]) == ""
+        marker.unlink(missing_ok=True)
