@@ -65,7 +65,7 @@ from skillfit.run.events import (
 from skillfit.run.journal import ROLLOUTS
 from skillfit.run.records import KindEffect, MeasuredScore, UnitWorth
 from skillfit.skill import Skill, estimate_tokens
-from skillfit.skill.parts import changed_parts, part_texts
+from skillfit.skill.parts import ONLY_BODY, changed_parts, part_texts
 from skillfit.skill.units import Granularity, Unit, units_of_parts, without_units
 from skillfit.tasks.item import Item, Score, weights_of
 from skillfit.tasks.splits import split_named
