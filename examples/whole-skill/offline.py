@@ -47,7 +47,7 @@ def optimizer(request: Request) -> str:
             for country, zone in ZONES.items()
         ),
         {"op": "write", "content": SCRIPT, "file": "scripts/price.py"},
-        {"op": "append", "content": "- Prices: run scripts/price.py KG ZONE, and print the result."},
+        {"op": "append", "content": "- Price: run scripts/price.py KG ZONE and print the result."},
         {"op": "write", "content": "print(price(", "file": "scripts/weights.py"},
         {
             "op": "move",
