@@ -1,7 +1,7 @@
 """`python docs/_hooks/refresh.py` runs the commands of pages and puts what they printed into them.
 
-`quickstart` (quickstart, cost, commands, and the pictures), `complete-run` and `trigger` can be
-named; by default all are refreshed. Blocks after `<!-- run -->` are run in order, in an empty
+`quickstart` (quickstart, cost, commands, and the pictures), `complete-run`, `trigger` and
+`whole-skill` can be named; by default all are refreshed. Blocks after `<!-- run -->` are run in order, in an empty
 folder. `<!-- copy: PATH … -->` copies files of the repository into it first. A block after
 `<!-- output: COMMAND -->` is filled with what that command printed. The terminal is drawn as SVG;
 the report is drawn as PNG, which needs Chromium on the PATH.
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 # Pages whose output no other page shows.
-ALONE = {name: ROOT / "docs" / f"{name}.md" for name in ("complete-run", "trigger")}
+ALONE = {name: ROOT / "docs" / f"{name}.md" for name in ("complete-run", "trigger", "whole-skill")}
 SHARING_ITS_OUTPUT = [
     QUICKSTART,
     *(ROOT / "docs" / name for name in ("cost.md", "reference/commands.md")),
