@@ -153,6 +153,7 @@ class ReportPage(PageData):
     edits_cut: int
     edits_measured: bool
     lines: Sequence[SkillLine]
+    files: Mapping[str, Sequence[SkillLine]]  # of the skill that changed
     failing: Sequence[ItemSummary]
     items_compared: int
     places: Mapping[str, int]  # of listed items, by id
@@ -215,6 +216,9 @@ def _report_page(
         edits_cut=max(0, len(edits) - _EDITS),
         edits_measured=any(edit.effect for edit in edits),
         lines=skill_lines(record.found_skill, record.edits),
+        files={
+            name: skill_lines(text, record.edits, name) for name, text in record.found_files.items()
+        },
         failing=failing,
         items_compared=len(items),
         places={item.id: at for at, item in enumerate(listed)},
@@ -386,9 +390,9 @@ class SkillLine:
     unmeasured: bool = False  # the first line of free text of which no worth is known
 
 
-def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]:
-    """The document with the origin and worth of each line."""
-    origins = _origins(edits)
+def skill_lines(text: str, edits: Iterable[EditRecord], file: str = "") -> tuple[SkillLine, ...]:
+    """Return the document, or another file of the skill, with the origin and worth of each line."""
+    origins = _origins(edits, file)
     regions = _regions(text)
     head_lines = Skill.from_text(text).head.count("\n")
     lines, last, unknown = [], "", False
@@ -416,10 +420,12 @@ def skill_lines(text: str, edits: Iterable[EditRecord]) -> tuple[SkillLine, ...]
     return tuple(lines)
 
 
-def unit_lines(text: str, units: Iterable[UnitWorth]) -> tuple[SkillLine, ...]:
-    """The document of an ablation, with the worth of each part beside its first line."""
-    of_document = [unit for unit in units if not unit.file]
-    parts = {number: unit for unit in of_document for number in range(unit.start, unit.end + 1)}
+def unit_lines(text: str, units: Iterable[UnitWorth], file: str = "") -> tuple[SkillLine, ...]:
+    """Return the document of an ablation, or another file of the skill, with the worth of each part
+    beside its first line.
+    """
+    of_file = [unit for unit in units if unit.file == file]
+    parts = {number: unit for unit in of_file for number in range(unit.start, unit.end + 1)}
     regions = _regions(text)
     head_lines = Skill.from_text(text).head.count("\n")
     lines = []
@@ -451,12 +457,16 @@ def _split(text: str) -> Sequence[str]:
     return lines[:-1] if lines and lines[-1] == "" else lines
 
 
-def _origins(edits: Iterable[EditRecord]) -> dict[str, EditRecord]:
-    """Line -> the edit that wrote it. Of several edits with the same line the one in the skill."""
+def _origins(edits: Iterable[EditRecord], file: str) -> dict[str, EditRecord]:
+    """Return the edit that wrote each line of a file. Of several edits with the same line it is the
+    one in the skill. Text that moved is in its new file, and its pointer in the body.
+    """
     origins: dict[str, EditRecord] = {}
-    of_document = (edit for edit in edits if not edit.edit.file or edit.edit.op == MOVE_OP)
-    for edit in sorted(of_document, key=lambda edit: (not edit.in_best, edit.rank)):
-        initial_text = edit.step == 0 and edit.edit.op == "delete"
+    for edit in sorted(edits, key=lambda edit: (not edit.in_best, edit.rank)):
+        moves = edit.edit.op == MOVE_OP
+        if edit.edit.file != file and not (moves and not file):
+            continue
+        initial_text = (edit.step == 0 and edit.edit.op == "delete") or (moves and file)
         for line in (edit.edit.target if initial_text else edit.edit.content).splitlines():
             if line.strip():
                 origins.setdefault(line.strip(), edit)

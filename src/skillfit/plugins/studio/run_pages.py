@@ -8,6 +8,7 @@ import asyncio
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
@@ -93,6 +94,7 @@ from skillfit.run.control import (
 from skillfit.run.events import RolloutFinished
 from skillfit.run.store import CONFIG_FILE, UNPROVEN_SKILL, in_use
 from skillfit.skill import Hunk, diff_hunks, estimate_tokens
+from skillfit.skill.parts import on_demand_tokens
 
 _EDITS = 60  # of the pool on the overview
 _FIRST_EDITS = 20  # shown before the rest is opened
@@ -361,7 +363,9 @@ class SkillPage(PageData):
     version: SkillVersion
     other: SkillVersion | None  # that it is compared with
     lines: Sequence[SkillLine]
+    files: Mapping[str, Sequence[SkillLine]]
     tokens: int
+    demand: int  # tokens of the files
     hunks: Sequence[Hunk]
     measure: str  # the config of an ablation of the version, as words of a command; empty: none
 
@@ -371,18 +375,19 @@ def skill_page(studio: Studio, request: Request) -> Response:
     usual = "unproven" if record.unproven_skill else "initial" if record.only_measures else "best"
     version = _version(record, query.get("version", usual))
     other = _version(record, query["against"]) if query.get("against") else None
+    show = partial(skill_lines, edits=record.edits)
     if record.ablation is not None and version.text == record.initial_skill:
-        lines = unit_lines(version.text, record.ablation.units)
-    else:
-        lines = skill_lines(version.text, record.edits)
+        show = partial(unit_lines, units=record.ablation.units)
     page = SkillPage(
         name=str(request.path_params["name"]),
         record=record,
         version=version,
         other=other,
-        lines=lines,
+        lines=show(version.text),
+        files={file: show(text, file=file) for file, text in version.files.items()},
         tokens=estimate_tokens(version.text),
-        hunks=diff_hunks(other.text, version.text) if other else (),
+        demand=on_demand_tokens(version.skill),
+        hunks=diff_hunks(other.skill, version.skill) if other else (),
         measure=_ablation_words(record, version),
     )
     return studio.page(request, page)
@@ -442,14 +447,14 @@ def apply_page(studio: Studio, request: Request) -> Response:
                 change = plan_change(run, None, force=True)
         except SkillfitError as error:
             problem = str(error)
-    old = change.present if change else record.initial_skill
-    new = change.wanted if change else record.best_skill
+    old = change.present if change else record.initial
+    new = change.wanted if change else record.initial if record.unproven_skill else record.found
     page = ApplyPage(
         name=str(request.path_params["name"]),
         record=record,
         document=str(change.document) if change else record.data.skill,
         hunks=diff_hunks(old, new),
-        lines=skill_lines(new if isinstance(new, str) else new.text, record.edits),
+        lines=skill_lines(new.text, record.edits),
         objection=objection,
         problem=problem,
         inside=inside,
