@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from skillfit.skill import Edit, Skill, apply_edits, units
 from skillfit.skill.parts import named_file, part_of, part_text, with_part
-from skillfit.skill.units import without_units
+from skillfit.skill.units import units_of_parts, without_units
 
 DOCUMENT = "---\nname: bays\ndescription: Sort goods.\n---\n# Bays\n\n- Heavy goods go low.\n"
 REFERENCE = "# Tables\n\n- Bay 1 is low.\n- Bay 2 is high.\n"
@@ -248,3 +248,14 @@ def test_edits_of_the_body_leave_every_file_alone(body: str, added: str) -> None
     skill = Skill.from_text(body, files=FILES)
     changed, _ = run(Edit("append", content=added), skill=skill)
     assert changed.files == skill.files
+
+
+def test_references_have_units_and_a_script_is_one() -> None:
+    found = units_of_parts(SKILL, "line", ("references", "scripts"))
+    assert [unit.id for unit in found] == [f"{TABLES}:L3", f"{TABLES}:L4", "scripts/sort.py"]
+    assert [unit.lines for unit in found][1:] == [f"line 4 of {TABLES}", "scripts/sort.py"]
+    shorter = without_units(SKILL, found[1:])
+    assert text_of(shorter, TABLES) == "# Tables\n\n- Bay 1 is low.\n"
+    assert "scripts/sort.py" not in shorter.files and shorter.body == SKILL.body
+    fenced = {"scripts/a.sh": b"# <!-- PROTECTED_START -->\nls\n# <!-- PROTECTED_END -->\n"}
+    assert not units_of_parts(Skill.from_text(DOCUMENT, files=fenced), "line", ("scripts",))

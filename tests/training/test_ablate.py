@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 import skillfit
+from skillfit.agents.agent import BaseAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.run.events import AblationFinished
+from skillfit.skill import Skill
+from skillfit.skill.parts import save_trained
+from skillfit.tasks.item import Attempt, Item
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.measure import ablate_skill, evaluate_skills
 from tests.support.chat_server import Call
@@ -218,3 +222,39 @@ async def test_more_rollouts_than_the_regression_supports_are_refused(
     with pytest.raises(InputError, match=r"100,001 rollouts\. At most 100,000 are possible"):
         await ablate_skill(project.inputs(), project.folder / "run", rollouts=100_001)
     assert not project.calls and not (project.folder / "run").exists()
+
+
+class ReadsTables(BaseAgent):
+    """Knows the colours that the body or a reference names."""
+
+    async def attempt(self, skill: Skill, item: Item, context: object) -> Attempt:
+        text = skill.body + "".join(data.decode() for data in skill.files.values())
+        colour = item.input.split()[0]
+        known = f"- {colour} means {COLOURS[colour]}." in text
+        return Attempt(COLOURS[colour] if known else "x")
+
+
+async def test_lines_of_references_and_whole_scripts_are_measured(tmp_path: Path) -> None:
+    folder = tmp_path / "skill"
+    files = {
+        "references/colours.md": f"{RULES}\n- gold means o.\n- Tables are nice.\n".encode(),
+        "scripts/idle.py": b"print(1)\n",
+    }
+    Skill.from_text("# Colours\n\n- See references/colours.md.\n", files=files).save(folder)
+    settings = {"env": {"skill": str(folder)}, "optimizer": {"parts": ["references", "scripts"]}}
+    inputs = read_inputs(
+        load_config(settings), task=ROWS, agent=ReadsTables(), grader="exact", training=False
+    )
+    found = await ablate_skill(inputs, tmp_path / "run", rollouts=400)
+    decisions = {unit.id: unit.decision for unit in found.event.units}
+    assert set(decisions) == {
+        *(f"references/colours.md:L{n}" for n in range(1, 6)),
+        "scripts/idle.py",
+    }
+    assert decisions["references/colours.md:L1"] == "keep"
+    assert decisions["scripts/idle.py"] == "cut"
+    assert found.event.shorter_files["scripts/idle.py"] == ""
+    assert found.event.tokens_after < found.event.tokens_before
+    save_trained(str(folder), found.shorter or Skill())
+    assert not (folder / "scripts").exists()
+    assert RULES in (folder / "references/colours.md").read_text()

@@ -65,7 +65,7 @@ from skillfit.run.records import (
     Evidence,
     ScoreEstimate,
 )
-from skillfit.skill import Applied, Edit, Skill
+from skillfit.skill import WRITE_OP, Applied, Edit, Skill
 from skillfit.skill.units import removed_lines, units_of_parts
 from skillfit.tasks.item import Item
 
@@ -446,6 +446,11 @@ class ScreeningGate(BaseGate):
         if action == "release":
             self.pool.release(key)
             return
+        if action == "reword" and entry.edit.op == WRITE_OP:
+            raise InputError(
+                f"The edit {key} writes a script, which is checked before it is tried: it cannot "
+                "be reworded."
+            )
         reason = f"{DONE_TO_EDIT[action]} by a person"
         if STATUS_AFTER[action] == "promoted":
             if entry.status == "dropped":
