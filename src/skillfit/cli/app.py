@@ -20,6 +20,7 @@ from typer.core import TyperCommand
 
 from skillfit import __version__
 from skillfit.cli import (
+    ablate,
     apply,
     compare,
     doctor,
@@ -32,6 +33,7 @@ from skillfit.cli import (
     set_up,
     train,
     trigger,
+    verify,
 )
 from skillfit.cli.output import docstring_paragraphs, runnable
 from skillfit.errors import Exit, InputError, SkillfitError
@@ -88,7 +90,19 @@ app = typer.Typer(
 
 def _register(app: typer.Typer) -> None:
     """Add the commands, in the order and under the headings of `_GROUPS`."""
-    modules = (init, reference, serve, train, evaluate, compare, runs, apply, doctor)
+    modules = (
+        ablate,
+        apply,
+        compare,
+        doctor,
+        evaluate,
+        init,
+        reference,
+        runs,
+        serve,
+        train,
+        verify,
+    )
     commands = {
         command.__name__.removesuffix("_command"): command
         for module in modules

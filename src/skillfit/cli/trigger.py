@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +20,7 @@ from skillfit.cli.draft import (
     spent_on_drafts,
     writer_of,
 )
-from skillfit.cli.evaluate import evaluate_in_terminal
+from skillfit.cli.evaluate import evaluate_in_terminal, run_of_model
 from skillfit.cli.init import given_setting
 from skillfit.cli.output import Json, Overrides, relative_to_here, rich_table, shell_line, show
 from skillfit.cli.train import (
@@ -199,8 +198,8 @@ def _measure(
         agent = inputs.config.model.agent
         assert agent is not None
         path = run or default_run_path(inputs, "trigger")
-        if run and len(models) > 1:  # what was measured with one model is no run of another
-            path = run / re.sub(r"[^\w.-]+", "-", agent.id)
+        if run and len(models) > 1:
+            path = run_of_model(run, agent.id)
         (measured,) = evaluate_in_terminal(
             inputs,
             {inputs.skill.name: inputs.skill},
