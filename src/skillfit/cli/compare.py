@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,15 +24,8 @@ from skillfit.cli.train import (
 from skillfit.errors import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
-    from typing import Any
-
-    from skillfit.cli.terminal import CountingTerminal
     from skillfit.plugins.compare.peers import Peer, PeerResult
-    from skillfit.run.control import Control
-    from skillfit.skill import Skill
     from skillfit.training.inputs import Inputs
-    from skillfit.training.measure import Measured
 
 _RESULTS = "comparison"  # the name of the files with the results, without their endings
 
@@ -81,28 +75,12 @@ def compare_command(
         )
     base = config_inputs(config, own)
     folder = run or default_run_path(base, "compare")
-
-    def measure(
-        inputs: Inputs,
-        skills: Mapping[str, Skill],
-        path: Path,
-        *,
-        split: str,
-        repeats: int,
-        only: Sequence[str] | None = None,
-    ) -> list[Measured]:
-        return evaluate_in_terminal(
-            inputs, skills, path, split=split, repeats=repeats, budgets=[], only=only
-        )
-
     comparison = compare(
         Effects(
             inputs=lambda settings, given: config_inputs(config, [*own, *settings], given=given),
             train=lambda inputs, path: train_in_terminal(inputs, path, plain=True, wait=wait),
-            measure=measure,
-            let_peer_find=lambda inputs, peer, rollouts, path: _peer_in_terminal(
-                inputs, peer, rollouts, path, wait=wait
-            ),
+            measure=evaluate_in_terminal,
+            let_peer_find=partial(_peer_in_terminal, wait=wait),
         ),
         folder,
         ways,
@@ -136,21 +114,20 @@ def _peer_in_terminal(
     from skillfit.models.protocol import AnswerPending
     from skillfit.plugins.compare.peers import find_skill
 
-    while True:
+    def attempt() -> PeerResult:
         terminal = CountingTerminal(console(stderr=True))
+        return run_in_terminal(
+            terminal,
+            lambda control: find_skill(
+                inputs, peer, rollouts, path, listeners=[terminal], control=control
+            ),
+        )
 
-        def begin(
-            control: Control, terminal: CountingTerminal = terminal
-        ) -> Coroutine[Any, Any, PeerResult]:
-            return find_skill(inputs, peer, rollouts, path, listeners=[terminal], control=control)
-
+    while True:
         try:
-            return run_in_terminal(terminal, begin)
+            return attempt()
         except AnswerPending as waiting:
-            if not wait:
-                waiting.hint += " With --wait the command stays and continues by itself."
-                raise
-        await_answers(path)
+            await_answers(path, waiting, wait=wait)
 
 
 COMMANDS = (compare_command,)

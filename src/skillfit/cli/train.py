@@ -32,13 +32,14 @@ from skillfit.errors import Exit, InputError
 from skillfit.plain_text import dollars, duration, quantity, rounded, rounded_dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from rich.console import RenderableType
 
     from skillfit.api import Run
     from skillfit.cli.terminal import Terminal
     from skillfit.models.json_text import JsonObject
+    from skillfit.models.protocol import AnswerPending
     from skillfit.report.run_details import FailedItem
     from skillfit.run.control import Control
     from skillfit.run.records import CheckResult, Level, PhasePlan
@@ -293,25 +294,34 @@ def train_in_terminal(
     """
     from skillfit.models.protocol import AnswerPending
 
-    lines, again = plain or as_json, False
-    how = {"force_new": force_new, "force": force}
+    again = False
     while True:
         try:
-            return _train_once(inputs, path, lines=lines, again=again, how=how, track=track)
+            return _train_once(
+                inputs,
+                path,
+                lines=plain or as_json,
+                again=again,
+                force_new=force_new and not again,  # what waits is the new run
+                force=force,
+                track=track,
+            )
         except AnswerPending as waiting:
-            if not wait:
-                waiting.hint += " With --wait the command stays and continues by itself."
-                raise
-        await_answers(path)
-        again, how["force_new"] = True, False  # what waits is the new run
+            await_answers(path, waiting, wait=wait)
+        again = True
 
 
-def await_answers(run: Path) -> None:
-    """Wait until every handoff prompt of a run has an answer that can be used."""
+def await_answers(run: Path, waiting: AnswerPending, *, wait: bool) -> None:
+    """Wait until every handoff prompt of a run has an answer that can be used. Without `wait` end
+    with the error that says which prompts there are.
+    """
     from skillfit.models.providers.handoff import pending
     from skillfit.run.control import Interrupted
     from skillfit.run.store import HANDOFF
 
+    if not wait:
+        waiting.hint += " With --wait the command stays and continues by itself."
+        raise waiting
     folder, said = run / HANDOFF, ""
     try:
         while (prompts := pending(folder)) or _is_being_written(folder):
@@ -339,16 +349,17 @@ def _train_once(
     *,
     lines: bool,
     again: bool,
-    how: Mapping[str, bool],
+    force_new: bool,
+    force: bool,
     track: Sequence[str],
 ) -> TrainingResult:
-    """Start the training as `how` says. `again`: after an earlier start by the same command."""
+    """Train once. `again`: after an earlier start by the same command."""
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
     from skillfit.plugins.trackers.trackers import make_tracker
     from skillfit.training.start import start
 
     screen = console(stderr=True)
-    used = 0.0 if how["force_new"] else _earlier_seconds(path)
+    used = 0.0 if force_new else _earlier_seconds(path)
     terminal = (
         LiveTerminal(screen, used)
         if screen.is_terminal and not lines
@@ -360,7 +371,12 @@ def _train_once(
         return run_in_terminal(
             terminal,
             lambda control: start(
-                inputs, path, listeners=[*trackers, terminal], control=control, **how
+                inputs,
+                path,
+                force_new=force_new,
+                force=force,
+                listeners=[*trackers, terminal],
+                control=control,
             ),
             resume=path,
             seconds=None if minutes is None else max(0.0, 60 * minutes - used),
