@@ -203,7 +203,7 @@ def read_inputs(
     if task is None:
         loaded = _from_config(config, judge, agent_model, grader)
     else:
-        caps = _caps(config)
+        caps = split_caps(config)
         loaded = task_from_python(task, env, caps=caps, grader=grader, judge=judge)
     if not training:
         loaded = loaded.for_measuring()
@@ -316,7 +316,7 @@ def _from_config(
             hint="Name a file, for example tasks.jsonl.",
         )
     _refuse_tasks_inside_skill(env.skill, env.tasks)
-    task = load_task(env, caps=_caps(config), grader=grader, judge=judge, model=agent_model)
+    task = load_task(env, caps=split_caps(config), grader=grader, judge=judge, model=agent_model)
     wanted, found = config.train.train_size, len(task.train)
     if wanted > found and not env.limit:
         there = quantity(found, "training item")
@@ -327,7 +327,7 @@ def _from_config(
     return task
 
 
-def _caps(config: Config) -> dict[Split, int]:
+def split_caps(config: Config) -> dict[Split, int]:
     """Return how many items of each split are used; 0 = all."""
     return {
         "train": config.train.train_size,

@@ -362,6 +362,28 @@ def test_mistakes_stay_in_the_form_and_are_marked(
     assert not list(folder.glob(".wrong*"))
 
 
+def test_the_form_says_how_items_are_divided_also_with_settings_as_yaml(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/new")
+        for label, value in (
+            ("skill env.skill", "triage"),
+            ("tasks env.tasks", "tasks.jsonl"),
+            ("agent model.agent", "practice/agent"),
+            ("optimizer model.optimizer", "practice/optimizer"),
+        ):
+            page.get_by_label(re.compile(f"^{label}$")).fill(value)
+        page.get_by_role("button", name="Show the price").click()
+        counts = page.locator(".splits .sum td")
+        expect(counts).to_have_text(["total", "10", "9", "5"])
+        page.locator("summary", has_text="without an input").click()
+        page.get_by_label("settings as YAML").fill('env: {split_ratio: "2:1:1"}')
+        page.get_by_role("button", name="Show the price").click()
+        expect(counts).to_have_text(["total", "12", "6", "6"])
+        expect(page.get_by_label("settings as YAML")).to_have_value('env: {split_ratio: "2:1:1"}')
+
+
 def test_a_changed_form_shows_its_price_before_it_starts(
     chromium: Browser, site: RunningStudio, folder: Path
 ) -> None:

@@ -1020,9 +1020,22 @@ def test_the_form_refuses_programs_and_outside_paths(tmp_path: Path) -> None:
             {"set:env.skill": "/etc"},
             {"set:model.agent": "cli/claude"},
             {"config": "/etc/passwd"},
+            {"yaml": "env: {tasks: 'command: touch pwned'}"},
+            {"yaml": "env: {skill: /etc}"},
+            {"yaml": "model: {agent: {id: cli/claude}}"},
+            {"yaml": "model: {agent.timeout: 5}"},
+            {"yaml": "model.agent.timeout: 5"},
+            {"yaml": "env: 5"},
+            {"yaml": "_base_: /etc/passwd"},
+            {"yaml": "- a list"},
+            {"yaml": "train: [}"},
+            {"yaml": "train: {nonsense: 1}"},
         ):
             form = {"csrf": csrf, "name": "new", "do": "start"} | given
-            assert client.post("/new", data=form).status_code == 400, given
+            page = client.post("/new", data=form)
+            assert page.status_code == 400, given
+            marked = page.text.partition('id="yaml"')[2].partition("</textarea>")[0]
+            assert ('aria-invalid="true"' in marked) == ("yaml" in given), given
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 

@@ -299,7 +299,10 @@ def check_settings(folders: Folders, settings: Mapping[str, JsonValue]) -> None:
         if key.startswith("model.") and names_cli_program(text):
             raise _refused(key, "starts a coding agent")
         for path in _possible_paths(key, text):
-            folders.resolve(path)
+            try:
+                folders.resolve(path)
+            except InputError as error:
+                raise InputError(f"{key}: {error.message}", hint=error.hint) from error
 
 
 def checked_overrides(folders: Folders, overrides: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ import json
 import math
 import re
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from starlette.responses import Response
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config, load_config
 from skillfit.config.reading import text_keys, write_override
+from skillfit.config.schema import SplitSection
 from skillfit.config.yaml_source import read_text
 from skillfit.errors import InputError, SkillfitError
 from skillfit.extensions import JsonValue
@@ -55,6 +57,8 @@ from skillfit.skill import Skill, estimate_tokens
 from skillfit.skill.lint import LintProblem, lint
 from skillfit.tasks.recognise import RecognisedTasks, recognise
 from skillfit.tasks.rows import FILE_SUFFIXES
+from skillfit.tasks.task import load_task
+from skillfit.training.inputs import split_caps
 
 # Asked for at the top of the form, in this order; all other keys are below, by section.
 _MAIN_KEYS = (
@@ -78,6 +82,8 @@ _FORM_DOCS = {
     " checklist.",
 }
 DEMO_LOG = ".demo"  # the folder for the output of the demo's process
+_YAML = "YAML"  # how messages name the field for settings as YAML
+_MOST_DIVIDED = 20_000  # items of which a page says how they are divided
 _MADE_HERE = "# Made in skillfit studio."
 _CHECK_SECONDS = 1_800.0
 
@@ -96,7 +102,9 @@ async def new_page(studio: Studio, request: Request) -> Response:
         return await _form_page(studio, request, filled)
     texts = await studio.form(request)
     do, limited = texts.get("do", ""), "no_limit" not in texts
-    filled = NewRun(texts.get("name", ""), texts.get("config", ""), _setting_texts(texts))
+    filled = NewRun(
+        texts.get("name", ""), texts.get("config", ""), _setting_texts(texts), texts.get("yaml", "")
+    )
     show = partial(_form_page, studio, request, limited=limited)
     try:
         filled = NewRun.from_form(texts)
@@ -247,16 +255,16 @@ async def _form_page(
     page = NewRunPage(
         filled=filled,
         given=given,
-        project=str(studio.project),
+        project=str(studio.project).replace(str(Path.home()), "~"),
         problem=problem,
-        wrong=named_settings(problem),
+        wrong=filled.wrong_yaml(problem) or named_settings(problem),
         result=result,
         kind=kind,
         changed=changed,
         limited=limited,
         start_label=_start_label({**given, **filled.settings}, limited=limited),
         digest=filled.digest if kind and not problem else "",
-        preview=await preview_of(folders, {**given, **filled.settings}),
+        preview=await preview_of(folders, {**given, **filled.settings}, filled),
         by_key={one.key: one for one in form_fields()},
         sections=form_sections(),
         skills=[folders.shown(path) for path in folders.skills()],
@@ -268,9 +276,12 @@ async def _form_page(
 
 def named_settings(problem: str) -> set[str]:
     """The settings that a message names, to mark their inputs."""
-    keys = (one.key for one in form_fields())
-    found = {key for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", problem)}
+    found = {one.key for one in form_fields() if _names(problem, one.key)}
     return {key for key in found if not any(other.startswith(f"{key}.") for other in found)}
+
+
+def _names(problem: str, key: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", problem) is not None
 
 
 def _start_label(settings: Mapping[str, JsonValue], *, limited: bool) -> str:
@@ -288,24 +299,51 @@ class Preview:
     tokens: int | None = None
     lint: Sequence[LintProblem] = ()
     tasks: RecognisedTasks | None = None
-    problem: str = ""  # why the tasks cannot be read
+    splits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # type -> split -> items
+    problem: str = ""  # why the tasks cannot be read or divided
     models: Mapping[str, Readiness] = field(default_factory=dict)  # role -> whether it can be used
 
 
-async def preview_of(folders: Folders, settings: Mapping[str, JsonValue]) -> Preview:
+async def preview_of(
+    folders: Folders, settings: Mapping[str, JsonValue], filled: NewRun
+) -> Preview:
     """Only data files inside the folders are read, and only graders of skillfit are tried."""
     skill, tasks = str(settings.get("env.skill", "")), str(settings.get("env.tasks", ""))
     tokens, problems = await asyncio.to_thread(_previewed_skill, folders, skill)
     found, problem = None, ""
+    splits: Mapping[str, Mapping[str, int]] = {}
     path = folders.resolve(tasks) if tasks and folders.holds(tasks) else None
     if path is not None and path.is_file() and path.suffix in FILE_SUFFIXES:
         grader = settings.get("env.grader")
         plain = isinstance(grader, str) and not re.search(r"[:{\[]", grader)
         try:
             found = await recognise(path, grader=str(grader) if plain and grader else None)
+            if found.count <= _MOST_DIVIDED:
+                splits = await asyncio.to_thread(_divided, folders, filled, found)
         except SkillfitError as error:
             problem = str(error)
-    return Preview(tokens, problems, found, problem, _readiness(settings))
+    return Preview(tokens, problems, found, splits, problem, _readiness(settings))
+
+
+def _divided(
+    folders: Folders, filled: NewRun, found: RecognisedTasks
+) -> Mapping[str, Mapping[str, int]]:
+    """How many items of each type are in each split, as the run will divide them."""
+    base: Path | dict[str, JsonValue] = folders.resolve(filled.config) if filled.config else {}
+    settings = {key: value for key, value in filled.settings.items() if _decides_splits(key)}
+    config = load_config(base, settings, warn=lambda message: None)
+    env = config.env.model_copy(update={"tasks": str(found.path), "grader": None})
+    task = load_task(env, caps=split_caps(config), grader=found.grader.setting)
+    items = {"train": task.train, "selection": task.selection, "test": task.test}
+    counts = {split: Counter(item.type for item in found) for split, found in items.items()}
+    types = sorted({name for of_split in counts.values() for name in of_split})
+    return {name: {split: counts[split][name] for split in counts} for name in types}
+
+
+def _decides_splits(key: str) -> bool:
+    """Whether items are read or divided by this setting. The others may still be wrong."""
+    own = ("train.train_size", "evaluation.sel_env_num", "evaluation.test_env_num")
+    return key in own or key.removeprefix("env.") in (*SplitSection.model_fields, "fields")
 
 
 def _previewed_skill(folders: Folders, skill: str) -> tuple[int | None, Sequence[LintProblem]]:
@@ -375,6 +413,8 @@ class NewRun:
     name: str
     config: str = ""  # a config file to start from; empty: the form is the whole config
     settings: Mapping[str, JsonValue] = field(default_factory=dict)
+    yaml: str = ""  # settings that were written as YAML; `settings` has them too
+    from_yaml: Collection[str] = ()  # their keys
 
     @classmethod
     def from_form(cls, form: Mapping[str, str]) -> NewRun:
@@ -386,7 +426,16 @@ class NewRun:
             if one is None or not key.startswith("set:") or not text.strip():
                 continue
             settings[one.key] = _parse_field(one, text.strip())
-        return cls(form.get("name", "").strip(), form.get("config", "").strip(), settings)
+        yaml = form.get("yaml", "").replace("\r\n", "\n")
+        written = dict(_yaml_settings(yaml))
+        if both := settings.keys() & written:
+            raise InputError(f"{_YAML}: {min(both)} is set in the form too.")
+        name, config = form.get("name", "").strip(), form.get("config", "").strip()
+        return cls(name, config, settings | written, yaml, written.keys())
+
+    def wrong_yaml(self, problem: str) -> set[str]:
+        """The mark of the YAML field, where a message is about it."""
+        return {_YAML} if any(_names(problem, key) for key in (_YAML, *self.from_yaml)) else set()
 
     def check(self, folders: Folders) -> None:
         """Refuse names, paths and programs that a form may not give."""
@@ -438,6 +487,32 @@ class NewRun:
                 )
         write_whole(path, text.encode())
         return path
+
+
+def _yaml_settings(text: str) -> Iterator[tuple[str, JsonValue]]:
+    """The settings of a YAML text by dotted key, as a form has them."""
+    if not text.strip():
+        return
+    try:
+        data: JsonValue = read_text(text)
+    except InputError as error:
+        raise InputError(f"{_YAML}: {error.message}") from error
+    usage = f"{_YAML}: write settings as `section:` and below it `key: value`."
+    if not isinstance(data, Mapping):
+        raise InputError(usage)
+    sections = {one.key.rpartition(".")[0] for one in form_fields()}
+    for key, value in data.items():
+        below = value if key in sections and isinstance(value, Mapping) else {}
+        if (key in sections and not below) or not all(map(_is_name, (key, *below))):
+            raise InputError(usage)
+        if below:
+            yield from ((f"{key}.{name}", inner) for name, inner in below.items())
+        else:
+            yield key, value
+
+
+def _is_name(key: JsonValue) -> bool:
+    return isinstance(key, str) and key.isidentifier()
 
 
 def _parse_field(one: FormField, text: str) -> JsonValue:
