@@ -197,6 +197,7 @@ def test_all_files_of_a_skill_are_trained_applied_and_restored(examples: Path) -
     changed = Run(run).record.found_files
     assert "- Peru: C" in changed["references/zones.md"] and "scripts/price.py" in changed
     assert "scripts/weights.py" not in changed
+    skillfit("report", "runs/test", folder=folder)
     report = (run / "report.html").read_text(encoding="utf-8")
     assert "<h3><code>references/zones.md</code></h3>" in report
     assert "move to references/customs.md" in report
