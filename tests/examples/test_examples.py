@@ -209,6 +209,10 @@ def test_all_files_of_a_skill_are_trained_applied_and_restored(examples: Path) -
     after = files()
     assert after["references/zones.md"].decode() == changed["references/zones.md"]
     assert after["SKILL.md"].decode() == best
+    again = skillfit("resume", "runs/test", folder=folder)
+    assert again.returncode in (0, 3, 4), again.stderr
+    kept = skillfit("verify", "runs/test", "--save", "record.json", folder=folder)
+    assert kept.returncode == 0 and "price.py" in (folder / "record.json").read_text()
     (folder / "parcels/references/zones.md").write_text("edited by hand")
     refusal = skillfit("apply", "runs/test", "--undo", folder=folder)
     assert "zones.md has changed since it was applied" in refusal.stderr

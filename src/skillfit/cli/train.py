@@ -262,9 +262,12 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
     the file.
     """
+    from skillfit.skill.parts import with_trained
+
     opened = open_training_run(run)
     inputs = config_inputs(opened.record.config.root, overrides)
-    return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
+    parts = inputs.config.optimizer.parts
+    return replace(inputs, skill=with_trained(inputs.skill, opened.initial_skill, parts))
 
 
 def open_training_run(path: Path) -> Run:

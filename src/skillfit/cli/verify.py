@@ -46,19 +46,24 @@ class VerifyRecord:
     skill: str  # the best skill's document
     means: dict[str, float]  # item -> mean score, from the freshest rollouts there are
     tokens: dict[str, float] = field(default_factory=dict)  # item -> mean tokens of these rollouts
+    files: dict[str, str] = field(default_factory=dict)  # of the best skill that edits may change
 
     @classmethod
     def of_run(cls, path: Path) -> VerifyRecord:
+        from skillfit.skill.parts import part_texts, with_trained
+
         run = open_training_run(path)
         if run.finished is None:
             raise InputError(
                 f"The run in {path} has not finished.", hint=f"Resume with: skillfit resume {path}"
             )
         inputs = inputs_of_run(path)
-        best = inputs.skill.with_document(run.best_skill)
+        parts = inputs.config.optimizer.parts
+        best = with_trained(inputs.skill, run.best_skill, parts)
         second_grader = run.config.evaluation.ship_grader is not None
         means, tokens = _item_means(path, best.hash, second_grader)
-        return cls(inputs.config.model_dump(mode="json"), run.best_skill.text, means, tokens)
+        files = part_texts(best, parts)
+        return cls(inputs.config.model_dump(mode="json"), best.text, means, tokens, files)
 
     @classmethod
     def read(cls, path: Path) -> VerifyRecord:
@@ -288,6 +293,7 @@ def verify_command(
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
     """
     from skillfit.skill import Skill
+    from skillfit.skill.parts import with_parts, with_trained
 
     record = VerifyRecord.of_run(recorded) if recorded.is_dir() else VerifyRecord.read(recorded)
     if save is not None:
@@ -298,7 +304,8 @@ def verify_command(
         inputs = config_inputs(
             record.config, [*(overrides or ()), *with_agent(name)], training=False
         )
-        best = inputs.skill.with_document(Skill.from_text(record.skill))
+        trained = with_parts(Skill.from_text(record.skill), record.files)
+        best = with_trained(inputs.skill, trained, inputs.config.optimizer.parts)
         before = record.over_models() if name else record
         checked = _verify(before, inputs, Skill.load(skill) if skill else best, repeats)
         found.append((inputs.config.model.named("agent"), checked))

@@ -130,6 +130,14 @@ def with_parts(skill: Skill, texts: Mapping[str, str]) -> Skill:
     return skill
 
 
+def with_trained(skill: Skill, trained: Skill, parts: Collection[Part]) -> Skill:
+    """Return a skill with the document of another, and with its files that edits of these parts may
+    change. Other files stay.
+    """
+    gone = dict.fromkeys(part_texts(skill, parts), "")
+    return with_parts(skill.with_document(trained), {**gone, **part_texts(trained, parts)})
+
+
 def on_demand_tokens(skill: Skill) -> int:
     """Return the estimated tokens of references and scripts, which an agent reads when it needs
     them. `Skill.tokens` are those of the document, which it reads for each task.

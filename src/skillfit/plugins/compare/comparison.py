@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Protocol
 
+from skillfit.api import Run
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.gate.samples import item_differences
 from skillfit.intervals import Interval, interval, weighted_values
@@ -26,13 +27,13 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.journal import Bill
 from skillfit.run.store import JOURNAL
 from skillfit.skill import NO_SKILL, Skill
+from skillfit.skill.parts import with_trained
 from skillfit.tasks.item import Item, weights_of
 from skillfit.training.inputs import Inputs
 from skillfit.training.measure import Measured, items_of_split
 from skillfit.training.start import TrainingResult
 from skillfit.training.user_parts import GivenParts
 
-BEST_SKILL = "best_skill.md"
 _CONTINUE = "Raise the budget and give the same command again: it continues from here."
 
 
@@ -274,7 +275,8 @@ class _Runner:
             # Rewrites of one attempt read different items.
             result = self._train(training, path, seed * len(trainings) + number)
             reasons.append(result.finish_reason)
-            skills.append(base.skill.with_document(Skill.load(path / BEST_SKILL)))
+            parts = base.config.optimizer.parts
+            skills.append(with_trained(base.skill, Run.open(path).best_skill, parts))
             cost += _trained_cost(result)
         found = skills[0]
         if len(skills) > 1:
