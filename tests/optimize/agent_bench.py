@@ -67,17 +67,20 @@ class Bench:
     optimizer: Optimizer
     caps: dict[str, Any] = field(default_factory=dict)
     minutes: float = 5.0
+    parts: tuple[str, ...] = ("body",)
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.folder / "journal.sqlite")
         self.budget = Budget(BudgetSection(**self.caps), self.journal)
         self.paid = PaidEffects(self.journal, self.budget)
+        update = {"agent_minutes": self.minutes, "parts": self.parts}
+        settings = self.optimizer.settings.model_copy(update=update)
         self.proposer = AgentProposer(
             ProposerParts(
-                replace(self.optimizer, emit=self.events.append),
+                replace(self.optimizer, emit=self.events.append, settings=settings),
                 [],
-                self.optimizer.settings.model_copy(update={"agent_minutes": self.minutes}),
+                settings,
                 self.events.append,
                 self.paid,
                 OptimizerModel(self.spec, Prices(), "auto"),

@@ -221,6 +221,28 @@ async def test_a_hostile_agent_gains_nothing(bench: MakeBench, tmp_path: Path, n
     assert all("root:" not in content for _, _, content in written(found))
 
 
+async def test_files_of_trained_parts_may_change(bench: MakeBench) -> None:
+    made = bench(
+        last="pathlib.Path('skill/references/why.md').write_text('because it is\\n')\n"
+        "pathlib.Path('skill/references/new.md').write_text('# New\\n\\n- One.\\n')\n"
+        "os.makedirs('skill/scripts'); os.symlink('/etc/passwd', 'skill/scripts/a.py')\n"
+        "pathlib.Path('skill/scripts/b.py').write_text('print(1)\\n')\n"
+        "pathlib.Path('skill/other.md').write_text('x')",
+        parts=("body", "references", "scripts"),
+    )
+    found = await made.propose()
+    [patch] = found.patches
+    others = [(edit.op, edit.file) for edit in edits_of(patch.proposals) if edit.file]
+    assert others == [
+        ("append", "references/new.md"),
+        ("replace", "references/why.md"),
+        ("write", "scripts/b.py"),
+    ]
+    assert written(found)[: len(GOOD)] == GOOD
+    assert "skill/scripts/a.py is a link" in made.discarded
+    assert "1 other file of the skill changed (other.md)" in made.discarded
+
+
 async def test_the_files_of_the_task_are_out_of_reach(bench: MakeBench, tmp_path: Path) -> None:
     if not best_isolation().hides_files:
         pytest.skip("no isolation here")
