@@ -25,7 +25,7 @@ from skillfit.run.events import GateDecided, RolloutFinished
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
 from tests.cli.cli_project import SMALL, Shell, process
-from tests.report.recorded_runs import WrittenRun, improved
+from tests.report.recorded_runs import WrittenRun, improved, screening_run
 from tests.support.chat_server import Call, ChatServer
 
 
@@ -1062,3 +1062,30 @@ def test_ablate_says_why_it_cut_nothing(
     page = Path("here/report.html").read_text(encoding="utf-8")
     assert "would be empty" in page or "fresh rollouts did not show" in page
     assert (config.parent / "short.md").read_text() == body
+
+
+def test_runs_are_tagged_archived_and_listed_by_that(shell: Shell, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        screening_run(tmp_path / "runs" / name, steps=2, items=4, rollouts=4, journaled=False)
+
+    def listed(*options: str) -> list[str]:
+        runs = shell("ls", str(tmp_path / "runs"), *options, "--json").json
+        return [Path(run["run"]).name for run in runs]
+
+    one = str(tmp_path / "runs" / "one")
+    assert shell("tag", one, "base", "gpt").out.strip() == "Tags: base, gpt"
+    assert shell("tag", one, "--remove", "gpt", "--json").json == {
+        "tags": ["base"],
+        "archived": False,
+    }
+    assert listed("--tag", "base") == ["one"] and listed("--tag", "gpt") == []
+    assert "base" in shell("ls", str(tmp_path / "runs")).out
+    shell("tag", one, "--archive")
+    assert listed() == ["two"] and sorted(listed("--all")) == ["one", "two"]
+    shell("tag", one, "--no-archive")
+    assert sorted(listed()) == ["one", "two"]
+    assert "is no tag" in shell("tag", one, "two words").err
+    assert shell("tag", str(tmp_path), "x").code == 2
+    (tmp_path / "runs" / "one" / "labels.json").write_text("{")
+    listing = shell("ls", str(tmp_path / "runs"))
+    assert "labels.json is damaged" in listing.err and "two" in listing.out

@@ -44,7 +44,7 @@ _BROKEN_PIPE = 128 + 13  # as shells report a program that SIGPIPE ended
 
 _GROUPS = {
     "Start": ("demo", "init", "check", "train", "report", "apply"),
-    "More about a run": ("ls", "show", "diff", "studio", "steer", "resume", "export"),
+    "More about a run": ("ls", "tag", "show", "diff", "studio", "steer", "resume", "export"),
     "Measure": ("estimate", "eval", "verify", "ablate", "compare", "trigger"),
     "Skills, tasks and models": ("lint", "tasks", "data", "models", "doctor", "docs"),
     "Ways in": ("skill", "mcp", "ci"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
@@ -60,10 +60,15 @@ RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
 
 def ls_command(
-    folder: Annotated[Path, typer.Argument(help="Where to look.")] = _RUNS, as_json: Json = False
+    folder: Annotated[Path, typer.Argument(help="Where to look.")] = _RUNS,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only runs with this tag; may be given again.")
+    ] = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="Archived runs too.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the runs in a folder, newest last, with the scores of the initial and the best skill: on
-    fresh rollouts where a run made them, else on the selection split.
+    fresh rollouts where a run made them, else on the selection split. Archived runs are left out.
 
     Example: skillfit ls runs
     """
@@ -76,14 +81,25 @@ def ls_command(
     listing = list_runs(folder)
     for problem in listing.problems:
         warn(str(problem))
+    runs = [
+        card
+        for card in listing.runs
+        if set(tag or ()) <= set(card.tags) and (all_runs or not card.archived)
+    ]
     if as_json:
-        data = [{**card.result_json(), "state": card.state} for card in listing.runs]
+        kept = ("state", "tags", "archived")
+        data = [
+            {**card.result_json(), **{name: getattr(card, name) for name in kept}} for card in runs
+        ]
         show(data, "", as_json)
-    elif listing.runs:
-        names = ("run", "date", "skill", "model", "result", "baseline", "best", "calls", "cost")
-        print(aligned(names, map(_listed_cells, listing.runs)))
+    elif runs:
+        names = ["run", "date", "skill", "model", "result", "baseline", "best", "calls", "cost"]
+        names += ["tags"] if any(card.tags for card in runs) else []
+        print(aligned(names, (_listed_cells(card)[: len(names)] for card in runs)))
     else:
-        print(visible(f"No runs in {folder.resolve()}."))
+        left_out = len(listing.runs)
+        rest = f" {quantity(left_out, 'run is', 'runs are')} not listed." if left_out else ""
+        print(visible(f"No runs in {folder.resolve()}.{rest}"))
 
 
 def _listed_cells(card: RunCard) -> tuple[str, ...]:
@@ -105,7 +121,31 @@ def _listed_cells(card: RunCard) -> tuple[str, ...]:
         f"{best}{doubt}",
         f"{card.usage.calls:,}" if card.usage.calls else "",
         dollars(card.usage.usd) if card.usage.usd else "",
+        " ".join(card.tags),
     )
+
+
+def tag_command(
+    run: RunFolder,
+    tags: Annotated[list[str] | None, typer.Argument(help="Tags that the run gets.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(help="A tag that it loses; may be given again.")
+    ] = None,
+    archive: Annotated[
+        bool | None,
+        typer.Option("--archive/--no-archive", help="Leave the run out of lists, or no longer."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tag a run, or archive it, for `ls` and the studio.
+
+    Example: skillfit tag runs/first baseline --archive
+    """
+    from skillfit.record.labels import label_run
+
+    labels = label_run(run, tags or (), remove or (), archive)
+    state = ", archived" if labels.archived else ""
+    show(asdict(labels), f"Tags: {', '.join(labels.tags) or 'none'}{state}", as_json)
 
 
 def show_command(run: RunFolder, as_json: Json = False) -> None:
@@ -528,6 +568,7 @@ def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
 
 COMMANDS = (
     ls_command,
+    tag_command,
     show_command,
     report_command,
     export_command,

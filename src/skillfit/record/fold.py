@@ -28,6 +28,7 @@ from skillfit.intervals import Interval, half_width, interval, weighted_values
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.record.evidence import with_step
+from skillfit.record.labels import read_labels
 from skillfit.record.lists import state_of
 from skillfit.record.record import (
     APPLIED,
@@ -156,7 +157,7 @@ class RunFollower:
     def _complete(self, run_id: str) -> Record:
         record = self._fold.record()
         failed = failed_calls(self._bill.total, self._bill.failures)
-        running = in_use(self.path)
+        running, labels = in_use(self.path), read_labels(self.path)
         decisions = _with_requests(self.path, record.decisions, running=running)
         edits = tuple(_with_decision(edit, decisions) for edit in record.edits)
         record = replace(
@@ -169,6 +170,8 @@ class RunFollower:
                 finished=bool(record.finish_reason),
                 to_review=any(edit.awaits_approval for edit in edits),
             ),
+            tags=labels.tags,
+            archived=labels.archived,
             isolation=self._isolation,
             ablated_by=self._ablated_by,
             seconds=record.seconds if record.finished else self._seconds or record.seconds,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import pending
+from skillfit.record.labels import read_labels
 from skillfit.record.record import RunCard, RunState
 from skillfit.run.control import read_requests, without_undone
 from skillfit.run.events import (
@@ -166,7 +167,14 @@ def read_card(path: Path) -> RunCard:
         card = current_card(view, running=running)
     to_review = bool(card.awaiting) and not _reviewed(path, card)
     state = state_of(path, running=running, finished=bool(card.finish_reason), to_review=to_review)
-    return replace(card, path=str(path.absolute()), state=state)
+    labels = read_labels(path)
+    return replace(
+        card,
+        path=str(path.absolute()),
+        state=state,
+        tags=labels.tags,
+        archived=labels.archived,
+    )
 
 
 def _reviewed(path: Path, card: RunCard) -> bool:

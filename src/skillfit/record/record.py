@@ -342,6 +342,8 @@ class RunCard:
     usage: Usage = field(default_factory=Usage)  # over all resumes, with failed attempts
     wall_s: float | None = None  # time taken, once finished
     awaiting: tuple[str, ...] = ()  # ids of edits that wait for a person's approval
+    tags: tuple[str, ...] = ()  # of a person; filled in by the reader
+    archived: bool = False  # the same
 
     @property
     def started(self) -> bool:

@@ -1239,3 +1239,26 @@ async def test_messages_are_shown_as_markdown_that_is_safe_and_as_raw_text(tmp_p
         assert "<script>alert" not in page and "<img" not in page and "\x1b" not in page
         assert 'href="javascript' not in page and 'href="https://example' not in page
     assert "<ol>" not in raw and raw.partition("What happened")[2].count("# Plan") == 2
+
+
+def test_runs_are_tagged_and_archived(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        screening_run(tmp_path / name, steps=2, items=4, rollouts=4, journaled=False)
+    with browser(tmp_path) as client:
+        csrf = csrf_of(client, "/about/one")
+
+        def listed(query: str = "") -> list[str]:
+            text = client.get(f"/{query}").text
+            return sorted(part.partition('"')[0] for part in text.split('href="/run/')[1:])
+
+        def act(do: str, text: str = "") -> str:
+            return client.post("/act/one", data={"csrf": csrf, "do": do, "text": text}).text
+
+        assert "Tags: base, gpt" in act("tag", "base, gpt")
+        assert "Tags: base" in act("tag", "base")
+        assert listed("?q=base") == ["one"] and listed() == ["one", "two"]
+        assert "skillfit tag one --archive" in act("archive")
+        assert listed() == ["two"] and listed("?state=archived") == ["one"]
+        assert "skillfit tag one --no-archive" in act("unarchive")
+        assert listed() == ["one", "two"]
+        assert "is no tag" in act("tag", "x" * 50)

@@ -41,6 +41,7 @@ from skillfit.skill import Hunk, diff_hunks
 
 _RUNS_PER_PAGE = 50
 _STATES = (*get_args(RunState), "failed", "checked")
+_ARCHIVED = "archived"  # as a state: other lists leave these runs out
 _SORTS: dict[str, Callable[[NamedRun], float | None]] = {
     "date": lambda row: row.card.ended,
     "gain": lambda row: row.card.gain,
@@ -113,10 +114,10 @@ def run_list(index: RunIndex, request: Request) -> RunList:
     state, search = query.get("state", ""), query.get("q", "").strip()
     given = query.get("sort", "date")
     sort, backwards = given.removeprefix("-"), given.startswith("-")
-    rows = [*index.runs]
-    counts = dict.fromkeys(_STATES, 0)
-    for row in rows:
-        counts[row.state] += 1
+    rows = [row for row in index.runs if row.card.archived == (state == _ARCHIVED)]
+    counts = dict.fromkeys(_STATES, 0) | {_ARCHIVED: sum(row.card.archived for row in index.runs)}
+    for row in index.runs:
+        counts[row.state] += not row.card.archived
     if state in _STATES:
         rows = [row for row in rows if row.state == state]
     if search:
@@ -132,7 +133,8 @@ def run_list(index: RunIndex, request: Request) -> RunList:
 
 
 def _matches(row: NamedRun, wanted: str) -> bool:
-    texts = (row.name, row.card.skill_name, row.card.tasks, row.models, row.card.finish_reason)
+    card = row.card
+    texts = (row.name, card.skill_name, card.tasks, row.models, card.finish_reason, *card.tags)
     return all(any(word in text.lower() for text in texts) for word in wanted.split())
 
 

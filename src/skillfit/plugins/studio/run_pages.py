@@ -33,6 +33,7 @@ from skillfit.plugins.studio.site import (
     steps_in,
     stream_parts,
 )
+from skillfit.record.labels import label_run, read_labels
 from skillfit.record.record import (
     EditRecord,
     GateSummary,
@@ -525,6 +526,8 @@ def _page_with_form(studio: Studio, run: Path, name: str, do: str, target: str) 
         return run_url("run", name, edit=target) + "#edit"
     if do in ("apply", "undo"):
         return run_url("apply", name)
+    if do in ("tag", "archive", "unarchive"):
+        return run_url("about", name)
     return run_url("handoff" if do == "answer" else "run", name)
 
 
@@ -543,11 +546,25 @@ async def _carry_out(
         return await asyncio.to_thread(_resume, studio, run, [])
     if do in ("apply", "undo"):
         return await _apply(studio, run, do, force=text == "force")
+    if do in ("tag", "archive", "unarchive"):
+        return await asyncio.to_thread(_label, run, do, text)
     if do == "answer":
         left = await asyncio.to_thread(answer_prompt, run, target, text)
         rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
         return f"Answered {target}. {rest}"
     raise HTTPException(400, f"Unknown action {do!r}.")
+
+
+def _label(run: Path, do: str, text: str) -> str:
+    """Set the tags of a run, or whether lists leave it out."""
+    if do != "tag":
+        label_run(run, archived=do == "archive")
+        command = f"skillfit tag {run.name} --{'no-' * (do == 'unarchive')}archive"
+        return f"The run is {'archived' if do == 'archive' else 'listed again'}: {command}"
+    wanted = text.replace(",", " ").split()
+    before = read_labels(run).tags
+    labels = label_run(run, wanted, [tag for tag in before if tag not in wanted])
+    return f"Tags: {', '.join(labels.tags) or 'none'}"
 
 
 def _steer(run: Path, do: str, target: str, text: str, rollout: str) -> str:

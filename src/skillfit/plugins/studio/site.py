@@ -38,6 +38,7 @@ from skillfit.plain_text import shorten
 from skillfit.plugins.studio.commands import Folders, Starter
 from skillfit.plugins.studio.markdown import markdown
 from skillfit.record.fold import RunFollower
+from skillfit.record.labels import LABELS
 from skillfit.record.lists import find_runs, read_card
 from skillfit.record.record import Record, RunCard
 from skillfit.report.charts import StepRange, sparkline
@@ -331,7 +332,7 @@ class RunLibrary:
 def stamp_of(path: Path) -> Stamp:
     """Sizes and times of the files that change with a run."""
     stamp: list[int] = []
-    for name in (JOURNAL, f"{JOURNAL}-wal", LOCK, STEERING, HANDOFF):
+    for name in (JOURNAL, f"{JOURNAL}-wal", LOCK, STEERING, HANDOFF, LABELS):
         try:
             found = (path / name).stat()
         except OSError:
