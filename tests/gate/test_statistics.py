@@ -10,7 +10,6 @@ from skillfit.gate.samples import (
     believe,
     detectable_effect,
     item_differences,
-    repeats_for,
     sign_flip_p,
     within_item_variance,
 )
@@ -107,9 +106,6 @@ def test_more_items_or_repeats_show_smaller_effects():
         (1.684 + 0.842) * math.sqrt(0.5 / 40), abs=0.01
     )
     assert detectable_effect(1, 0.1) == 1.0
-    assert repeats_for(100, 0.01, 0.05, 4) == 1
-    assert repeats_for(20, 0.2, 0.05, 4) == 4
-    assert repeats_for(8, 0.0, 0.05, 4) == 1
     assert detectable_effect(20, 0.0) == pytest.approx(0.216, abs=0.001)
 
 

@@ -99,14 +99,6 @@ def detectable_effect(items: int, noise: float, repeats: int = 1) -> float:
     )
 
 
-def repeats_for(items: int, noise: float, effect: float, most: int) -> int:
-    """Rollouts per item and skill that bring the noise down to where `effect` shows, between 1 and
-    `most`.
-    """
-    needed = math.ceil(2 * noise / max(items, 1) * (_z(items) / effect) ** 2)
-    return max(1, min(most, needed))
-
-
 def _z(items: int) -> float:
     """Standard errors between 0 and an effect that the test finds with probability POWER."""
     return t_quantile(1 - ALPHA, items - 1) + _NORMAL.inv_cdf(POWER)

@@ -48,7 +48,6 @@ from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
 MOST_REPEATS = 4  # of an item under one skill
-ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated
 MOST_LOOKS = 5
 FIRST_LOOK = 8  # pairs; fewer could hardly decide anything
 _SIGNS = 20_000  # random sign assignments that a sum is compared with
