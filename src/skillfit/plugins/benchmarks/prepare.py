@@ -19,7 +19,7 @@ import shutil
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -63,11 +63,11 @@ class FileToDownload:
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadedFile:
-    """A file in the download folder and its checksum."""
+class DataFile:
+    """A file that the data was made from, and its checksum."""
 
-    path: Path
-    url: str
+    path: str
+    url: str  # empty: a local copy
     sha256: str
     verified: bool  # the publisher names this checksum
 
@@ -91,13 +91,13 @@ class Downloader:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def fetch(self, benchmark: Benchmark) -> list[DownloadedFile]:
+    def fetch(self, benchmark: Benchmark) -> list[DataFile]:
         """Return all files of the benchmark, archives unpacked beside them."""
         fetched = []
         for download in benchmark.downloads:
             for wanted in self._wanted(benchmark, download):
                 fetched.append(self._fetch(benchmark, wanted))
-                unpack(fetched[-1].path)
+                unpack(Path(fetched[-1].path))
         return fetched
 
     def fetch_splits(self, benchmark: Benchmark, splits: PublishedSplits) -> Path:
@@ -149,7 +149,7 @@ class Downloader:
             for path in sorted(matching)
         ]
 
-    def _fetch(self, benchmark: Benchmark, wanted: FileToDownload) -> DownloadedFile:
+    def _fetch(self, benchmark: Benchmark, wanted: FileToDownload) -> DataFile:
         target = self._folder / wanted.path
         if not target.is_file():
             self._report(f"Downloading {_shown_address(self._request(wanted.url)[0])}")
@@ -160,7 +160,7 @@ class Downloader:
                 f"{target}: the SHA-256 is {found}, but the publisher says {wanted.sha256}.",
                 hint="Delete the file and run the command again.",
             )
-        return DownloadedFile(target, wanted.url, found, bool(wanted.sha256))
+        return DataFile(str(target), wanted.url, found, bool(wanted.sha256))
 
     def _download(self, benchmark: Benchmark, wanted: FileToDownload, target: Path) -> None:
         address, headers = self._request(wanted.url)
@@ -283,16 +283,6 @@ _RECORDED = (".parquet", ".csv", ".zip", ".gz", ".tgz", ".tar")
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file that the data was made from."""
-
-    path: str
-    url: str
-    sha256: str
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
     """What `get` and `make` produced; also the content of `skillfit-data.json`."""
 
@@ -327,7 +317,7 @@ def make(name: str, source: Path, *, splits: Path | None = None) -> Prepared:
     if source.is_dir():
         for path in files:
             unpack(path)
-    fetched = [DownloadedFile(path, "", sha256_of(path), False) for path in files]
+    fetched = [DataFile(str(path), "", sha256_of(path), False) for path in files]
     return _prepare(benchmark, source.resolve(), splits, fetched, str(source.resolve()))
 
 
@@ -346,14 +336,13 @@ def _prepare(
     benchmark: Benchmark,
     source: Path,
     splits: Path | None,
-    fetched: list[DownloadedFile],
+    files: Sequence[DataFile],
     origin: str,
 ) -> Prepared:
     folder = prepared(benchmark.name)
     folder.mkdir(parents=True, exist_ok=True)
     divided = _divided(benchmark, source, splits)
     counts = _write(divided, folder, source if source.is_dir() else source.parent)
-    files = tuple(DataFile(str(f.path), f.url, f.sha256, f.verified) for f in fetched)
     result = Prepared(
         name=benchmark.name,
         title=benchmark.title,
@@ -362,7 +351,7 @@ def _prepare(
         folder=str(folder),
         source=origin,
         counts=counts,
-        files=files,
+        files=tuple(files),
     )
     text = json.dumps(asdict(result), indent=2, ensure_ascii=False) + "\n"
     write_whole(folder / MANIFEST, text.encode())
