@@ -85,16 +85,20 @@ class Plan:
     epochs: tuple[Epoch, ...]
 
     @property
+    def steps(self) -> list[PlannedStep]:
+        return [step for epoch in self.epochs for step in epoch.steps]
+
+    @property
     def steps_per_epoch(self) -> int:
         return len(self.epochs[0].steps)
 
     @property
     def total_steps(self) -> int:
-        return sum(len(epoch.steps) for epoch in self.epochs)
+        return len(self.steps)
 
     @property
     def batches(self) -> list[StepBatch]:
-        return [batch for epoch in self.epochs for step in epoch.steps for batch in step.batches]
+        return [batch for step in self.steps for batch in step.batches]
 
     def first_steps(self, count: int) -> Plan:
         """The plan cut after `count` steps."""

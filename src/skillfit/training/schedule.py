@@ -23,7 +23,7 @@ from skillfit.gate import Gate, Round
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.run.records import Phase, PhasePlan, RolloutPlan
 from skillfit.tasks.task import Task
-from skillfit.training.plan import BatchSampler, Epoch, Plan, PlannedStep, StepBatch
+from skillfit.training.plan import BatchSampler, Epoch, Plan, PlannedStep
 
 MOST_STEPS = 100_000
 MOST_AT_ONCE = 100_000  # rollouts that are started at once: those of a step or of an evaluation
@@ -164,10 +164,9 @@ def check_rollouts(config: Config, train_items: int) -> CheckRollouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """What a run does, in order."""
+class Schedule(Plan):
+    """The steps of a run, and what comes before and after them."""
 
-    epochs: tuple[Epoch, ...]
     prune: tuple[Round, ...]  # rounds of selection rollouts after the last step
     pairs: int  # rollouts of each skill in the ship test, at the most
     check: CheckRollouts
@@ -183,24 +182,8 @@ class Schedule:
         return self.one_step or self
 
     @property
-    def steps(self) -> list[PlannedStep]:
-        return [step for epoch in self.epochs for step in epoch.steps]
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return len(self.epochs[0].steps)
-
-    @property
-    def total_steps(self) -> int:
-        return sum(len(epoch.steps) for epoch in self.epochs)
-
-    @property
     def prune_rollouts(self) -> int:
         return ceil(self.rollouts["prune"].high)
-
-    @property
-    def batches(self) -> list[StepBatch]:
-        return [batch for step in self.steps for batch in step.batches]
 
     def reason(self, phase: Phase) -> str:
         """Return why a phase is as long as it is."""
