@@ -166,9 +166,15 @@ class Client:
         request = self._with_defaults(request)
         bound = self.prices.upper_bound(self.id, request, request.max_tokens or 0)
         call = ModelCall(request, bound)
+        waiting = self._meter.waiting if self._meter else nullcontext
         while True:
             try:
-                reply = await self._attempt(call)
+                if call.wait:
+                    with paused():
+                        async with waiting():
+                            await self._clock.sleep(call.wait)
+                async with self.limiter.slot(waiting):
+                    reply = await self._metered(call)
                 return reply.with_usage(call.spent)
             except ModelError as error:
                 call.fail(error)
@@ -187,16 +193,6 @@ class Client:
             max_tokens=request.max_tokens or spec.max_tokens or (16384 if long_replies else 4096),
             reasoning_effort=request.reasoning_effort or spec.reasoning_effort,
         )
-
-    async def _attempt(self, call: ModelCall) -> Reply:
-        """Wait until the request may be sent, and send it once."""
-        waiting = self._meter.waiting if self._meter else nullcontext
-        if call.wait:
-            with paused():
-                async with waiting():
-                    await self._clock.sleep(call.wait)
-        async with self.limiter.slot(waiting):
-            return await self._metered(call)
 
     async def _metered(self, call: ModelCall) -> Reply:
         """Reserve budget for one attempt, send it, check the reply, and settle what it cost."""

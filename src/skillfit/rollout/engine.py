@@ -294,7 +294,8 @@ class RolloutEngine:
         )
         begun = time.monotonic()
         if self._meter is None:
-            attempt, score = await self._attempt(assignment)
+            async with self._count_rollout():
+                attempt, score = await self._executor.run(self._worker, assignment)
             used = attempt.usage
         else:
             attempt, score, used = await self._metered_attempt(assignment, self._meter)
@@ -308,10 +309,6 @@ class RolloutEngine:
             seconds=time.monotonic() - begun,
         )
 
-    async def _attempt(self, assignment: Assignment) -> ScoredAttempt:
-        async with self._count_rollout():
-            return await self._executor.run(self._worker, assignment)
-
     async def _metered_attempt(
         self, assignment: Assignment, meter: RolloutMeter
     ) -> tuple[Attempt, Score, Usage]:
@@ -322,9 +319,9 @@ class RolloutEngine:
         while True:
             async with meter.reserve() as reserved:
                 try:
-                    attempt, score = await self._attempt(
-                        replace(assignment, max_usd=reserved.max_usd)
-                    )
+                    limited = replace(assignment, max_usd=reserved.max_usd)
+                    async with self._count_rollout():
+                        attempt, score = await self._executor.run(self._worker, limited)
                 except ModelError as error:
                     spent = error.usage = spent + reserved.bill(error.usage)
                     if not policy_of(error).larger_limit or (reserved.max_usd or 0.0) <= limit:
@@ -414,43 +411,45 @@ class Worker:
     evaluator: Evaluator | None = None
 
     async def do(self, assignment: Assignment) -> ScoredAttempt:
-        """Attempt and grade within the time limit. Cancelling the work at the limit is what ends
-        its processes.
-        """
-        try:
-            async with time_limit(assignment.timeout) as limit:
-                return await self._attempt_and_grade(assignment)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            message = (
-                f"The rollout of item {assignment.item.id} was ended after "
-                f"{assignment.timeout:g} s, the time that agent and grader have together."
+        """Attempt and grade within the time limit."""
+        async with _ended_in_time(assignment):
+            item = assignment.item.loaded()
+            if self.evaluator is not None:
+                return await self.evaluator(assignment.skill, item, assignment.seed)
+            assert self.agent is not None and self.grader is not None, (
+                "a rollout needs an agent and a grader, or an evaluator"
             )
-            raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
+            context = AttemptContext(
+                assignment.seed,
+                assignment.purpose,
+                assignment.instruction,
+                assignment.max_usd,
+                assignment.timeout,
+            )
+            attempt = await self.agent.attempt(assignment.skill, item, context)
+            try:
+                score = await self.grader.grade(item, attempt)
+                return ScoredAttempt(
+                    replace(attempt, workspace="") if attempt.workspace else attempt, score
+                )
+            finally:
+                remove_workspace(attempt.workspace)
 
-    async def _attempt_and_grade(self, assignment: Assignment) -> ScoredAttempt:
-        item = assignment.item.loaded()
-        if self.evaluator is not None:
-            return await self.evaluator(assignment.skill, item, assignment.seed)
-        assert self.agent is not None and self.grader is not None, (
-            "a rollout needs an agent and a grader, or an evaluator"
+
+@asynccontextmanager
+async def _ended_in_time(assignment: Assignment) -> AsyncIterator[None]:
+    """Cancel the work at its time limit, which is what ends its processes."""
+    try:
+        async with time_limit(assignment.timeout) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message = (
+            f"The rollout of item {assignment.item.id} was ended after "
+            f"{assignment.timeout:g} s, the time that agent and grader have together."
         )
-        context = AttemptContext(
-            assignment.seed,
-            assignment.purpose,
-            assignment.instruction,
-            assignment.max_usd,
-            assignment.timeout,
-        )
-        attempt = await self.agent.attempt(assignment.skill, item, context)
-        try:
-            score = await self.grader.grade(item, attempt)
-            return ScoredAttempt(
-                replace(attempt, workspace="") if attempt.workspace else attempt, score
-            )
-        finally:
-            remove_workspace(attempt.workspace)
+        raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
 
 
 @dataclass(frozen=True, slots=True)
