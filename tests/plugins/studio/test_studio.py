@@ -688,7 +688,7 @@ def test_an_edit_of_a_file_and_its_kinds_of_items_are_shown(tmp_path: Path) -> N
     with browser(tmp_path) as client:
         page = client.get("/run/run?edit=s0001e01").text
     row, _, side = page.partition('id="side"')
-    assert "in references/queues.md" in row and "+25.0 on billing, 4 of 8 items" in row
+    assert "references/queues.md: " in row and "+25.0 on billing, 4 of 8 items" in row
     assert "<code>references/queues.md</code>" in side
     assert "+25.0 <small>+10.0 to +40.0, 4 of 8 items" in side
 
