@@ -1,10 +1,10 @@
 """`python docs/_hooks/refresh.py` runs the commands of pages and puts what they printed into them.
 
 `quickstart` (quickstart, cost, commands, and the pictures), `complete-run`, `trigger` and
-`whole-skill` can be named; by default all are refreshed. Blocks after `<!-- run -->` are run in order, in an empty
-folder. `<!-- copy: PATH … -->` copies files of the repository into it first. A block after
-`<!-- output: COMMAND -->` is filled with what that command printed. The terminal is drawn as SVG;
-the report is drawn as PNG, which needs Chromium on the PATH.
+`whole-skill` can be named; by default all are refreshed. Blocks after `<!-- run -->` are run in
+order, in an empty folder. `<!-- copy: PATH … -->` copies files of the repository into it first. A
+block after `<!-- output: COMMAND -->` is filled with what that command printed. The terminal is
+drawn as SVG; the report is drawn as PNG, which needs Chromium on the PATH.
 """
 
 from __future__ import annotations
@@ -102,6 +102,21 @@ def draw_report(directory: Path) -> None:
     )
 
 
+def draw_skill(runs: Path) -> None:
+    """The page of a skill in the studio, with its files."""
+    # Imported here: the other pages need no browser that a program drives.
+    from playwright.sync_api import sync_playwright
+    from studio_pictures import launch, open_page, photograph, served
+
+    with sync_playwright() as playwright, served(runs, runs.parent) as link:
+        browser = launch(playwright)
+        page = open_page(browser, "desktop", "light")
+        page.goto(link)
+        page.goto(link.partition("/?")[0] + "/skill/offline")
+        photograph(page, IMAGES / "studio-files.png", 1150)
+        browser.close()
+
+
 def refresh(source: Path, pages: list[Path], folder: Path) -> None:
     """Run the commands of `source` in `folder`, then fill the outputs of `pages`."""
     for names in _COPY.findall(source.read_text(encoding="utf-8")):
@@ -135,6 +150,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             if name in chosen:
                 refresh(page, [page], Path(temporary))
+                if name == "whole-skill":
+                    draw_skill(Path(temporary).resolve() / "runs")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from shutil import which
 
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 from skillfit.plugins.studio.web_app import Session, make_app, make_web_server
 
@@ -105,6 +105,12 @@ def served(runs: Path, project: Path) -> Iterator[str]:
             thread.join()
 
 
+def launch(playwright: Playwright) -> Browser:
+    chromium = which("chromium") or which("chromium-browser")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    return playwright.chromium.launch(executable_path=chromium, args=flags)
+
+
 def open_page(browser: Browser, size: str, scheme: str) -> Page:
     width, height = SIZES[size]
     context = browser.new_context(
@@ -161,11 +167,9 @@ def main() -> None:
     parser.add_argument("--all", type=Path, help="write every page into this folder instead")
     parser.add_argument("--runs", type=Path, help="a folder with runs; default: train the demo")
     given = parser.parse_args()
-    chromium = which("chromium") or which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         runs = (given.runs or train(Path(folder))).resolve()
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        browser = launch(playwright)
         with served(runs, runs.parent) as link:
             if given.all:
                 names = sorted(path.name for path in runs.iterdir() if path.is_dir())
