@@ -8,6 +8,7 @@ takes runs that are there instead of training.
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import subprocess
 import sys
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="a folder with runs; default: train the demo")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        os.environ["HOME"] = folder  # so that pages show no path of this machine
         runs = (given.runs or train(Path(folder))).resolve()
         browser = launch(playwright)
         with served(runs, runs.parent) as link:
