@@ -14,7 +14,7 @@ def test_help_begins_with_the_six_commands_that_a_new_user_needs(shell: Shell) -
         "Start",
         ["demo", "init", "check", "train", "report", "apply"],
     )
-    assert sum(map(len, listed.values())) == 28
+    assert sum(map(len, listed.values())) == 29
 
 
 def test_a_shell_completes_commands() -> None:

@@ -17,7 +17,14 @@ from skillfit.record.fold import read_record
 from skillfit.record.text import event_lines
 from skillfit.report import write_report
 from skillfit.report.card import share_card, write_card
-from skillfit.report.charts import ForestRow, compare_chart, forest_plot, score_chart, sparkline
+from skillfit.report.charts import (
+    ForestRow,
+    compare_chart,
+    compared_scores,
+    forest_plot,
+    score_chart,
+    sparkline,
+)
 from skillfit.report.html_report import html_report, markdown_report, without_paths
 from skillfit.report.run_details import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
@@ -417,3 +424,12 @@ def test_unknown_values_of_another_version_are_shown_as_recorded(tmp_path: Path)
     page = html_report(record)
     assert "skip full moon" in page and "Ended (struck by lightning)" in page
     assert "Ended (struck by lightning)" in markdown_report(record)
+
+
+def test_a_run_that_promoted_nothing_has_one_score(tmp_path: Path) -> None:
+    """Its later points are the initial skill with more rollouts, and no other skill."""
+    unchanged = read_record(screening_run(tmp_path / "run", steps=2, finish="", journaled=False))
+    assert not unchanged.changed and len(unchanged.points) > 1
+    scores = compared_scores(unchanged)
+    assert list(scores) == ["initial skill"]
+    assert scores["initial skill"].mean == unchanged.points[-1].score

@@ -26,7 +26,7 @@ _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
 _GAP = 0.7  # of a column, before each comparison at the end
 _LABEL_WIDTH = 38
-_LETTER_WIDTH = 5.5  # of a label below an axis
+_LETTER_WIDTH = 7.5  # of a label below an axis
 _END_WIDTH = 52  # of a column of the comparisons at the end
 _VALUE_WIDTH = 46  # of a score above a point
 _DENSE = 8  # pixels per column below which intervals are drawn as thin lines
@@ -72,7 +72,9 @@ def compared_scores(record: Record) -> Mapping[str, Interval]:
     compared = [record.point("ship_initial"), record.point("ship_best")]
     if not all(compared):
         kept = [point for point in record.points if point.split == "selection" and point.kept]
-        compared = [*dict.fromkeys([kept[0], kept[-1]])] if kept else []
+        # As long as nothing was promoted, later points are the initial skill with more rollouts.
+        measured = [*kept[:1], *kept[-1:]] if record.changed else kept[-1:]
+        compared = [*dict.fromkeys(measured)]
     found = "found skill" if record.finish_reason else "latest skill"
     names = ("initial skill", "unproven skill" if record.unproven_skill else found)
     return {

@@ -222,7 +222,7 @@ class RunDirectory:
         """
         blank = False
         try:
-            blank = self.events.empty and self.journal.empty and not self.journal.bill().rows
+            blank = self.events.empty and self.journal.empty and not self.journal.bill().total.calls
         finally:
             self.journal.close()
             self.events.close()

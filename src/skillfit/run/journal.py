@@ -318,7 +318,7 @@ class Journal(Store):
         """
         # When the budget ends a call, the cause carries what its attempts cost.
         failure = error if isinstance(error, ModelError) else error.__cause__
-        if not isinstance(failure, ModelError) or not failure.usage.calls:
+        if not isinstance(failure, ModelError) or failure.usage == _NOTHING:
             return
         if failure in self._billed:
             return
