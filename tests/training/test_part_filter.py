@@ -12,6 +12,7 @@ from skillfit.config.schema import BudgetSection, OptimizerSection
 from skillfit.errors import InputError
 from skillfit.optimize.optimizer import Proposal
 from skillfit.run.budget import Budget
+from skillfit.run.control import Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Discarded, Event
 from skillfit.run.paid import PaidEffects
@@ -126,3 +127,28 @@ async def test_a_resumed_run_has_the_recorded_result_of_a_check(tmp_path: Path) 
             filtered = filter_of(run, [], NO_ISOLATION, **check)
             assert await filtered.problem(edit, [SKILL]) == ""
         marker.unlink(missing_ok=True)
+
+
+async def test_a_check_that_never_ends_is_ended_when_the_run_is_asked_to_stop(
+    tmp_path: Path,
+) -> None:
+    edit = Edit("write", content="while True: pass  # --self-check", file="scripts/a.py")
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        budget = Budget(BudgetSection(), run.journal)
+        paid = PaidEffects(run.journal, budget)
+        settings = OptimizerSection(parts=("scripts",))
+        filtered = PartFilter(settings, best_isolation(), paid, lambda _: None)
+        asyncio.get_running_loop().call_later(0.5, budget.stop, Interrupted())
+        with pytest.raises(Interrupted):
+            await filtered.problem(edit, [SKILL])
+
+
+async def test_a_flood_of_scripts_is_cut(tmp_path: Path) -> None:
+    events: list[Event] = []
+    edits = [Edit("write", content=f"print({n}", file=f"scripts/{n}.py") for n in range(12)]
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        filtered = filter_of(run, events, NO_ISOLATION, parts=("scripts",))
+        assert not await filtered.usable([Proposal(edit, "failure") for edit in edits], [SKILL], 1)
+    reasons = [event.reason for event in events if isinstance(event, Discarded)]
+    assert sum("does not compile" in reason for reason in reasons) == 10
+    assert reasons[-2:] == ["a step checks 10 scripts at most"] * 2

@@ -28,7 +28,8 @@ from skillfit.skill.parts import part_of, part_text
 from skillfit.tasks.item import stable_hash
 
 SELF_CHECK = "--self-check"
-_CHECK_SECONDS = 60.0
+_CHECK_SECONDS = 30.0
+_MOST_SCRIPTS = 10  # of a step that are checked
 _SHOWN = 300  # characters of what a check printed
 _COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
 _INTERPRETERS = {
@@ -62,10 +63,15 @@ class PartFilter:
         """Return the proposals that may be tried; events say why others may not. An edit must
         apply to one of the `skills`, the incumbent first.
         """
-        kept = []
+        kept, scripts = list[Proposal](), 0
         for proposal in proposals:
-            edit = proposal.edit
-            problem = "" if edit is None else await self.problem(edit, skills)
+            edit, problem = proposal.edit, ""
+            if edit is not None:
+                scripts += edit.op == WRITE_OP
+                if scripts > _MOST_SCRIPTS and edit.op == WRITE_OP:
+                    problem = f"a step checks {_MOST_SCRIPTS} scripts at most"
+                else:
+                    problem = await self.problem(edit, skills)
             if not problem:
                 kept.append(proposal)
                 continue
@@ -93,7 +99,8 @@ class PartFilter:
         command = self.settings.script_check
         name = f"script/{stable_hash([file, skill.hash, command])}"
         work = partial(script_problem, skill, file, command, self.isolation)
-        return await self.paid.record(name, work, returns=str, stage="reflect")
+        async with self.paid.until_stopped():
+            return await self.paid.record(name, work, returns=str, stage="reflect")
 
 
 async def script_problem(skill: Skill, file: str, command: str, isolation: Isolation) -> str:
