@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
 from skillfit.optimize.optimizer import Proposal
-from skillfit.plain_text import last_part, one_line
+from skillfit.plain_text import one_line
 from skillfit.run.events import Discarded, Event
 from skillfit.run.paid import PaidEffects
 from skillfit.sandbox.known_good import KnownGood
