@@ -130,10 +130,9 @@ async def script_problem(skill: Skill, file: str, command: str, isolation: Isola
                 argv, cwd=folder / "skill", timeout=_CHECK_SECONDS, isolation=isolation
             )
             if done.code != 0:
-                printed = last_part((done.stderr or done.stdout).strip(), _SHOWN)
-                return (
-                    f"{problem} ({done.killed or f'exit {done.code}'}): {one_line(printed, _SHOWN)}"
-                )
+                printed = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+                ended = done.killed or f"exit {done.code}"
+                return f"{problem} ({ended}): {one_line(printed, _SHOWN)}"
     return missing
 
 
