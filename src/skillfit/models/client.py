@@ -31,7 +31,7 @@ from skillfit.models.json_text import (
     parse_model_json,
     without_surrogates,
 )
-from skillfit.models.limiter import START, Clock, Limiter, Limiters, WallClock, paused
+from skillfit.models.limiter import START, Clock, Limiter, Limiters, paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
     CONCURRENCY,
@@ -313,7 +313,7 @@ def _doubled_wait(failures: int) -> float:
     return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1))
 
 
-async def with_retries(call: Callable[[], Awaitable[T]], clock: Clock | None = None) -> T:
+async def with_retries(call: Callable[[], Awaitable[T]]) -> T:
     """Return what `call` returns: a call of a service or program that is not a model. When it fails
     in a way that may pass, it is called again after a wait, as often as the failure policy says.
     """
@@ -326,7 +326,7 @@ async def with_retries(call: Callable[[], Awaitable[T]], clock: Clock | None = N
             if not may_retry(failure, failures):
                 raise
         with paused():
-            await (clock or WallClock()).sleep(_doubled_wait(failures))
+            await asyncio.sleep(_doubled_wait(failures))
 
 
 class ModelCall:

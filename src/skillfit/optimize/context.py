@@ -282,20 +282,16 @@ def verdict_text(outcome: Outcome) -> str:
     return f"{verdict}\nFeedback: {feedback}" if feedback else verdict
 
 
-def render_memory(
-    entries: Sequence[StepMemory],
-    refused: Sequence[RefusedText] = (),
-    room: int = _MEMORY_ROOM,
-) -> str:
+def render_memory(entries: Sequence[StepMemory], refused: Sequence[RefusedText] = ()) -> str:
     """The entries as analysts read them. When they do not fit, the oldest go first and a line says
     how many. Below them, the latest texts that the leak check refused.
     """
     shown: list[str] = []
     for entry in reversed(entries):
         text = _memory_entry(entry)
-        if shown and sum(map(len, shown)) + len(text) > room:
+        if shown and sum(map(len, shown)) + len(text) > _MEMORY_ROOM:
             break
-        shown.insert(0, head_and_tail(text, room))
+        shown.insert(0, head_and_tail(text, _MEMORY_ROOM))
     if left_out := len(entries) - len(shown):
         shown.insert(0, f"({left_out} earlier steps left out)")
     latest = list({one.text: one for one in refused}.values())[-_REFUSED_SHOWN:]

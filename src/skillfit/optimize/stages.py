@@ -378,17 +378,10 @@ def _selection_prompt(
 
 
 def apply_proposals(
-    skill: Skill,
-    proposals: Sequence[Proposal],
-    own_edits: Sequence[Edit] = (),
-    *,
-    max_tokens: int | None = None,
+    skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None
 ) -> SkillChange:
-    """Apply the edits among some proposals, in order: all of a patch, or any part of it. Then
-    skillfit's own edits.
-    """
-    own = [replace(edit, source_type="skillfit", support_count=0) for edit in own_edits]
-    applied = apply_edits(skill, [*edits_of(proposals), *own], max_tokens=max_tokens)
+    """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
+    applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
     return SkillChange(applied.skill, applied.skill.hash != skill.hash, applied.results)
 
 

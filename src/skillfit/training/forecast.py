@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-import numpy as np
-
 from skillfit.config.schema import BudgetSection, Config
 from skillfit.gate import Gate
 from skillfit.gate.ship import chance_to_show
@@ -522,36 +520,25 @@ class BudgetOption:
 # Share of the points that were missing which a run gained, by rollouts: the mean of the tasks and
 # optimizers of bench/real.
 _GAINED = {50: 0.10, 100: 0.30, 150: 0.42, 300: 0.52, 600: 0.58, 1_200: 0.63}
-
-
-def _gained(rollouts: int) -> float:
-    """The share for any number of rollouts, on a line between the known ones."""
-    return float(np.interp(np.log(rollouts), np.log(list(_GAINED)), list(_GAINED.values())))
-
-
 ASSUMED_BASELINE = 0.3  # score of the initial skill where `skillfit check` did not measure it
 
 
 def budget_options(
-    config: Config,
-    sizes: SplitSizes,
-    gate: Gate,
-    baseline: float | None = None,
-    numbers: Sequence[int] = tuple(_GAINED),
+    config: Config, sizes: SplitSizes, gate: Gate, baseline: float | None = None
 ) -> list[BudgetOption]:
     """Return the plans that `budget.rollouts` would give for some numbers, and what they can be
     expected to show. `baseline`: the score of the initial skill.
     """
     before = ASSUMED_BASELINE if baseline is None else baseline
     options = []
-    for number in numbers:
+    for number, share in _GAINED.items():
         budget = config.budget.model_copy(update={"rollouts": number})
         bought = config.model_copy(update={"budget": budget})
         if number < (least := fewest_rollouts(bought, sizes, gate)):
             options.append(BudgetOption(number, None, least=least))
             continue
         plan = buy(bought, sizes, gate, number)
-        gain = _gained(number) * (1 - before)
+        gain = share * (1 - before)
         chance = chance_to_show(plan.pairs, before, before + gain)
         options.append(BudgetOption(number, plan, gain, chance))
     return options

@@ -4,7 +4,7 @@
     2  reflect        rollouts -> patches; reflect_again: more, from failures that are repeated
     3  aggregate      patches -> one patch
     4  select         patch -> at most an edit budget of proposals
-    5  update         proposals -> a candidate skill; note_edits: skillfit's own edits
+    5  update         proposals -> a candidate skill
     6  begin_judging  edits of earlier steps -> running selection rollouts
        judge          training rollouts (observations), candidate -> verdict
 
