@@ -15,9 +15,10 @@ import pytest
 from rich.console import Console
 
 from skillfit.api import Run
+from skillfit.cli.interrupts import run_in_terminal
 from skillfit.cli.output import result_text, shell_line
 from skillfit.cli.terminal import Terminal
-from skillfit.cli.train import config_inputs, run_in_terminal
+from skillfit.cli.train import config_inputs
 from skillfit.errors import Exit
 from skillfit.models.protocol import Usage
 from skillfit.models.providers.handoff import pending

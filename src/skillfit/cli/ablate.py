@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from skillfit.cli.interrupts import run_in_terminal
 from skillfit.cli.output import Json, Overrides, console, rich_table, shell_line, show
-from skillfit.cli.train import ConfigFile, RunOption, config_inputs, run_in_terminal
+from skillfit.cli.train import ConfigFile, RunOption, config_inputs
 from skillfit.errors import InputError
 from skillfit.plain_text import (
     quantity,

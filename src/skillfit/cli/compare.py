@@ -11,6 +11,7 @@ import typer
 
 from skillfit.atomic_write import write_whole
 from skillfit.cli.evaluate import evaluate_in_terminal
+from skillfit.cli.interrupts import run_in_terminal
 from skillfit.cli.output import Json, Overrides, console, plain_json, rich_table, show
 from skillfit.cli.train import (
     ConfigFile,
@@ -18,7 +19,6 @@ from skillfit.cli.train import (
     Wait,
     await_answers,
     config_inputs,
-    run_in_terminal,
     train_in_terminal,
 )
 from skillfit.errors import Exit

@@ -224,8 +224,8 @@ def ask_writer(
     ask: Callable[[Model], Coroutine[Any, Any, T]],
 ) -> T:
     """Return what a model drafts, recorded in the folder, for at most `usd` dollars."""
+    from skillfit.cli.interrupts import run_in_terminal
     from skillfit.cli.terminal import Terminal
-    from skillfit.cli.train import run_in_terminal
     from skillfit.run.journal import Journal
     from skillfit.run.store import JOURNAL
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from skillfit.cli.interrupts import run_in_terminal
 from skillfit.cli.output import (
     Json,
     Overrides,
@@ -22,7 +23,7 @@ from skillfit.cli.output import (
     shell_line,
     show,
 )
-from skillfit.cli.train import ConfigFile, RunOption, config_inputs, failed_items, run_in_terminal
+from skillfit.cli.train import ConfigFile, RunOption, config_inputs, failed_items
 from skillfit.errors import Exit, InputError
 from skillfit.plain_text import duration, mean_score, quantity, score_with_interval, with_interval
 

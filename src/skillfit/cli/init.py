@@ -280,7 +280,8 @@ def demo_command(
 
     Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
     """
-    from skillfit.cli.train import config_inputs, planned_time, train_in_terminal
+    from skillfit.cli.estimate import planned_time
+    from skillfit.cli.train import config_inputs, train_in_terminal
     from skillfit.record.fold import read_record
     from skillfit.report import write_report
 
