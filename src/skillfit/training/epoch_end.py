@@ -42,28 +42,22 @@ class EpochComparison:
     current_hard: float
 
 
-@dataclass(frozen=True, slots=True)
-class SlowUpdated:
-    """The state after the slow update, and the comparison it made, for the meta skill."""
-
-    state: TrainingState
-    comparison: EpochComparison | None = None
-
-
-async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) -> SlowUpdated:
-    """Write a lesson from the epoch."""
+async def make_slow_update(
+    run: Components, epoch: Epoch, state: TrainingState
+) -> EpochComparison | None:
+    """Write a lesson from the epoch. Return the comparison that it was made from, if any."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
-        return SlowUpdated(state)
+        return None
     settings, last = run.config.optimizer, epoch is run.schedule.epochs[-1]
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     region = run.gate.with_lesson_region() if epoch.number == 1 and not last else None
     if region is not None:
         await _leave_room(run, region, epoch, log)
-        return SlowUpdated(state)
+        return None
     if skipped := _skipped(run.gate, epoch, state):
         record = SlowUpdateRecord(action=skipped, standings=run.gate.standings)
         _emit(run, epoch, run.gate.incumbent, record)
-        return SlowUpdated(state)
+        return None
     with run.decision(slow_update_name(epoch.number)), log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state, run.gate.incumbent)
         lesson = await write_lesson(
@@ -90,13 +84,13 @@ async def make_slow_update(run: Components, epoch: Epoch, state: TrainingState) 
         selection_soft=tally.soft if tally else None,
     )
     _emit(run, epoch, candidate, record, comparison)
-    return SlowUpdated(state, comparison)
+    return comparison
 
 
 async def write_meta_skill(
     run: Components, epoch: Epoch, state: TrainingState, comparison: EpochComparison | None
 ) -> TrainingState:
-    """The optimizer's advice to itself, used from the next epoch on."""
+    """Let the optimizer write advice to itself, used from the next epoch on."""
     if not run.config.optimizer.use_meta_skill or run.optimizer is None:
         return state
     last = epoch is run.schedule.epochs[-1]

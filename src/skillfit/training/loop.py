@@ -105,8 +105,8 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
         for planned in epoch.steps:
             state = await take_step(run, planned, state)
             yield state
-        updated = await make_slow_update(run, epoch, state)
-        state = await write_meta_skill(run, epoch, updated.state, updated.comparison)
+        comparison = await make_slow_update(run, epoch, state)
+        state = await write_meta_skill(run, epoch, state, comparison)
         yield state
     await prune(run)
     yield state
