@@ -44,7 +44,6 @@ from skillfit.training.part_filter import PartFilter, known_good_script, refuse_
 from skillfit.training.state import (
     Components,
     CountedModel,
-    FinishComponents,
     SelectionRollouts,
     count_usage,
 )
@@ -57,7 +56,6 @@ class Assembled:
     """A run that is ready to start."""
 
     components: Components
-    finish_parts: FinishComponents
     directory: RunDirectory
     probes: Sequence[tuple[Role, Model]]  # the connected models, for the preflight's small calls
 
@@ -71,14 +69,14 @@ async def assemble(
 ) -> AsyncIterator[Assembled]:
     """Connect models, agent, gate and optimizer; close them at the end."""
     config, control = inputs.config, control or Control()
-    async with _open(inputs, directory, listeners, control) as (models, engines):
+    async with _open(inputs, directory, listeners, control) as (models, engine, ship_engine):
         recorded = (
             models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
         )
         counted = CountedModel(recorded, control.check) if recorded is not None else None
         optimizer = _optimizer(config, counted, directory) if counted is not None else None
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
-        gate = inputs.gate.take(SelectionRollouts(engines.training))
+        gate = inputs.gate.take(SelectionRollouts(engine))
         paid = PaidEffects(directory.journal, models.budget, check=control.check, count=count_usage)
 
         @contextmanager
@@ -96,7 +94,9 @@ async def assemble(
             task=inputs.task,
             initial=inputs.skill,
             schedule=inputs.schedule(gate),
-            engine=engines.training,
+            engine=engine,
+            ship_task=inputs.ship_task,
+            ship_engine=ship_engine,
             gate=gate,
             gate_settings=inputs.gate.settings,
             optimizer=optimizer,
@@ -116,16 +116,11 @@ async def assemble(
             emit=directory.events.emit,
             check_stop=control.check,
             decision=decision,
+            journal=directory.journal,
             budget=models.budget,
             requests=RecordedRequests(directory.journal, directory.path),
         )
-        finish_parts = FinishComponents(
-            directory.journal,
-            inputs.ship_task,
-            engines.ship,
-            engines.all(),
-        )
-        yield Assembled(components, finish_parts, directory, models.clients)
+        yield Assembled(components, directory, models.clients)
 
 
 async def _part_filter(
@@ -153,19 +148,8 @@ async def open_engine(
     A command that measures in several runs hands them one list of `budgets`, so that the caps hold
     for all together.
     """
-    async with _open(inputs, directory, listeners, control or Control(), budgets) as (_, engines):
-        yield engines.training
-
-
-@dataclass(frozen=True, slots=True)
-class _Engines:
-    """A rollout engine for each grader."""
-
-    training: RolloutEngine
-    ship: RolloutEngine | None  # None: the ship test has no grader of its own
-
-    def all(self) -> list[RolloutEngine]:
-        return [self.training] if self.ship is None else [self.training, self.ship]
+    async with _open(inputs, directory, listeners, control or Control(), budgets) as (_, engine, _):
+        yield engine
 
 
 @asynccontextmanager
@@ -175,8 +159,8 @@ async def _open(
     listeners: Sequence[Listener],
     control: Control,
     budgets: list[Budget] | None = None,
-) -> AsyncIterator[tuple[_Models, _Engines]]:
-    """The models and the rollout engines."""
+) -> AsyncIterator[tuple[_Models, RolloutEngine, RolloutEngine | None]]:
+    """Yield the models, the rollout engine, and that of the ship test if it has its own grader."""
     for listener in listeners:
         directory.events.listen(listener)
     async with AsyncExitStack() as resources:
@@ -190,16 +174,14 @@ async def _open(
         agent = inputs.agent or _agent(inputs, models)
         await _prove_programs(inputs, agent)
         ship_task = _ship_task_with_both_graders(inputs)
-        engines = _Engines(
-            _engine(inputs, inputs.task, agent, models, directory),
-            _engine(inputs, ship_task, agent, models, directory) if ship_task else None,
-        )
+        engine = _engine(inputs, inputs.task, agent, models, directory)
+        ship_engine = _engine(inputs, ship_task, agent, models, directory) if ship_task else None
         control.on_stop(lambda: models.budget.stop(Interrupted()))
-        for engine in engines.all():
-            control.on_stop(engine.stop)
-            resources.push_async_callback(engine.close)
+        for one in filter(None, (engine, ship_engine)):
+            control.on_stop(one.stop)
+            resources.push_async_callback(one.close)
         try:
-            yield models, engines
+            yield models, engine, ship_engine
         except AnswerPending as first:
             raise pending_error(directory.path / HANDOFF) from first
 

@@ -59,7 +59,6 @@ from skillfit.training.measure import Measured
 from skillfit.training.schedule import FEWEST_PAIRS
 from skillfit.training.state import (
     Components,
-    FinishComponents,
     SelectionRollouts,
     StepLog,
     TrainingState,
@@ -138,14 +137,14 @@ def reserve_finish(run: Components, steps: int) -> int | None:
     return pairs
 
 
-async def prune_after_cap(run: Components, parts: FinishComponents, steps: int, pairs: int) -> None:
+async def prune_after_cap(run: Components, steps: int, pairs: int) -> None:
     """Measure the pending edits of a run that a cap ended after `steps` steps, on what was kept for
     it. What was kept for the ship test stays.
     """
     if steps == run.schedule.total_steps:
         return  # the cap ended the prune rounds themselves
     _keep(run, _ship_need(run, pairs), steps)
-    for engine in parts.engines:
+    for engine in run.engines:
         engine.resume()
     with suppress(BudgetReached):
         await prune(run, f"_after_step_{steps}")
@@ -209,7 +208,6 @@ def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
 
 async def finish(
     run: Components,
-    finish_parts: FinishComponents,
     state: TrainingState,
     pairs: int | None,
     cut_short: BudgetReached | None = None,
@@ -221,7 +219,7 @@ async def finish(
     it; without an improvement the run counts as ended by its budget.
     """
     run.budget.release_held()  # what was kept for the ship test
-    for engine in finish_parts.engines:
+    for engine in run.engines:
         engine.resume()
     log, gate, task, evaluation = StepLog(run.emit), run.gate, run.task, run.config.evaluation
     # A run that its budget cut short comes here again after a resume, with other requests.
@@ -231,9 +229,9 @@ async def finish(
         await follow_requests(run.requests, place, gate, run.budget, run.emit, undecided=waiting)
         finalists = await _compose(gate, run.engine, task.selection, log)
         fresh = ShipRollouts(
-            SelectionRollouts(finish_parts.ship_engine or run.engine),
+            SelectionRollouts(run.ship_engine or run.engine),
             run.gate_settings,
-            second_grader=finish_parts.ship_engine is not None,
+            second_grader=run.ship_engine is not None,
         )
         ship = None
         if evaluation.ship_test:
@@ -257,16 +255,15 @@ async def finish(
         if cut_short is not None or diagnosis.cause == "infrastructure":
             losses.clear()  # resuming tries again
     if cut_short is not None:
-        return end_by_budget(run, finish_parts, state, ending, cut_short)
+        return end_by_budget(run, state, ending, cut_short)
     if diagnosis.cause == "infrastructure":
         # The scores are no evidence about the skill.
         reason, ending = "infrastructure", replace(ending, handed_back=run.initial)
-    return conclude(run, finish_parts, state, ending, reason, str(diagnosis))
+    return conclude(run, state, ending, reason, str(diagnosis))
 
 
 def end_by_budget(
     run: Components,
-    finish_parts: FinishComponents,
     state: TrainingState,
     ending: Ending,
     reached: BudgetReached,
@@ -276,7 +273,7 @@ def end_by_budget(
     diagnosis = diagnose_run(facts)
     # Both advise to raise the cap; the cap's message names it.
     text = diagnosis.message if diagnosis.cause in BUDGET_CAUSES else str(diagnosis)
-    return conclude(run, finish_parts, state, ending, "budget", f"{text} {reached}")
+    return conclude(run, state, ending, "budget", f"{text} {reached}")
 
 
 def unfinished(
@@ -291,7 +288,6 @@ def unfinished(
 
 def conclude(
     run: Components,
-    finish_parts: FinishComponents,
     state: TrainingState,
     ending: Ending,
     finish_reason: RunFinishReason,
@@ -305,7 +301,7 @@ def conclude(
         finish_reason=finish_reason,
         diagnosis=diagnosis,
         best_skill=handed_back.text,
-        summary=summarise(run, finish_parts, state, ending, finish_reason, diagnosis),
+        summary=summarise(run, state, ending, finish_reason, diagnosis),
         unproven_skill=found.text if ending.unproven(run.initial) else "",
         edits=edits,
         files=changed_parts(found, run.initial),
@@ -655,7 +651,6 @@ def _gold_rejected_by(
 
 def summarise(
     run: Components,
-    finish_parts: FinishComponents,
     state: TrainingState,
     ending: Ending,
     finish_reason: RunFinishReason,
@@ -695,7 +690,7 @@ def summarise(
     )
     summary = _with_selection_scores(summary, run.config.evaluation, ending)
     summary = _with_test_scores(summary, run.config.evaluation, ending)
-    return _with_usage(summary, finish_parts.journal.bill())
+    return _with_usage(summary, run.journal.bill())
 
 
 def _current_origin(gate: Gate) -> str:

@@ -77,7 +77,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_draft_checks(run.task.items),
             await _key_check(ready),
             *_isolation_checks(run.config, run.task),
-            *(gold := await _gold_checks(run.task, ready.finish_parts.ship_task, run.config)),
+            *(gold := await _gold_checks(run.task, run.ship_task, run.config)),
         ]
         # Rollouts whose grader works on no gold answer are paid for and say nothing.
         if overall(gold) != "stop":

@@ -157,7 +157,7 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
     Without that test the run hands back the initial skill, and the best one that it found counts as
     unproven. With `evaluation.ship_test` off it hands back the best one.
     """
-    run, finish_parts = ready.components, ready.finish_parts
+    run = ready.components
     set_requested_caps(run.requests, run.budget)
     state = TrainingState.begin(run.initial, evidence)
     pairs: int | None = None  # None: nothing is kept for the ship test yet
@@ -170,22 +170,22 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
         except BudgetReached as reached:
             if not state.records or pairs is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            await prune_after_cap(run, finish_parts, len(state.records), pairs)
-            ended = await finish(run, finish_parts, state, pairs, cut_short=reached)
+            await prune_after_cap(run, len(state.records), pairs)
+            ended = await finish(run, state, pairs, cut_short=reached)
         else:
-            ended = await finish(run, finish_parts, state, pairs)
+            ended = await finish(run, state, pairs)
         if run.config.optimizer.memory:
             write_evidence(Path(run.config.optimizer.memory), state.evidence)
         return ended
     except BudgetReached as reached:
         ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
-        return end_by_budget(run, finish_parts, state, ending, reached)
+        return end_by_budget(run, state, ending, reached)
     except AnswerPending:
         raise
     except (InfrastructureError, ModelError) as error:
         run.check_stop()
         ending = unfinished(run.gate, run.initial, state, run.config.evaluation)
-        conclude(run, finish_parts, state, ending, "infrastructure", str(error))
+        conclude(run, state, ending, "infrastructure", str(error))
         raise
 
 

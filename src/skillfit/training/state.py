@@ -1,6 +1,6 @@
 """What flows through a step: the values that the functions of the loop take and return.
 
-- `Components`: what a run works with. `FinishComponents`: what its end needs besides.
+- `Components`: what a run works with.
 - `TrainingState`: where training stands. A step takes one and returns the next.
 - `Learned`, `StepUpdate`: what the optimizer made of a step's rollouts, and the candidate.
 - `StepLog`: what a step writes down about itself, the seconds and the usage of its stages, and
@@ -77,6 +77,8 @@ class Components:
     initial: Skill
     schedule: Schedule
     engine: RolloutEngine
+    ship_task: Task | None  # the same items under the second grader, where there is one
+    ship_engine: RolloutEngine | None  # for the ship test, where it has a grader of its own
     gate: Gate
     gate_settings: GateSettings
     optimizer: Optimizer | None  # None: no optimizer model is configured
@@ -89,18 +91,13 @@ class Components:
     # Around each decision of the run, by its name: see Journal.decision. What reports the decision
     # comes after the block. Raises Interrupted once the user asked to stop.
     decision: Callable[[str], AbstractContextManager[Losses]]
+    journal: Journal
     budget: Budget
     requests: RecordedRequests  # of the user, while the run works
 
-
-@dataclass(frozen=True, slots=True)
-class FinishComponents:
-    """What the end of a run needs besides. The preflight depends on `ship_task` too."""
-
-    journal: Journal
-    ship_task: Task | None  # the same items under the second grader, where there is one
-    ship_engine: RolloutEngine | None
-    engines: Sequence[RolloutEngine] = ()
+    @property
+    def engines(self) -> list[RolloutEngine]:
+        return [self.engine] if self.ship_engine is None else [self.engine, self.ship_engine]
 
 
 @dataclass(frozen=True, slots=True)
