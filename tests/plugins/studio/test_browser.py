@@ -961,3 +961,22 @@ def test_steps_of_a_curve_are_chosen_without_scripts(
             assert page.locator("[data-zoom] .wide title").count() < before
             page.get_by_role("link", name="All steps").click()
             assert page.locator("[data-zoom] .wide title").count() == before
+
+
+def test_a_version_of_the_skill_is_measured_within_a_budget(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    train(folder, "trained", *ONE_STEP)
+    with window(chromium, site) as opened:
+        page = opened.open("/skill/trained")
+        page.locator("summary", has_text="Measure this version").click()
+        page.get_by_label("What is measured").select_option("eval")
+        page.get_by_role("button", name="Measure", exact=True).click()
+        expect(page.get_by_role("status")).to_contain_text("Set a budget in dollars")
+        assert "status of 400" in opened.problems.pop()  # Chromium logs the refused form
+        page.get_by_label("What is measured").select_option("eval")
+        page.get_by_label("Budget in dollars").fill("2")
+        page.get_by_role("button", name="Measure", exact=True).click()
+        page.wait_for_url("**/run/trained-eval", timeout=seconds(60))
+        expect(page.locator("h1")).to_contain_text("over no skill", timeout=seconds(60))
+    assert read_record(folder / "runs" / "trained-eval").caps["usd"] == 2

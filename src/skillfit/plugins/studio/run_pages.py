@@ -5,10 +5,10 @@ resume, handoff answers, apply and undo. Each action does what a command does, a
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
@@ -23,7 +23,7 @@ from skillfit.cli.train import open_training_run
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
 from skillfit.plain_text import budget_amount, quantity, shorten
-from skillfit.plugins.studio.commands import as_typed, run_command
+from skillfit.plugins.studio.commands import as_typed, check_run_name, run_command
 from skillfit.plugins.studio.site import (
     ListPage,
     Studio,
@@ -108,6 +108,8 @@ _OPERATIONS = {
     "move": "Moves text from the body",
     "write": "Writes the script",
 }
+# Commands that measure a version of a skill in a run of their own, with their options.
+_MEASUREMENTS = {"eval": ["--no-skill"], "ablate": []}
 _GATES = 50  # of a page
 _ROLLOUTS = 60  # of a page
 _LONGEST = 200  # characters of a form's field in an address
@@ -368,7 +370,7 @@ class SkillPage(PageData):
     tokens: int
     demand: int  # tokens of the files
     hunks: Sequence[Hunk]
-    measure: str  # the config of an ablation of the version, as words of a command; empty: none
+    measurements: Sequence[str]  # commands that measure the version; empty: it cannot be measured
 
 
 def skill_page(studio: Studio, request: Request) -> Response:
@@ -389,18 +391,28 @@ def skill_page(studio: Studio, request: Request) -> Response:
         tokens=estimate_tokens(version.text),
         demand=on_demand_tokens(version.skill),
         hunks=diff_hunks(other.skill, version.skill) if other else (),
-        measure=_ablation_words(record, version),
+        measurements=() if studio.library.is_run else _typed_measurements(record, version),
     )
     return studio.page(request, page)
 
 
-def _ablation_words(record: Record, version: SkillVersion) -> str:
+def _typed_measurements(record: Record, version: SkillVersion) -> list[str]:
+    config = _measured_config(record, version)
+    commands = [_measurement(one, config, f"{record.path}-{one}") for one in _MEASUREMENTS]
+    return [as_typed(arguments) for arguments in commands] if config else []
+
+
+def _measurement(command: str, config: Sequence[str], run: str) -> list[str]:
+    return [command, *config, *_MEASUREMENTS[command], "--run", run]
+
+
+def _measured_config(record: Record, version: SkillVersion) -> list[str]:
     run = Path(record.path)
     files = {"initial": "", "best": "best_skill.md", "unproven": UNPROVEN_SKILL}
     file = files.get(version.name)
     if file is None or record.only_measures or not (run / (file or CONFIG_FILE)).is_file():
-        return ""
-    return shlex.join([str(run / CONFIG_FILE), *([f"env.skill={run / file}"] if file else [])])
+        return []
+    return [str(run / CONFIG_FILE), *([f"env.skill={run / file}"] if file else [])]
 
 
 def _version(record: Record, name: str) -> SkillVersion:
@@ -509,6 +521,9 @@ async def act(studio: Studio, request: Request) -> Response:
     if do in NOTE_ACTIONS:
         back = run_url("items", name, item=target, key=rollout) + "#note"
     try:
+        if do == "measure":
+            started = await asyncio.to_thread(_measure, studio, run, target, text, form)
+            return studio.go_to(run_url("starting", started))
         message = await _carry_out(studio, run, do, target, text, rollout)
     except SkillfitError as error:
         if do == "budget":  # the form keeps what was typed
@@ -526,6 +541,8 @@ def _page_with_form(studio: Studio, run: Path, name: str, do: str, target: str) 
         return run_url("run", name, edit=target) + "#edit"
     if do in ("apply", "undo"):
         return run_url("apply", name)
+    if do == "measure":
+        return run_url("skill", name, version=target) + "#measure"
     if do in ("tag", "archive", "unarchive"):
         return run_url("about", name)
     return run_url("handoff" if do == "answer" else "run", name)
@@ -553,6 +570,29 @@ async def _carry_out(
         rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
         return f"Answered {target}. {rest}"
     raise HTTPException(400, f"Unknown action {do!r}.")
+
+
+def _measure(
+    studio: Studio, run: Path, version: str, command: str, limits: Mapping[str, str]
+) -> str:
+    """Start `eval` or `ablate` of a version of the skill, as a run beside the others. Returns the
+    name of that run.
+    """
+    record = studio.library.follow(run).record()
+    config = _measured_config(record, _version(record, version))
+    if command not in _MEASUREMENTS or not config or studio.library.is_run:
+        raise InputError("This version of the skill cannot be measured from here.")
+    if usd := limits.get("usd", "").strip():
+        config.append(f"budget.usd={cap_amount('usd', usd):.12g}")
+    elif "no_limit" not in limits:
+        raise InputError("Set a budget in dollars, or choose “no limit”.")
+    first = f"{studio.library.name_of(run).replace('/', '-')}-{command}"
+    names = (first if number == 1 else f"{first}-{number}" for number in count(1))
+    name = next(name for name in names if not (studio.library.folder / name).exists())
+    new = studio.folders.resolve(studio.library.folder / check_run_name(name))
+    arguments = [*_measurement(command, config, str(new)), "--json"]
+    studio.starter.start(new, arguments, folder=_command_folder(studio, record))
+    return name
 
 
 def _label(run: Path, do: str, text: str) -> str:
