@@ -36,7 +36,7 @@ from skillfit.extensions import (
     name_of,
 )
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import Message, Model, ModelError, Reply, Request, Tool, Usage
+from skillfit.models.protocol import Message, Model, ModelError, Request, Tool, Usage
 from skillfit.sandbox.programs import new_folder, remove_folder, remove_tree
 from skillfit.skill import Skill
 from skillfit.skill.document import check_relative
@@ -363,17 +363,16 @@ class ModelAgent(BaseAgent):
                 hint="Put {skill} where the skill belongs.",
             )
 
-    async def reply(
+    def request(
         self,
         messages: tuple[Message, ...],
         context: AttemptContext,
         turn: int,
         tools: tuple[Tool, ...] = (),
-    ) -> Reply:
-        """The model's reply to these messages, in this turn of the attempt."""
+    ) -> Request:
+        """Return the request for these messages, in this turn of the attempt."""
         purpose = f"{context.purpose}/turn_{turn}"
-        request = Request(messages, "rollout", tools, seed=context.seed, purpose=purpose)
-        return await self.model.complete(request)
+        return Request(messages, "rollout", tools, seed=context.seed, purpose=purpose)
 
     def token_limit_note(self, usage: Usage) -> TrajectoryStep | None:
         """The note to end with when the attempt has reached its token limit."""
@@ -411,7 +410,7 @@ class ChatAgent(ModelAgent):
             if note := self.token_limit_note(usage):
                 steps.append(note)
                 break
-            reply = await self.reply(messages, context, turn)
+            reply = await self.model.complete(self.request(messages, context, turn))
             usage += reply.usage
             steps.append(TrajectoryStep("message", reply.text))
             unchanged = reply.text.strip() == answer.strip()

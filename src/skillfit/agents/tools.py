@@ -300,7 +300,9 @@ class ToolsAgent(ModelAgent):
             )
             answer, usage = await session.work(
                 messages,
-                lambda messages, turn: self.reply(messages, context, turn, TOOLS),
+                lambda messages, turn: self.model.complete(
+                    self.request(messages, context, turn, TOOLS)
+                ),
                 max_turns=self.max_turns,
                 limit_note=self.token_limit_note,
             )

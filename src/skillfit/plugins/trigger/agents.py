@@ -98,7 +98,7 @@ class RouterAgent(ModelAgent):
         listed = "\n".join(f"- {one.name}: {part_text(one, DESCRIPTION)}" for one in skills)
         system = Message("system", self.prompt.replace("{skill}", listed))
         messages = (system, *item_messages(item, context.instruction))
-        reply = await self.reply(messages, context, 0)
+        reply = await self.model.complete(self.request(messages, context, 0))
         named = {
             one.name
             for one in skills
