@@ -14,8 +14,8 @@ import asyncio
 import os
 import random
 import re
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -199,8 +199,8 @@ class Client:
         reservation = await self._meter.reserve(self.role, call.bound) if self._meter else None
         used = call.bound  # the cost of an interrupted attempt is unknown: count the maximum
         try:
-            async with self._meter.sending() if self._meter else nullcontext():
-                reply = await self._send(call.request)
+            async with self._meter.sending() if self._meter else nullcontext(), self._in_time():
+                reply = await self.provider.send(call.request)
             used = self._believed(reply.usage, call.bound)
             repeatable = call.request.temperature == 0
             return check_reply(reply.with_usage(used), self.id, repeatable=repeatable)
@@ -215,10 +215,12 @@ class Client:
             if reservation:
                 reservation.settle(used)
 
-    async def _send(self, request: Request) -> Reply:
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """Enclose an attempt, which fails after the model's `timeout`."""
         try:
             async with asyncio.timeout(self.spec.timeout):
-                return await self.provider.send(request)
+                yield
         except TimeoutError as error:
             raise TimedOut(
                 f"{self.id} did not answer within {self.spec.timeout:g} s.",
