@@ -297,30 +297,14 @@ async def _groups(
 async def _cases(
     requests: Sequence[RolloutRequest], rollouts: Sequence[asyncio.Future[Outcome]]
 ) -> AsyncIterator[ItemAttempts]:
-    """Each item with all its rollouts, in planned order."""
-    for case in group_by_item(requests):
-        outcomes = [await rollouts[at] for at in case.positions]
-        yield ItemAttempts(
-            case.item, tuple(outcomes), arms=tuple(requests[at].arm for at in case.positions)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ItemRequests:
-    """One item of a batch, and where its rollouts stand among the batch's requests."""
-
-    item: Item
-    positions: tuple[int, ...]
-
-
-def group_by_item(requests: Sequence[RolloutRequest]) -> list[ItemRequests]:
-    """The items of a batch in planned order, each with all its rollouts."""
-    positions: dict[str, list[int]] = {}
-    items: dict[str, Item] = {}
+    """Yield each item with all its rollouts, in planned order."""
+    places: dict[str, list[int]] = {}  # by item: where its rollouts are in the batch
     for at, request in enumerate(requests):
-        items.setdefault(request.item.id, request.item)
-        positions.setdefault(request.item.id, []).append(at)
-    return [ItemRequests(item, tuple(positions[name])) for name, item in items.items()]
+        places.setdefault(request.item.id, []).append(at)
+    for own in places.values():
+        outcomes = [await rollouts[at] for at in own]
+        arms = tuple(requests[at].arm for at in own)
+        yield ItemAttempts(requests[own[0]].item, tuple(outcomes), arms=arms)
 
 
 async def analyse(
