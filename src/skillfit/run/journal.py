@@ -20,7 +20,7 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -213,34 +213,22 @@ class Journal(Store):
             return value
         return self._read(self._known[key], returns)
 
-    async def once_or_lost(
-        self,
-        key: str,
-        effect: Callable[[], Awaitable[T]],
-        *,
-        returns: type[T],
-        stage: str = "",
-        role: str = "",
-        model: str = "",
-        usage: Callable[[T], Usage] = lambda _: Usage(),
-    ) -> T:
-        """As `once`, for an effect that a decision can be made without, such as the call of an
-        analyst. A failure that was lost for the decision in progress is raised again.
+    @contextmanager
+    def may_lose(self, key: str) -> Iterator[None]:
+        """Enclose an effect that a decision can be made without, such as the call of an analyst. A
+        failure that was lost for the decision in progress is raised again.
         """
         loss_key = self.loss_key(key)
         known = self.get(loss_key, _LostCall)
         if known is not None:
             raise make_failure(known.kind, known.message, hint=known.hint)
         try:
-            value = await self.once(
-                key, effect, returns=returns, stage=stage, role=role, model=model, usage=usage
-            )
+            yield
         except ModelError as error:
             if can_be_lost(error.kind):
                 self.lose(loss_key, _LostCall(error.kind, error.message, error.hint), _LostCall)
             raise
         self._lost.pop(loss_key, None)
-        return value
 
     @contextmanager
     def decision(self, name: str) -> Iterator[Losses]:
@@ -499,14 +487,15 @@ class RecordedModel:
         return self._model.context_window
 
     async def complete(self, request: Request) -> Reply:
+        key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
         # The calls of agents and judges belong to rollouts, whose losses the engine records.
-        once = self._journal.once_or_lost if self._role == "optimizer" else self._journal.once
-        return await once(
-            f"call/{self._role}/{request.stage}/{request.fingerprint()}",
-            lambda: self._model.complete(request),
-            returns=Reply,
-            stage=request.stage,
-            role=self._role,
-            model=self._model.id,
-            usage=lambda reply: reply.usage,
-        )
+        with self._journal.may_lose(key) if self._role == "optimizer" else nullcontext():
+            return await self._journal.once(
+                key,
+                lambda: self._model.complete(request),
+                returns=Reply,
+                stage=request.stage,
+                role=self._role,
+                model=self._model.id,
+                usage=lambda reply: reply.usage,
+            )

@@ -115,15 +115,17 @@ class PaidEffects:
         `BudgetReached` when the effect does not fit into the budget.
         """
         self._check()
-        paid = await self._journal.once_or_lost(
-            f"paid/{name}",
-            lambda: self._run(name, effect, at_most, timeout),
-            returns=Paid[returns],  # type: ignore[valid-type]
-            stage=stage,
-            role="optimizer",
-            model=model,
-            usage=lambda paid: paid.usage,
-        )
+        key = f"paid/{name}"
+        with self._journal.may_lose(key):
+            paid = await self._journal.once(
+                key,
+                lambda: self._run(name, effect, at_most, timeout),
+                returns=Paid[returns],  # type: ignore[valid-type]
+                stage=stage,
+                role="optimizer",
+                model=model,
+                usage=lambda paid: paid.usage,
+            )
         self._count(stage, paid.usage)
         return paid
 
