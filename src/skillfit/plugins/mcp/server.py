@@ -147,29 +147,6 @@ class RunUpdate(RunStanding):
     last: int  # number of the last event
 
 
-@dataclass(frozen=True, slots=True)
-class PromptText:
-    id: str
-    prompt: str
-
-
-@dataclass(frozen=True, slots=True)
-class PromptList:
-    prompts: list[PromptText]
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredPrompt:
-    answered: str  # its id
-    waiting: int  # how many are left
-
-
-@dataclass(frozen=True, slots=True)
-class SteeredRun:
-    number: int  # of the request
-    command: str
-
-
 @dataclass(slots=True)
 class Tools:
     """The tools of a session. Relative paths begin in the first folder."""
@@ -185,9 +162,7 @@ class Tools:
         `overrides` are `key.sub=value`. Spends money with paid models, so it needs `confirm`.
         """
         arguments = ["check", *self._config(config, overrides), "--run", str(self._run(run))]
-        if not confirm:
-            return _unconfirmed(arguments, "makes a few paid calls")
-        return await self._command(arguments)
+        return await self._spend(arguments, "makes a few paid calls", confirm)
 
     async def estimate(self, config: str, overrides: list[str] | None = None) -> JsonObject:
         """What a run would take: calls, tokens, dollars and minutes, per stage and role. Spends
@@ -209,9 +184,7 @@ class Tools:
         """
         words = self._config(config, overrides)
         arguments = ["eval", *words, f"--split={split}", "--run", str(self._run(run))]
-        if not confirm:
-            return _unconfirmed(arguments, "makes a paid rollout of each item")
-        return await self._command(arguments)
+        return await self._spend(arguments, "makes a paid rollout of each item", confirm)
 
     async def ablate(
         self, config: str, run: str, overrides: list[str] | None = None, confirm: bool = False
@@ -221,9 +194,7 @@ class Tools:
         """
         words = self._config(config, overrides)
         arguments = ["ablate", *words, "--run", str(self._run(run))]
-        if not confirm:
-            return _unconfirmed(arguments, "makes at least a hundred paid rollouts")
-        return await self._command(arguments)
+        return await self._spend(arguments, "makes at least a hundred paid rollouts", confirm)
 
     async def verify(
         self, run: str, overrides: list[str] | None = None, confirm: bool = False
@@ -234,9 +205,7 @@ class Tools:
         """
         changed = checked_overrides(self.folders, overrides or ())
         arguments = ["verify", str(self._run(run)), *changed]
-        if not confirm:
-            return _unconfirmed(arguments, "makes a paid rollout of each item")
-        return await self._command(arguments)
+        return await self._spend(arguments, "makes a paid rollout of each item", confirm)
 
     async def start(
         self,
@@ -282,9 +251,9 @@ class Tools:
         path = self._run(run)
         until = time.monotonic() + min(wait, _WAIT)
         while True:
-            news, standing = _news(path, after, limit), self._standing(path)
-            if news.events or standing.state != "running" or time.monotonic() >= until:
-                return RunUpdate(**asdict(standing), **asdict(news))
+            update = _update(self._standing(path), path, after, limit)
+            if update.events or update.state != "running" or time.monotonic() >= until:
+                return update
             await asyncio.sleep(_POLL)
 
     async def show(self, run: str) -> JsonObject:
@@ -305,18 +274,20 @@ class Tools:
             self.folders.resolve(skill)
         return await self._command(["apply", str(path), "--yes"])
 
-    async def prompts(self, run: str) -> PromptList:
+    async def prompts(self, run: str) -> JsonObject:
         """Prompts of a handoff run that wait for an answer: id and text. Answer each with `answer`,
         then `start` the run again.
         """
         waiting = waiting_prompts(self._run(run))
-        return PromptList(
-            [PromptText(one.id, one.prompt.read_text(encoding="utf-8")) for one in waiting]
-        )
+        return {
+            "prompts": [
+                {"id": one.id, "prompt": one.prompt.read_text(encoding="utf-8")} for one in waiting
+            ]
+        }
 
     async def answer(
         self, run: str, id: str, text: str, confirm: bool = False
-    ) -> AnsweredPrompt | Unconfirmed:
+    ) -> JsonObject | Unconfirmed:
         """Answer one handoff prompt, in the form that it asks for. An answer cannot be taken back
         once the run has used it. Needs `confirm`.
         """
@@ -325,11 +296,12 @@ class Tools:
         if not confirm:
             command = as_typed(["steer", str(path), "answer", id])
             return Unconfirmed(f"Writes the answer to {prompt.answer.name}.", command)
-        return AnsweredPrompt(id, await asyncio.to_thread(answer_prompt, path, id, text))
+        left = await asyncio.to_thread(answer_prompt, path, id, text)
+        return {"answered": id, "waiting": left}
 
     async def steer(
         self, run: str, action: str, target: str = "", text: str = "", confirm: bool = False
-    ) -> SteeredRun | Unconfirmed:
+    ) -> JsonObject | Unconfirmed:
         """Decide about an edit of a run: `veto`, `pin`, `reword` (with `text`), `approve`,
         `decline`, or `release` to take that back, with the edit's id as `target`; or raise a
         `budget` (target usd, text 10). The run takes it up between steps. Needs `confirm`.
@@ -338,7 +310,7 @@ class Tools:
         if not confirm:
             return _unconfirmed(["steer", str(path), action, target, text], "steers the run")
         request = await asyncio.to_thread(steer_run, path, action, target, text)
-        return SteeredRun(request.number, request.command(path))
+        return {"number": request.number, "command": request.command(path)}
 
     def _run(self, run: str) -> Path:
         path = self.folders.resolve(run)
@@ -357,6 +329,12 @@ class Tools:
                 hint="Give the config file from which the run was started.",
             )
         return [str(path), *checked_overrides(self.folders, overrides or ())]
+
+    async def _spend(
+        self, arguments: list[str], what: str, confirm: bool
+    ) -> JsonObject | Unconfirmed:
+        """Run a command that makes paid calls, once that is confirmed."""
+        return await self._command(arguments) if confirm else _unconfirmed(arguments, what)
 
     async def _command(self, arguments: list[str]) -> JsonObject:
         """What the command printed as JSON."""
@@ -401,16 +379,8 @@ def _unconfirmed(arguments: Sequence[str], what: str) -> Unconfirmed:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _News:
-    events: list[BriefEvent]
-    rollouts: int
-    last: int
-
-
-def _news(path: Path, after: int, limit: int) -> _News:
-    if not (path / JOURNAL).is_file():
-        return _News([], 0, after)
+def _update(standing: RunStanding, path: Path, after: int, limit: int) -> RunUpdate:
+    """Add to the state of a run the events behind number `after`."""
     events: list[BriefEvent] = []
     rollouts, last = 0, after
     with open_details(path) as details:
@@ -422,7 +392,7 @@ def _news(path: Path, after: int, limit: int) -> _News:
             else:
                 break
             last = stored.seq
-    return _News(events, rollouts, last)
+    return RunUpdate(**asdict(standing), events=events, rollouts=rollouts, last=last)
 
 
 def _brief_fields(line: Mapping[str, JsonValue]) -> BriefEvent:
