@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from math import ceil
 from typing import Literal
@@ -197,13 +197,8 @@ def _at_most_half(need: Amounts, caps: BudgetSection) -> Amounts:
 
 def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
     """Whether this is at most a share of every cap."""
-    pairs = [
-        (need.usd, caps.usd),
-        (need.tokens, caps.tokens),
-        (need.calls, caps.calls),
-        (need.rollouts, caps.rollouts),
-    ]
-    return all(cap is None or amount <= cap * share for amount, cap in pairs)
+    amounts = asdict(need)
+    return all(cap is None or amounts[name] <= cap * share for name, cap in caps if name in amounts)
 
 
 async def finish(
