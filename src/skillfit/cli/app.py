@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from types import TracebackType
@@ -50,18 +50,6 @@ _GROUPS = {
     "Skills, tasks and models": ("lint", "tasks", "data", "models", "doctor", "docs"),
     "Ways in": ("skill", "mcp", "ci"),
 }
-
-
-class _HelpTexts(TypedDict):
-    help: str
-    short_help: str
-
-
-def _help_texts(command: Callable[..., None]) -> _HelpTexts:
-    """The docstring without its line breaks, and its first sentence for the list of commands."""
-    paragraphs = docstring_paragraphs(command)
-    first = re.split(r"(?<=[.?!]) ", paragraphs[0])[0]
-    return {"help": "\n\n".join(paragraphs), "short_help": first}
 
 
 class _TextArguments(TyperCommand):
@@ -124,8 +112,14 @@ def _register(app: typer.Typer) -> None:
                 continue
             command = commands.pop(name)
             kind = _TextArguments if name == "steer" else None
-            texts = _help_texts(command)
-            app.command(name, cls=kind, rich_help_panel=heading, **texts)(command)
+            paragraphs = docstring_paragraphs(command)
+            app.command(
+                name,
+                cls=kind,
+                rich_help_panel=heading,
+                help="\n\n".join(paragraphs),
+                short_help=re.split(r"(?<=[.?!]) ", paragraphs[0])[0],  # in the list of commands
+            )(command)
     assert not commands and not groups, "a command has no heading"
 
 
