@@ -1,7 +1,7 @@
 """What models write, as readable HTML: headings, lists, tables and blocks of code.
 
 Every character of the text is escaped, HTML included. Links and images stay text, so a page loads
-nothing and leads nowhere that a model chose. markdown-it-py is there because rich needs it.
+nothing and leads nowhere that a model chose.
 """
 
 from __future__ import annotations
