@@ -174,3 +174,15 @@ def test_a_skill_with_broken_frontmatter_is_refused_with_its_line(
     project = make_project(rows=ROWS, skill="---\nname: x\ndescription: a: b\n---\nred means r.\n")
     with pytest.raises(InputError, match=r"skill[^:]*:3: the frontmatter is not YAML"):
         project.inputs()
+
+
+def test_other_parts_of_a_lone_document_are_refused(tmp_path: Path) -> None:
+    lone, folder = tmp_path / "rules.md", tmp_path / "rules"
+    lone.write_text("# Rules\n")
+    folder.mkdir()
+    (folder / "SKILL.md").write_text("# Rules\n")
+    parts = ("optimizer.parts=[references]", "env.agent=tools")
+    with pytest.raises(InputError, match=r"the skill .*rules\.md is one file"):
+        from_python(ROWS, f"env.skill={lone}", *parts, grader="exact")
+    for skill in (folder, folder / "SKILL.md"):
+        from_python(ROWS, f"env.skill={skill}", *parts, grader="exact")

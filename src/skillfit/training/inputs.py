@@ -26,7 +26,7 @@ from skillfit.run.records import EvidenceMemory, ItemRecord, RolloutPlan
 from skillfit.run.store import JOURNAL
 from skillfit.run.view import RunView
 from skillfit.skill import Skill, refuse_unreadable
-from skillfit.skill.document import reads_path
+from skillfit.skill.document import DOCUMENT_NAMES, reads_path
 from skillfit.skill.parts import load_trained, trained_path
 from skillfit.tasks import Item, Task, load_task
 from skillfit.tasks.graders import build_grader, check_items
@@ -378,6 +378,7 @@ def _refuse_what_does_not_fit(
     if not training:
         return
     _refuse_unknown_must_pass(config, task)
+    _refuse_lone_document(config)
     facts = replace(
         facts,
         ignored=gate.gate.ignored(),
@@ -398,6 +399,17 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
         raise InputError(
             f"{tasks} is inside the skill {skill}: the agent would see the answers.",
             hint="Move it out.",
+        )
+
+
+def _refuse_lone_document(config: Config) -> None:
+    """Refuse training of references and scripts where the skill is no folder."""
+    path = trained_path(config.env.skill)
+    in_folder = path.is_dir() or path.name in DOCUMENT_NAMES
+    if {"references", "scripts"} & {*config.optimizer.parts} and config.env.skill and not in_folder:
+        raise InputError(
+            f"optimizer.parts: the skill {path} is one file, without references and scripts.",
+            hint="Put it into a folder of its own as SKILL.md, and name the folder.",
         )
 
 
