@@ -172,27 +172,13 @@ def decided(*effects: EditEffect) -> GateDecided:
 
 
 def as_an_earlier_version_wrote_it(path: Path) -> None:
-    """Which edits wait for approval was recorded in their reasons only."""
+    """Without a field that a later version added."""
     with sqlite3.connect(path) as db:
-        db.execute(
-            "UPDATE events SET data = json_remove(data, '$.effects[0].awaits_approval',"
-            " '$.effects[1].awaits_approval', '$.effects[2].awaits_approval')"
-        )
-
-
-def test_edits_awaiting_approval_in_a_run_of_an_earlier_version_still_do(
-    path: Path,
-) -> None:
-    waiting = effect(reason="waiting for approval: effect +0.100", awaits_approval=True)
-    promoted = replace(waiting, status="promoted", awaits_approval=False)
-    event = decided(waiting, effect(), promoted)
-    EventLog(path).emit(event)
-    as_an_earlier_version_wrote_it(path)
-    assert next(EventLog.open_readonly(path).read()).event == event
+        db.execute("UPDATE events SET data = json_remove(data, '$.effects[0].kinds')")
 
 
 def test_a_replay_keeps_the_position_of_events_of_an_earlier_version(path: Path) -> None:
-    event = decided(effect(reason="waiting for approval: effect +0.100", awaits_approval=True))
+    event = decided(effect(reason="waiting for approval: effect +0.100"))
     log = EventLog(path)
     log.emit(event)
     log.emit(Warned(what="w", message="m"))

@@ -579,11 +579,8 @@ class Record(RunCard):
         budget = self.config.settings.budget
         caps = {name: float(cap) for name, cap in budget if cap is not None}
         for decision in self.decisions:
-            if decision.action == "budget" and decision.done:
-                name, cap = decision.target, decision.cap
-                if cap is None:  # an event of an earlier version
-                    cap = max(caps.get(name, 0.0), float(decision.text))
-                caps[name] = cap
+            if decision.done and decision.cap is not None:
+                caps[decision.target] = decision.cap
         return caps
 
     @property

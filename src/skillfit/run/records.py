@@ -21,7 +21,6 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     computed_field,
     model_serializer,
-    model_validator,
 )
 from pydantic_core.core_schema import str_schema
 
@@ -299,16 +298,6 @@ class EditEffect:
     @property
     def evidence(self) -> EvidenceWord:
         return evidence_word(self.mean, self.low, self.probability)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_from_reason(cls, recorded: object) -> object:
-        """Earlier versions recorded a waiting edit only in its reason."""
-        if isinstance(recorded, dict) and "awaits_approval" not in recorded:
-            waits = str(recorded.get("reason", "")).startswith(AWAITS_APPROVAL)
-            pending = recorded.get("status") == "pending"
-            return {**recorded, "awaits_approval": pending and waits}
-        return recorded
 
     @property
     def text(self) -> str:

@@ -852,7 +852,7 @@ async def test_a_budget_that_is_not_higher_is_refused_and_stays_in_the_form(
     run = WrittenRun(tmp_path / "run", {"budget": caps})
     await run.roll("train", "old", [1.0] * 8, phase="rollout", step=1)  # 8 calls, $2
     raised = {"number": 1, "action": "budget", "target": "tokens", "text": "900"}
-    run.emit(PersonDecided(**raised, command="skillfit steer run budget tokens 900"))
+    run.emit(PersonDecided(**raised, cap=900, command="skillfit steer run budget tokens 900"))
     run.close()
     with browser(tmp_path) as client:
         form = {"csrf": csrf_of(client), "do": "budget", "target": cap, "text": amount}
