@@ -49,8 +49,8 @@ def replace_file(
 def replacement(
     path: Path, mode: int | None = None, scratch: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """A file to write to. It takes the place of `path` at the end of the block, and is removed when
-    the block raises.
+    """Yield a file to write to. It takes the place of `path` at the end of the block, and is
+    removed when the block raises.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.parent if scratch is None else scratch
@@ -71,8 +71,8 @@ def replacement(
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to write to. It becomes `path` at the end of the block. It is removed when the block
-    raises, or when another process has made `path` in the meantime.
+    """Yield a folder to write to. It becomes `path` at the end of the block. It is removed when the
+    block raises, or when another process has made `path` in the meantime.
     """
     with hidden_folder(path.parent) as folder:
         yield folder
@@ -85,9 +85,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def hidden_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent` under a hidden name, for files that are moved elsewhere on this disk
-    once all are complete. It is removed at the end of the block, and folders that killed processes
-    left in `parent` are removed at the beginning.
+    """Yield a new folder in `parent` under a hidden name, for files that are moved elsewhere on
+    this disk once all are complete. It is removed at the end of the block, and folders that killed
+    processes left in `parent` are removed at the beginning.
     """
     parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(parent)

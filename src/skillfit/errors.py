@@ -87,7 +87,7 @@ class TaskFailure(SkillfitError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that may be a typo; empty when no known word is similar."""
+    """Return a hint for a word that may be a typo; empty when no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else ""
 

@@ -191,7 +191,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _argument_error(end: SystemExit) -> InputError | None:
-    """The error in the arguments that typer has printed before it ended the command, if any."""
+    """Return the error in the arguments that typer printed before it ended the command, if any."""
     # Its class is in click or in typer, depending on typer's version. Only the method is the same.
     format_message = getattr(end.__context__, "format_message", None)
     if format_message is None:

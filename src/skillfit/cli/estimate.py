@@ -169,7 +169,7 @@ _RANGES = "Each amount is typical (least – most)."
 
 
 def _measured_cost(run: Path, inputs: Inputs) -> RolloutCost | None:
-    """What a rollout cost in an earlier `check` of the same run; None without one."""
+    """Return what a rollout cost in an earlier `check` of the same run; None without one."""
     from skillfit.models.registry import local_slots
     from skillfit.report import open_details
     from skillfit.run.store import JOURNAL
@@ -187,7 +187,7 @@ def _measured_cost(run: Path, inputs: Inputs) -> RolloutCost | None:
 
 
 def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]:
-    """What the caps of the budget do to the estimate."""
+    """Say what the caps of the budget do to the estimate."""
     lines = []
     if rollouts is not None:
         lines.append(f"budget.rollouts: all stages together make at most {rollouts:,} rollouts.")
@@ -234,7 +234,7 @@ def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
 
 
 def _cost_table(estimate: Forecast) -> RenderableType:
-    """The kinds of work under the role that pays for them: this fits 80 columns."""
+    """List the kinds of work under the role that pays for them: this fits 80 columns."""
     rows: list[tuple[str, ...]] = []
     role = ""
     for row in estimate.by_work:

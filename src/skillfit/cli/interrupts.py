@@ -166,7 +166,7 @@ def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
 
 
 def _leave_closed_terminal() -> None:
-    """The terminal was closed: writing to it would fail, so output is discarded."""
+    """Discard the output: writing to a terminal that was closed would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         # A closed terminal does not count as a terminal any more, but is still a device.

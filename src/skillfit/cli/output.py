@@ -42,14 +42,14 @@ Overrides = Annotated[
 
 
 def relative_to_here(path: Path) -> Path:
-    """The path as one would type it here: relative, where it is below the current folder."""
+    """Return the path as one would type it here: relative, where it is below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def shell_line(*words: object) -> str:
-    """A command of skillfit that can be pasted into a shell: quoted, and with the path of the
-    program where it is not on the PATH.
+    """Return a command of skillfit that can be pasted into a shell: quoted, and with the path of
+    the program where it is not on the PATH.
     """
     program = [_program()] if _program().endswith("skillfit") else [_program(), "-m", "skillfit"]
     return shlex.join([*program, *map(str, words)])
@@ -63,7 +63,7 @@ def runnable(text: str) -> str:
 
 
 def _program() -> str:
-    """The name that the shell knows the running program by: skillfit, its path, or Python's."""
+    """Return the name by which the shell knows the program: skillfit, its path, or Python's."""
     if shutil.which("skillfit"):
         return "skillfit"
     beside = Path(sys.executable).with_name("skillfit")
@@ -71,13 +71,13 @@ def _program() -> str:
 
 
 def relative_path(path: str | Path, folder: Path) -> str:
-    """The path as seen from the folder, in the form that a config has: it starts with a dot."""
+    """Return the path as seen from the folder, in the form of a config: it starts with a dot."""
     relative = Path(os.path.relpath(path, folder)).as_posix()
     return relative if relative.startswith(".") else f"./{relative}"
 
 
 def docstring_paragraphs(documented: object) -> list[str]:
-    """The paragraphs of the docstring of a function or class, each on one line."""
+    """Return the paragraphs of the docstring of a function or class, each on one line."""
     text = documented.__doc__ or ""
     return [" ".join(part.split()) for part in text.split("\n\n")]
 
@@ -93,7 +93,7 @@ def warn(message: str) -> None:
 
 
 def show(data: object, shown: RenderableType, as_json: bool) -> None:
-    """The result, in the form that was asked for."""
+    """Print the result in the form that was asked for."""
     if as_json:
         print(json.dumps(data, default=plain_json))  # ASCII, which every terminal's encoding has
     else:
@@ -101,7 +101,9 @@ def show(data: object, shown: RenderableType, as_json: bool) -> None:
 
 
 def plain_json(value: object) -> object:
-    """A dataclass as a JSON object of its fields, and whatever else JSON does not have as text."""
+    """Return a dataclass as a JSON object of its fields, and whatever else JSON does not have as
+    text.
+    """
     if is_dataclass(value):
         return {one.name: getattr(value, one.name) for one in fields(value)}
     return str(value)
@@ -119,7 +121,7 @@ def rich_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 
 
 def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as plain text, for lists that may be long: a rich table takes 0.5 ms per row."""
+    """Return a table as plain text, for long lists: a rich table takes 0.5 ms per row."""
     lines = [columns, *(tuple(visible(cell) for cell in row) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     padded = (zip(line, widths, strict=True) for line in lines)
@@ -130,9 +132,7 @@ FAILED_SHOWN = 8  # items that a command lists
 
 
 def failed_text(failed: Sequence[FailedItem], skill: str, most: int = FAILED_SHOWN) -> str:
-    """The items that a skill does not solve, each with answer and expected answer; empty: there
-    are none.
-    """
+    """List the items that a skill does not solve, each with answer and expected answer."""
     if not failed:
         return ""
     more = f"; the first {most}" if len(failed) > most else ""

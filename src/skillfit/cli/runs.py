@@ -173,7 +173,7 @@ def show_command(run: RunFolder, as_json: Json = False) -> None:
 
 
 def _show_measured(record: Record, run: Path, as_json: bool) -> None:
-    """An evaluation or a check: its scores or checks, and the items that fail."""
+    """Show an evaluation or a check: its scores or checks, and the items that fail."""
     from skillfit.record.text import resume_line
 
     scores = record.measured.scores if record.measured else ()
@@ -204,7 +204,7 @@ def _unfinished_text(record: Record, run: Path) -> str:
 
 
 def _record_tables(record: Record) -> list[RenderableType]:
-    """The tables of `show`: guidance, curve, decisions, edits, what was not used, notices."""
+    """Make the tables of `show`: guidance, curve, decisions, edits, unused replies, notices."""
     from rich.text import Text
 
     from skillfit.cli.terminal import PLOT_TITLE, PlotPoint, plot
@@ -258,7 +258,7 @@ def _record_tables(record: Record) -> list[RenderableType]:
 
 
 def _failure_table(record: Record) -> list[RenderableType]:
-    """The kinds of failure of the run, and the edits that were tried against each."""
+    """List the kinds of failure of the run, and the edits that were tried against each."""
     from rich.text import Text
 
     failures = record.failures
@@ -404,7 +404,7 @@ class ExportedRollout:
 
 
 def _exported(run: Path, item: str) -> Iterator[ExportedRollout]:
-    """The recorded rollouts of a run, or of one of its items."""
+    """Yield the recorded rollouts of a run, or of one of its items."""
     from skillfit.report import open_details
 
     seen: Counter[Path] = Counter()
@@ -465,7 +465,7 @@ def _asked_texts(run: Path, records: Mapping[str, ItemRecord]) -> dict[str, list
 
 
 def _conversation(asked: Sequence[TurnJson], outcome: Outcome) -> list[TurnJson]:
-    """The item's messages, what the agent said, and its tool calls with their results."""
+    """Return the item's messages, what the agent said, and its tool calls with their results."""
     turns = [*asked]
     for step in outcome.attempt.steps if outcome.attempt else ():
         turn = TurnJson(role=step.role, content=step.text)
@@ -555,7 +555,7 @@ class AnswerJson(TypedDict):
 
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
-    """The answer to a handoff prompt, from a file or from stdin."""
+    """Record the answer to a handoff prompt, from a file or from stdin."""
     from skillfit.record.steering import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()

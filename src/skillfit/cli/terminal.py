@@ -54,7 +54,7 @@ def render_screen(
     height: int = 24,
     notice: str = "",
 ) -> RenderableType:
-    """The screen. What does not fit the height is left out from the bottom of each list."""
+    """Return the screen. What does not fit the height is left out from the bottom of each list."""
     parts: list[RenderableType] = [_header(record, spent, elapsed), _stages(record)]
     notices = _latest_notices(record)
     room = height - 11 - min(4, len(record.work)) - bool(notices)
@@ -76,7 +76,7 @@ def render_screen(
 
 
 def _latest_notices(record: Record) -> list[str]:
-    """The last two; what the leak check blocked takes the place of one."""
+    """Return the last two; what the leak check blocked takes the place of one."""
     texts = [shown.text for shown in record.notices[-2:]]
     blocked = [one for one in record.rejections if one.leak]
     if not blocked:
@@ -85,7 +85,7 @@ def _latest_notices(record: Record) -> list[str]:
 
 
 def _notices(texts: Sequence[str], width: int) -> list[Text]:
-    """The last notice in at most two lines, the one before in one."""
+    """Return the last notice in at most two lines, the one before in one."""
     shown = [_cut(f"! {visible(text)}", "yellow") for text in texts[:-1]]
     for text in texts[-1:]:
         lines = textwrap.wrap(f"! {visible(text)}", width, max_lines=2, placeholder=" …")
@@ -118,7 +118,7 @@ def _header(record: Record, spent: Usage, elapsed: float) -> Text:
 
 
 def usage_text(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
-    """What was used, against the caps that are set."""
+    """Say what was used, against the caps that are set."""
     shown = []
     for use in cap_uses(spent, seconds, caps):
         if use.text == UNPRICED:
@@ -154,7 +154,7 @@ def _stages(record: Record) -> Table:
 
 
 def _edits(record: Record, most: int) -> Table:
-    """The pool: edits in the skill first, then pending ones by their effect."""
+    """Show the pool: edits in the skill first, then pending ones by their effect."""
     ranked = sorted(
         record.edits, key=lambda edit: (not edit.in_best, edit.rank, -(edit.mean or 0.0))
     )

@@ -220,7 +220,7 @@ def config_inputs(
     training: bool = True,
     given: GivenParts | None = None,
 ) -> Inputs:
-    """The config's inputs. Without `training` the optimizer is left out, and its key may be
+    """Return the config's inputs. Without `training` the optimizer is left out, and its key may be
     missing.
     """
     from skillfit.config import load_config
@@ -238,8 +238,8 @@ def config_inputs(
 
 
 def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
-    """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
-    the file.
+    """Return the inputs of a run, with the skill as it was when the run began: `apply` may have
+    changed the file.
     """
     from skillfit.skill.parts import with_trained
 
@@ -250,7 +250,7 @@ def inputs_of_run(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
 
 
 def open_training_run(path: Path) -> Run:
-    """The training run in a directory. An evaluation or an ablation is refused."""
+    """Open the training run in a directory. An evaluation or an ablation is refused."""
     from skillfit.api import Run
     from skillfit.run.directory import refuse_other_kinds
 
@@ -422,7 +422,7 @@ def check_command(
 
 
 def failed_items(run: Path, skill_hash: str = "") -> list[FailedItem]:
-    """The items of a run that a skill did not solve; by default the initial skill."""
+    """Return the items of a run that a skill did not solve; by default the initial skill."""
     from skillfit.record.fold import read_record
     from skillfit.report import open_details
 

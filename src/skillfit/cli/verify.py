@@ -85,7 +85,7 @@ class VerifyRecord:
         return replace(record, config=config)
 
     def problem(self) -> str:
-        """What is wrong with values that have the right types; empty: nothing."""
+        """Say what is wrong with values that have the right types; empty: nothing."""
         from skillfit.config import describe_keys
 
         env = self.config.get("env")
@@ -134,7 +134,7 @@ class VerifyRecord:
 
 
 def _wrong_field(error: ValidationError) -> str:
-    """The first thing that makes a file no record."""
+    """Say why a file is no record."""
     from skillfit.settings import expected_value
 
     first = error.errors()[0]
@@ -154,8 +154,8 @@ def _not_a_record(path: Path, why: str) -> InputError:
 
 
 def _to_folder(path: str, folder: Path) -> str:
-    """The path as seen from the folder. One that has only the root in common with the folder, such
-    as that of an installed program, stays as it is.
+    """Return the path as seen from the folder. One that has only the root in common with the
+    folder, such as that of an installed program, stays as it is.
     """
     if not Path(path).is_absolute():  # the name of a task source
         return path
@@ -208,8 +208,8 @@ def _item_means(
 
 
 def _by_training_grader(details: RunDetails, rollout: RolloutFinished) -> float | None:
-    """What the grader trained on, which `verify` grades with, gave a rollout that the ship grader
-    scored.
+    """Return what the grader trained on, which `verify` grades with, gave a rollout that the ship
+    grader scored.
     """
     outcome = details.outcome(rollout.rollout)
     return outcome.score.trained[0] if outcome and outcome.score and outcome.score.trained else None

@@ -134,7 +134,7 @@ class RolloutEngine:
         return [pending[at] for at in range(len(requests))]
 
     def _starting_order(self, requests: Sequence[RolloutRequest]) -> list[int]:
-        """The order given, unless there are more skills than rollouts in flight: then rollouts
+        """Keep the order given, unless there are more skills than rollouts in flight: then rollouts
         under one skill follow each other. A model on this machine keeps the prompts of its few
         slots only, and would read the skill again for every rollout.
         """
@@ -253,7 +253,7 @@ class RolloutEngine:
         return plan.batch.count(outcome)
 
     async def _once_with_retries(self, plan: _Planned) -> Outcome:
-        """The outcome from the journal, or a new one, retried by the class of its error."""
+        """Return the outcome from the journal, or a new one, retried by the class of its error."""
         begun = time.monotonic()
         tried = 0
         while True:
@@ -380,8 +380,8 @@ class Executor(Protocol):
         ...
 
     async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
-        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
-        runs.
+        """Run an assignment. Raises what the worker raised, or `WorkerLost`. Cancelling ends the
+        work, wherever it runs.
         """
         ...
 
@@ -514,8 +514,8 @@ class RolloutMeter:
                 self._ended.notify_all()
 
     def priced(self, reported: Usage) -> Usage:
-        """The usage of a rollout with its price. A rollout counts as at least one call. Where
-        nothing was reported the price is unknown, not zero, unless the user has named one.
+        """Return the usage of a rollout with its price. A rollout counts as at least one call.
+        Where nothing was reported the price is unknown, not zero, unless the user has named one.
         """
         calls = max(1, reported.calls)
         if not reported.tokens and not reported.usd:
@@ -523,7 +523,7 @@ class RolloutMeter:
         return replace(self.price(reported), calls=calls)
 
     def guess(self, used: Usage) -> Usage:
-        """What to count for a rollout whose cost is unknown: the highest seen so far."""
+        """Return what to count for a rollout whose cost is unknown: the highest seen so far."""
         return replace(self._highest, calls=used.calls)
 
     def learn(self, used: Usage) -> None:
@@ -547,7 +547,7 @@ class RolloutMeter:
         return 1 if few_dollars or few_tokens else max(1, self._seen)
 
     def _bound(self) -> Usage:
-        """What to reserve for the next rollout."""
+        """Return what to reserve for the next rollout."""
         if not self.capped:
             return Usage(calls=1)
         if not self._seen:

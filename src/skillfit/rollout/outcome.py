@@ -134,11 +134,11 @@ class StepRollouts:
 
 
 async def gather(work: Iterable[Awaitable[_T]]) -> list[_T]:
-    """The results in the order given.
+    """Return the results in the order given.
 
-    All work finishes before the first failure (in that order) is raised. So everything that a
-    stage has paid for is recorded, and all its handoff prompts are written. When the caller is
-    cancelled, so is the work.
+    All work finishes before the first failure (in that order) is raised. So everything that a stage
+    has paid for is recorded, and all its handoff prompts are written. When the caller is cancelled,
+    so is the work.
     """
     tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
     try:

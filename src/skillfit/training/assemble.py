@@ -126,7 +126,7 @@ async def assemble(
 async def _part_filter(
     config: Config, paid: PaidEffects, emit: Callable[[Event], None]
 ) -> PartFilter:
-    """The filter of edits. Where scripts are trained, one that must work is tried first."""
+    """Make the filter of edits. Where scripts are trained, one that must work is tried first."""
     isolation = None
     if "scripts" in config.optimizer.parts:
         refuse_missing_check(config.optimizer)
@@ -143,7 +143,7 @@ async def open_engine(
     control: Control | None = None,
     budgets: list[Budget] | None = None,
 ) -> AsyncIterator[RolloutEngine]:
-    """The rollout engine alone, for commands that only measure.
+    """Yield the rollout engine alone, for commands that only measure.
 
     A command that measures in several runs hands them one list of `budgets`, so that the caps hold
     for all together.
@@ -226,7 +226,7 @@ class _Models:
         resources.callback(self.budget.close)
 
     def with_agent_price(self, usage: Usage) -> Usage:
-        """What a program used with its dollars: as it reports them, else by the price of its
+        """Return what a program used with its dollars: as it reports them, else by the price of its
         model.
         """
         spec = self._config.model.agent
@@ -235,8 +235,8 @@ class _Models:
         )
 
     def rollout_meter(self, task: Task, agent: Agent | None) -> RolloutMeter:
-        """The meter for an agent or evaluator whose model calls skillfit does not see. Raises when
-        a cap could not be held for it.
+        """Make the meter for an agent or evaluator whose model calls skillfit does not see. Raises
+        when a cap could not be held for it.
         """
         spec, usd = self._config.model.agent, self._config.env.rollout_usd
         reports = task.evaluator.reports if task.evaluator is not None else frozenset()
@@ -255,7 +255,7 @@ class _Models:
         )
 
     def of_optimizer(self) -> OptimizerModel | None:
-        """The settings of the optimizer's model; None where there is none."""
+        """Return the settings of the optimizer's model; None where there is none."""
         spec = self._config.model.optimizer
         return OptimizerModel(spec, self.prices, self._config.env.sandbox) if spec else None
 
@@ -304,7 +304,9 @@ def _agent_of(spec: ModelSpec, inputs: Inputs, models: _Models) -> Agent:
 def _engine(
     inputs: Inputs, task: Task, agent: Agent | None, models: _Models, directory: RunDirectory
 ) -> RolloutEngine:
-    """The rollout engine. It meters whole rollouts where skillfit does not see the model calls."""
+    """Make the rollout engine. It meters whole rollouts where skillfit does not see the model
+    calls.
+    """
     config = inputs.config
     in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None
@@ -361,7 +363,7 @@ class BothGraders:
 
 
 def _ship_task_with_both_graders(inputs: Inputs) -> Task | None:
-    """The task of the ship test, under both graders."""
+    """Return the task of the ship test, under both graders."""
     task, training = inputs.ship_task, inputs.task.grader
     if task is None or task.grader is None or training is None:
         return task

@@ -199,7 +199,7 @@ async def _compare(
 
 
 def _with_lesson(text_filter: TextFilter, skill: Skill, text: str, step: int) -> Skill:
-    """The skill with the lesson; unchanged when there is none or it must not enter."""
+    """Return the skill with the lesson; unchanged when there is none or it must not enter."""
     if not text or not text_filter.passes(text, step):
         return skill
     wanted = with_slow_update(skill, text)

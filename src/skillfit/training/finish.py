@@ -175,7 +175,7 @@ def _ship_need(run: Components, pairs: int) -> Amounts:
 
 
 def _rollouts_need(run: Components, rollouts: int) -> Amounts:
-    """What so many rollouts take, by what rollouts cost so far."""
+    """Return what so many rollouts take, by what rollouts cost so far."""
     stats = run.engine.stats
     share = rollouts / stats.scored * FINISH_SAFETY
     return Amounts(
@@ -274,7 +274,7 @@ def end_by_budget(
 def unfinished(
     gate: Gate, initial: Skill, state: TrainingState, evaluation: EvaluationSection
 ) -> Ending:
-    """What a run has that ends before the ship test."""
+    """Return what a run has that ends before the ship test."""
     found = gate.best if gate.initial_score is not None else initial
     trusted = found if not evaluation.ship_test else initial
     scores = _known_scores(gate, state, initial, found)
@@ -316,7 +316,7 @@ class Finalists:
 async def _compose(
     gate: Gate, engine: RolloutEngine, items: Sequence[Item], log: StepLog
 ) -> Finalists:
-    """The skills worth a ship test."""
+    """Return the skills worth a ship test."""
     last = await gate.last_tally()
     if last is not None:
         await _report_last(gate, engine, items, last, log)
@@ -358,8 +358,8 @@ async def _run_ship_test(
 
 
 def ship_items(task: Task, evaluation: EvaluationSection) -> list[Item]:
-    """The items of the ship test, in an order in which every beginning has a similar share of test
-    and selection items and of every type.
+    """Return the items of the ship test, in an order in which every beginning has a similar share
+    of test and selection items and of every type.
     """
     items = [*task.selection, *(task.test if evaluation.eval_test else ())]
     groups: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
@@ -406,7 +406,7 @@ class ShipRollouts:
         return ComparedTallies(before.tally(), after.tally())
 
     def measured(self, skills: Mapping[str, Skill], items: Sequence[Item]) -> list[Measured]:
-        """The rollouts of skills on some items, under the training grader."""
+        """Return the rollouts of skills on some items, under the training grader."""
         ids = {item.id for item in items}
         found = []
         for name, skill in skills.items():
@@ -466,8 +466,8 @@ def _ending(
     fresh: ShipRollouts,
     selection: Sequence[Item],
 ) -> Ending:
-    """What the run found, and what it hands back: the initial skill, unless the ship test says
-    "improved" or is turned off.
+    """Return what the run found, and what it hands back: the initial skill, unless the ship test
+    says "improved" or is turned off.
     """
     if ship is None:
         found = gate.best
@@ -497,8 +497,8 @@ async def _report_last(
 
 
 def _measured_as(gate: Gate, skill: Skill, tally: Tally) -> Skill:
-    """The skill whose rollouts a tally counts: the one without the empty region of the slow update,
-    where the gate took its measurements for both.
+    """Return the skill whose rollouts a tally counts: the one without the empty region of the slow
+    update, where the gate took its measurements for both.
     """
     plain = without_placeholder(skill)
     try:
@@ -510,7 +510,7 @@ def _measured_as(gate: Gate, skill: Skill, tally: Tally) -> Skill:
 def _known_scores(
     gate: Gate, state: TrainingState, initial: Skill, found: Skill
 ) -> ComparedTallies | None:
-    """Initial and found skill on what the gate measured."""
+    """Return initial and found skill on what the gate measured."""
     if state.baseline is None:
         return None
     if found.hash == initial.hash:
@@ -542,7 +542,7 @@ def _audit(task: Task, score: float, log: StepLog) -> None:
 async def _run_tests(
     engine: RolloutEngine, items: tuple[Item, ...], skills: Mapping[str, Skill], log: StepLog
 ) -> list[Measured]:
-    """The test split, read once: each distinct skill among initial, best and final."""
+    """Read the test split once: each distinct skill among initial, best and final."""
     distinct = {skill.hash: skill for skill in skills.values()}
     found = {}
     with log.stage("test", len(items) * len(distinct)):
@@ -579,7 +579,7 @@ def _finish_reason(
 def _facts(
     run: Components, state: TrainingState, ending: Ending, finish_reason: RunFinishReason
 ) -> Facts:
-    """What the diagnosis may rest on."""
+    """Collect what the diagnosis may rest on."""
     stats, evaluation = run.engine.stats, run.config.evaluation
     baseline, is_measured = run.gate.initial_score or 0.0, run.gate.initial_score is not None
     before, after = _scores_before_and_after(evaluation, run.gate, ending)
@@ -638,7 +638,7 @@ def _facts(
 def _gold_rejected_by(
     stopped: Collection[CheckName],
 ) -> Literal["", "env.grader", "evaluation.ship_grader"]:
-    """The setting of the grader that rejected the gold answers in the preflight."""
+    """Return the setting of the grader that rejected the gold answers in the preflight."""
     if "gold" in stopped:
         return "env.grader"
     return "evaluation.ship_grader" if "ship gold" in stopped else ""
@@ -694,8 +694,8 @@ def _current_origin(gate: Gate) -> str:
 
 
 def _source_of(skill: Skill, initial: Skill, gate: Gate) -> tuple[int | None, str]:
-    """The step and the origin of the skill that is handed back. One that was composed from edits of
-    several steps has no step of its own.
+    """Return the step and the origin of the skill that is handed back. One that was composed from
+    edits of several steps has no step of its own.
     """
     if skill.hash == without_placeholder(initial).hash:
         return 0, "initial"
@@ -754,7 +754,7 @@ def _with_usage(summary: RunSummary, bill: Bill) -> RunSummary:
 
 
 def _lines_cut(initial: Skill, found: Skill, parts: Collection[Part]) -> tuple[str, ...]:
-    """The lines that `optimizer.prune_initial` took out of the initial skill: "lines 12-14"."""
+    """Return the lines of the initial skill that `optimizer.prune_initial` cut: "lines 12-14"."""
     return tuple(
         unit.lines
         for unit in units_of_parts(initial, "paragraph", parts)
@@ -767,7 +767,7 @@ def _hard_score(tally: Tally | None) -> float | None:
 
 
 def _metric_score(evaluation: EvaluationSection, tally: Tally | None) -> float | None:
-    """The score of a tally under the gate's metric."""
+    """Return the score of a tally under the gate's metric."""
     return evaluation.value(tally.hard, tally.soft) if tally and tally.scored else None
 
 

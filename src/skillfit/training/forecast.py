@@ -147,7 +147,7 @@ class Forecast:
         ]
 
     def reached(self, caps: BudgetSection) -> list[ReachedCap]:
-        """The caps that may end the run before the plan does."""
+        """Return the caps that may end the run before the plan does."""
         total = self.total
         planned = {
             "calls": total.calls,
@@ -163,7 +163,7 @@ class Forecast:
         return found
 
     def within(self, caps: BudgetSection) -> Forecast:
-        """The same with the total held under the caps."""
+        """Return the same with the total held under the caps."""
         total = replace(
             self.total,
             calls=self.total.calls.at_most(caps.calls),
@@ -299,7 +299,7 @@ def step_cost(
 
 
 def _usage(rows: Sequence[EstimateRow]) -> Usage:
-    """The most calls, and the typical tokens and dollars, of these rows together."""
+    """Return the most calls, and the typical tokens and dollars, of these rows together."""
     total = _total(rows)
     return Usage(
         calls=ceil(total.calls.high),
@@ -316,7 +316,7 @@ def _rollout_rows(
     schedule: Schedule,
     cost: RolloutCost | None,
 ) -> list[EstimateRow]:
-    """The rollouts of some stages. Prune rounds and ship test: what is held back for them."""
+    """Return the rollouts of some stages; for prune rounds and ship test, what is held back."""
     counts = {stage: count.high for stage, count in schedule.rollouts.items()}
     for held in ("prune", "ship"):
         counts[held] *= FINISH_SAFETY
@@ -329,7 +329,9 @@ def _rollout_rows(
 
 
 def _reserved_call(config: Config, task: Task, skill: Skill) -> Usage:
-    """What is reserved for one optimizer call: the bytes of its prompt, and its longest reply."""
+    """Return what is reserved for one optimizer call: the bytes of its prompt, and its longest
+    reply.
+    """
     spec = config.model.optimizer
     counted = spec is not None and not (spec.is_cli or spec.is_handoff)
     if spec is None or not counted:
@@ -349,7 +351,7 @@ def _total(rows: Sequence[EstimateRow]) -> EstimateRow:
 
 
 def _around(amount: float) -> Range:
-    """A measured amount as a range: a few rollouts give only a rough mean."""
+    """Return a measured amount as a range: a few rollouts give only a rough mean."""
     return Range(0.7 * amount, amount, 1.6 * amount)
 
 
@@ -375,7 +377,9 @@ class _OneRollout:
 def _one_rollout(
     config: Config, skill: Skill, item_tokens: float, cost: RolloutCost | None
 ) -> _OneRollout:
-    """What the agent uses for one rollout: measured, or assumed from the lengths of the texts."""
+    """Return what the agent uses for one rollout: measured, or assumed from the lengths of the
+    texts.
+    """
     if cost is not None:
         usd = None if cost.usage.usd is None else _around(cost.usage.usd)
         calls = Range.exactly(cost.usage.calls)
@@ -409,7 +413,7 @@ def _one_rollout(
 
 
 def _item_tokens(task: Task) -> float:
-    """The length of a typical item."""
+    """Return the length of a typical item."""
     sample = task.items[:_SAMPLE]
     return sum(estimate_tokens(item.input) for item in sample) / max(1, len(sample))
 
@@ -430,8 +434,8 @@ def _optimizer_prompt(config: Config, skill: Skill, item_tokens: float) -> Range
 def _optimizer_rows(
     config: Config, task: Task, skill: Skill, schedule: Schedule
 ) -> list[EstimateRow]:
-    """The optimizer's calls. Where it is configured, it works for every proposer, also for one that
-    does not call it: it merges, selects and compares epochs.
+    """Count the optimizer's calls. Where it is configured, it works for every proposer, also for
+    one that does not call it: it merges, selects and compares epochs.
     """
     if config.model.optimizer is None:
         return []
@@ -456,7 +460,7 @@ def _judge_row(config: Config, rollouts: Range, item_tokens: float) -> EstimateR
 def _row(
     config: Config, role: Role, stage: str, calls: Range, prompt: Range, reply: Range
 ) -> EstimateRow:
-    """What a role's calls in a stage take."""
+    """Return what a role's calls in a stage take."""
     spec = config.model.of_role(role)
     price = Prices(config.model.prices).of(spec.id) if spec else None
     usd = calls * (prompt * price.input + reply * price.output) * 1e-6 if price else None

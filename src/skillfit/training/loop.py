@@ -200,7 +200,7 @@ def _requests(arms: Sequence[Arm], items: Sequence[Item], repeats: int) -> list[
 
 
 def _finish_with_last(done: Callable[[], None], rollouts: Sequence[Rollout]) -> None:
-    """The rollout stage ends with its last rollout, whatever else runs at that time."""
+    """End the rollout stage with its last rollout, whatever else runs at that time."""
     left = len(rollouts)
 
     def ended(task: Rollout) -> None:
@@ -214,7 +214,7 @@ def _finish_with_last(done: Callable[[], None], rollouts: Sequence[Rollout]) -> 
 
 
 async def observations(rollouts: StepRollouts) -> list[Observation]:
-    """The finished training rollouts as evidence for the gate."""
+    """Return the finished training rollouts as evidence for the gate."""
     found = []
     for requests, outcomes in zip(rollouts.requests, await rollouts.outcomes(), strict=True):
         raise_if_skipped(outcomes)
@@ -224,7 +224,7 @@ async def observations(rollouts: StepRollouts) -> list[Observation]:
 
 
 def context_of(run: Components, state: TrainingState, planned: PlannedStep) -> Context:
-    """What the optimizer gets in this step besides trajectories."""
+    """Return what the optimizer gets in this step besides trajectories."""
     settings, effects = run.config.optimizer, run.gate.effects()
     budget = None  # the optimizer chooses how many edits, or there is no limit
     if settings.lr_control_mode == "fixed" and settings.learning_rate is not None:
@@ -253,8 +253,8 @@ def context_of(run: Components, state: TrainingState, planned: PlannedStep) -> C
 
 
 def _wishes(run: Components, state: TrainingState) -> str:
-    """The owner's wishes, the objective where it is not the score alone, and what people say about
-    answers to training items. Notes on other items do not reach the optimizer.
+    """List the owner's wishes, the objective where it is not the score alone, and what people say
+    about answers to training items. Notes on other items do not reach the optimizer.
     """
     settings, found = run.config.optimizer, []
     if settings.guidance:
@@ -268,7 +268,7 @@ def _wishes(run: Components, state: TrainingState) -> str:
 
 
 def _working_skill(incumbent: Skill, pending: Sequence[EditEffect]) -> Skill:
-    """The incumbent with all pending edits: what most rollouts run under."""
+    """Return the incumbent with all pending edits: what most rollouts run under."""
     skill = incumbent
     for effect in pending:
         skill = apply_edits(skill, [effect.edit]).skill
@@ -278,7 +278,7 @@ def _working_skill(incumbent: Skill, pending: Sequence[EditEffect]) -> Skill:
 async def reflect(
     run: Components, skill: Skill, rollouts: StepRollouts, context: Context
 ) -> Proposals:
-    """What the proposer writes from the rollouts."""
+    """Return what the proposer writes from the rollouts."""
     proposing = run.proposer.propose(skill, rollouts, context)
     try:
         if author_of(run.proposer) == "custom":
@@ -295,8 +295,8 @@ async def reflect(
 async def _until_stopped(
     run: Components, proposing: Coroutine[Any, Any, T], rollouts: StepRollouts
 ) -> T:
-    """What a user's proposer returns. It may hang, so it is cancelled when the run is asked to stop
-    or its time is over, after the rollouts and calls in flight, which are paid for.
+    """Return what a user's proposer returns. It may hang, so it is cancelled when the run is asked
+    to stop or its time is over, after the rollouts and calls in flight, which are paid for.
     """
     work = asyncio.ensure_future(proposing)
     try:
@@ -387,7 +387,7 @@ async def aggregate(
 def _without_leaks(
     text_filter: TextFilter, patch: Patch, step: int, refused: list[RefusedText]
 ) -> Patch:
-    """The patch without the proposals that leak, whose texts are added to `refused`."""
+    """Return the patch without the proposals that leak, whose texts are added to `refused`."""
     kept = []
     for proposal in patch.proposals:
         refusal = text_filter.refusal(_written_text(proposal.payload), step)
@@ -399,7 +399,7 @@ def _without_leaks(
 
 
 def _written_text(payload: Payload) -> str:
-    """What a proposal would put into the skill."""
+    """Return what a proposal would put into the skill."""
     if isinstance(payload, Suggestion):
         return payload.instruction
     return payload.new_skill if isinstance(payload, SkillCandidate) else payload.content

@@ -120,7 +120,7 @@ class Measured:
         return self._by_item(lambda outcome, score: outcome.usage.tokens)
 
     def _by_item(self, value: Callable[[Outcome, Score], float]) -> dict[str, list[float]]:
-        """A number of each scored rollout, by item."""
+        """Return a number of each scored rollout, by item."""
         values: dict[str, list[float]] = {}
         for outcome in self.outcomes:
             if outcome.score is not None:
@@ -182,7 +182,7 @@ class Measured:
         return saves and loss_p_value(differences, margin) <= ALPHA
 
     def against(self, other: Measured) -> Interval | None:
-        """The gain over another skill, paired by item; None where no item has both scores."""
+        """Return the gain over another skill, paired by item; None if no item has both scores."""
         shared = item_differences(self.means, other.means)
         weights = weights_of(self.items)
         return interval(list(weighted_values(shared, weights).values())) if shared else None
@@ -463,8 +463,8 @@ class AblationRollouts:
         self._highest = max(self._highest, value)
 
     def measured(self) -> Ablation:
-        """The worth of every unit, from all rollouts, and the skill without those that can be cut.
-        A skill that would be empty is not handed back.
+        """Return the worth of every unit, from all rollouts, and the skill without those that can
+        be cut. A skill that would be empty is not handed back.
         """
         binary = self._settings.config.evaluation.gate_metric == "hard"
         family: Family = "logistic" if binary else "linear"
@@ -494,16 +494,16 @@ class AblationRollouts:
         return Ablation(event, shorter if event.shorter_skill else None)
 
     def _tokens(self, skill: Skill) -> int:
-        """The tokens of the document, and of the other files whose text is measured."""
+        """Return the tokens of the document, and of the other files whose text is measured."""
         measured = {unit.file for unit in self._units.values()}
         files = [text for name, text in part_texts(skill).items() if name in measured]
         return skill.tokens + sum(map(estimate_tokens, files))
 
     def _fit(self, family: Family, *, whole_apart: bool = False) -> Posterior:
-        """The effect of each removal. With `whole_apart` one more column is on wherever something
-        is left out. Then the rollouts under the whole skill decide its score; the others only say
-        how difficult each item is. Without it the score would be extrapolated from the effects,
-        which is too low where units work only together.
+        """Estimate the effect of each removal. With `whole_apart` one more column is on wherever
+        something is left out. Then the rollouts under the whole skill decide its score; the others
+        only say how difficult each item is. Without it the score would be extrapolated from the
+        effects, which is too low where units work only together.
         """
         columns = [key for key in self._pool.edits if self._without[key]]
         kinds: dict[str, ColumnKind] = dict.fromkeys(columns, "removal")
@@ -520,7 +520,7 @@ class AblationRollouts:
     def _kinds(
         self, posterior: Posterior, selection: SelectionItems
     ) -> dict[str, tuple[KindEffect, ...]]:
-        """Unit -> the types of items that it is worth most on."""
+        """Return for each unit the types of items that it is worth most on."""
         types = {item.id: item.type for item in self._items}
         typed = TypedItems.of(selection.items, types, weights_of(self._items))
         keys = list(posterior.columns)

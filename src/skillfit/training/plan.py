@@ -101,7 +101,7 @@ class Plan:
         return [batch for step in self.steps for batch in step.batches]
 
     def first_steps(self, count: int) -> Plan:
-        """The plan cut after `count` steps."""
+        """Return the plan cut after `count` steps."""
         epochs = []
         for epoch in self.epochs:
             kept = tuple(step for step in epoch.steps if step.step <= count)

@@ -89,8 +89,8 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
 
 
 def _measured_noise(events: EventLog) -> float | None:
-    """The noise that an earlier check of this run measured with repeats, if there was one: a run
-    with a small budget rolls out no item twice in its own check.
+    """Return the noise that an earlier check of this run measured with repeats, if there was one: a
+    run with a small budget rolls out no item twice in its own check.
     """
     stored = events.last(PreflightFinished)
     checks = stored.event.checks if stored and isinstance(stored.event, PreflightFinished) else ()
@@ -133,8 +133,8 @@ async def probe(ready: Assembled, *, again: bool = False) -> list[str]:
 
 
 def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:
-    """A small request of the same kind as the real ones. The optimizer is asked for JSON, and its
-    prompts are cut to its context window.
+    """Return a small request of the same kind as the real ones. The optimizer is asked for JSON,
+    and its prompts are cut to its context window.
     """
     user = Message("user", "Reply with: ok")
     if role != "optimizer":
@@ -278,7 +278,7 @@ async def _rollout_checks(
 
 
 def _only_score(known: Samples, worse: Sequence[Samples]) -> float | None:
-    """The one score that every probe got, where there was a worse one and enough items."""
+    """Return the one score that every probe got, where there was a worse one and enough items."""
     values = {
         value
         for samples in (known, *worse)
@@ -296,7 +296,7 @@ def _samples_of(settings: GateSettings, outcomes: Sequence[Outcome]) -> Samples:
 
 
 async def _empty_answers(task: Task, items: Sequence[Item], config: Config) -> list[Outcome]:
-    """The scores of an empty answer; none where a judge would have to be paid for them."""
+    """Return the scores of an empty answer; none where a judge would have to be paid for them."""
     grader = task.grader
     if grader is None or without_judges(grader) != grader:
         return []
@@ -314,8 +314,8 @@ async def _empty_answers(task: Task, items: Sequence[Item], config: Config) -> l
 
 
 def _budget_checks(run: Components) -> list[CheckResult]:
-    """What the plan takes, by what the check's own rollouts cost, and whether the budget has room
-    for it.
+    """Return what the plan takes, by what the check's own rollouts cost, and whether the budget has
+    room for it.
     """
     stats = run.engine.stats  # of the rollouts that the check made
     cost = RolloutCost.mean(stats.scored, stats.usage)

@@ -156,7 +156,7 @@ class CheckRollouts:
 
 
 def check_rollouts(config: Config, train_items: int) -> CheckRollouts:
-    """A small budget is left to the run: then the check reads the first training rollouts only."""
+    """Leave a small budget to the run: then the check reads the first training rollouts only."""
     budget, items = config.budget.rollouts, min(PREFLIGHT_ITEMS, train_items)
     if budget is None or budget >= 600:
         return CheckRollouts(items, PREFLIGHT_REPEATS, bare=True)
@@ -251,7 +251,7 @@ def _timetable(
 
 
 def _timed(config: Config, step: PlannedStep, selection: int) -> PlannedStep:
-    """A step with its phase, and how it measures pending edits."""
+    """Return a step with its phase, and how it measures pending edits."""
     grows = config.proposer in CAPABLE or step.step == 1
     share = GROW_SHARE if config.proposer in CAPABLE else PRUNE_SHARE
     phase: Phase = "grow" if grows else "prune"
@@ -261,7 +261,7 @@ def _timed(config: Config, step: PlannedStep, selection: int) -> PlannedStep:
 def _phases(
     config: Config, epochs: Sequence[Epoch], rollouts: Mapping[str, Range], prune: int
 ) -> tuple[PhasePlan, ...]:
-    """The phases of a run and their reasons, for people."""
+    """Return the phases of a run and their reasons, for people."""
     steps = [step for epoch in epochs for step in epoch.steps]
     growing = [step for step in steps if step.phase == "grow"]
     pruning = len(steps) - len(growing)
@@ -420,7 +420,7 @@ def fewest_rollouts(config: Config, sizes: SplitSizes, gate: Gate) -> int:
 def _longest_plan(
     config: Config, sizes: SplitSizes, gate: Gate, rollouts: int, size: int, pairs: int
 ) -> RolloutPlan | None:
-    """The plan with the most steps of this size; None when there is no room for one."""
+    """Return the plan with the most steps of this size; None when there is no room for one."""
     steps, most = 0, rollouts
     while steps < most:
         middle = (steps + most + 1) // 2
@@ -434,7 +434,9 @@ def _longest_plan(
 def _bought(
     config: Config, sizes: SplitSizes, gate: Gate, size: int, steps: int, pairs: int
 ) -> RolloutPlan:
-    """The plan of this many steps of this many training items, with its rollouts at the most."""
+    """Return the plan of this many steps of this many training items, with its rollouts at the
+    most.
+    """
     per_step = size * config.train.accumulation
     epochs = ceil(steps * per_step / max(1, sizes.train))
     prune = PRUNE_ROUNDS if gate.need(per_step).prune else 0

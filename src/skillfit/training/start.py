@@ -136,8 +136,8 @@ def _recorded_end(config: Config, directory: RunDirectory) -> RunFinished | None
 async def check_run(
     inputs: Inputs, path: Path, *, listeners: Sequence[Listener] = (), control: Control
 ) -> PreflightReport:
-    """The preflight alone (`skillfit check`). Its rollouts are recorded in the run directory, so
-    that a run started there later does not pay for them again.
+    """Run the preflight alone (`skillfit check`). Its rollouts are recorded in the run directory,
+    so that a run started there later does not pay for them again.
     """
     refuse_run_inside_skill(inputs.config.env.skill, path)
     inputs.refuse_template()

@@ -207,7 +207,7 @@ class StepLog:
 
     @contextmanager
     def within(self, stage: StageName) -> Iterator[None]:
-        """What starts in this block belongs to a stage, which is not timed here."""
+        """Count what starts in this block to a stage, which is not timed here."""
         token = _current.set(_Current(self, stage))
         try:
             yield
@@ -252,7 +252,7 @@ _current: ContextVar[_Current | None] = ContextVar("_current", default=None)
 
 
 def current_step() -> int:
-    """The step that the current stage belongs to; 0 outside of steps."""
+    """Return the step that the current stage belongs to; 0 outside of steps."""
     current = _current.get()
     return current.log.step if current is not None else 0
 
@@ -307,7 +307,7 @@ class SelectionRollouts:
     def __call__(
         self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
     ) -> Coroutine[Any, Any, list[Outcome]]:
-        """The rollouts are queued at once; the result waits for them."""
+        """Queue the rollouts at once; the result waits for them."""
         current = _current.get()
         stage, step = (current.stage, current.log.step) if current else ("gate", 0)
         requests = [RolloutRequest(arm, item, repeat) for arm, item in arms]

@@ -241,7 +241,7 @@ def emit_verdict(log: StepLog, name: str, candidate: Candidate | None, verdict: 
 
 
 def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
-    """What the optimizer reads about this step in the later ones of the epoch."""
+    """Return what the optimizer reads about this step in the later ones of the epoch."""
     outcomes, learned, verdict = result.outcomes, result.learned, result.verdict
     scored = [outcome for outcome in outcomes if outcome.score is not None]
     measured_alone = verdict is not None and verdict.candidate_tally is not None
@@ -275,7 +275,7 @@ def _decided(before: TrainingState, verdict: Verdict | None) -> tuple[EditEffect
 
 
 def _record(config: Config, gate: Gate, result: StepResult, log: StepLog) -> StepRecord:
-    """The step as step_record.json and history.json show it."""
+    """Return the step as step_record.json and history.json show it."""
     planned, learned = result.planned, result.learned
     timing = {f"{name}_s": round(seconds, 3) for name, seconds in sorted(log.seconds.items())}
     if "gate_s" in timing:
@@ -370,7 +370,7 @@ def _with_verdict(record: StepRecord, verdict: Verdict | None) -> StepRecord:
 
 
 def _with_notes(record: StepRecord, notes: Notes) -> StepRecord:
-    """What the step added to the appendix."""
+    """Add what the step added to the appendix."""
     if not notes.seen:
         return record
     return replace(

@@ -68,7 +68,7 @@ def serve_mcp(folders: Sequence[Path] = ()) -> None:
 
 
 def make_server(folders: Folders) -> MCPServer:
-    """A server confined to these folders."""
+    """Make a server confined to these folders."""
     tools = Tools(folders)
     server = MCPServer(
         "skillfit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
@@ -94,8 +94,8 @@ def make_server(folders: Folders) -> MCPServer:
 
 
 def _as_json_tool(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[JsonObject]]:
-    """The tool as the client sees it: its result is a JSON object, and what the user or the agent
-    can fix is an error of the tool.
+    """Return the tool as the client sees it: its result is a JSON object, and what the user or the
+    agent can fix is an error of the tool.
     """
 
     @wraps(tool)
@@ -165,8 +165,8 @@ class Tools:
         return await self._spend(arguments, "makes a few paid calls", confirm)
 
     async def estimate(self, config: str, overrides: list[str] | None = None) -> JsonObject:
-        """What a run would take: calls, tokens, dollars and minutes, per stage and role. Spends
-        nothing.
+        """Show what a run would take: calls, tokens, dollars and minutes, per stage and role.
+        Spends nothing.
         """
         return await self._command(["estimate", *self._config(config, overrides)])
 
@@ -257,8 +257,9 @@ class Tools:
             await asyncio.sleep(_POLL)
 
     async def show(self, run: str) -> JsonObject:
-        """What a run did: verdict, scores with intervals, decisions, edits and their effects, cost,
-        and the skill it hands back. `unproven_skill` is what was found but not shown to be better.
+        """Show what a run did: verdict, scores with intervals, decisions, edits and their effects,
+        cost, and the skill it hands back. `unproven_skill` is what was found but not shown to be
+        better.
         """
         return record_json(read_record(self._run(run)))
 
@@ -319,7 +320,7 @@ class Tools:
         return path
 
     def _config(self, config: str, overrides: list[str] | None) -> list[str]:
-        """The config and its overrides as words of a command, checked."""
+        """Return the config and its overrides as words of a command, checked."""
         path = self.folders.resolve(config)
         if not path.is_file():
             raise InputError(f"There is no config {config!r}.")
@@ -337,14 +338,14 @@ class Tools:
         return await self._command(arguments) if confirm else _unconfirmed(arguments, what)
 
     async def _command(self, arguments: list[str]) -> JsonObject:
-        """What the command printed as JSON."""
+        """Return what the command printed as JSON."""
         result = await run_command(arguments, folder=self.folders.roots[0], timeout=3_600)
         if result.error:
             raise InputError(result.error)
         return result.data
 
     def _standing(self, path: Path) -> RunStanding:
-        """The state of a run, or why its process ended before there was one."""
+        """Return the state of a run, or why its process ended before there was one."""
         failure = self._starter.failure(path)
         if not (path / JOURNAL).is_file():
             raise InputError(failure or f"There is no run in {path}.")
