@@ -410,7 +410,6 @@ def data_list_command(as_json: Json = False) -> None:
         prepared,
     )
 
-    found = [find_benchmark(name) for name in benchmark_names()]
     rows = [
         BenchmarkJson(
             name=benchmark.name,
@@ -418,7 +417,7 @@ def data_list_command(as_json: Json = False) -> None:
             licence=benchmark.licence,
             homepage=benchmark.homepage,
         )
-        for benchmark in found
+        for benchmark in map(find_benchmark, benchmark_names())
     ]
     cells = [
         (row["name"], "yes" if row["prepared"] else "no", row["licence"], row["homepage"])

@@ -222,7 +222,10 @@ async def finish(
     waiting = [edit.id for edit in gate.effects() if edit.awaits_approval]
     with run.decision(place) as losses:
         await follow_requests(run.requests, place, gate, run.budget, run.emit, undecided=waiting)
-        finalists = await _compose(gate, run.engine, task.selection, log)
+        last = await gate.last_tally()
+        if last is not None:
+            await _report_last(gate, run.engine, task.selection, last, log)
+        finalists = await _compose(gate, log)
         fresh = ShipRollouts(
             SelectionRollouts(run.ship_engine or run.engine),
             run.gate_settings,
@@ -231,8 +234,9 @@ async def finish(
         ship = None
         if evaluation.ship_test:
             most = run.schedule.pairs if pairs is None else pairs
-            ship = await _run_ship_test(gate, task, run.initial, finalists.skills, fresh, most, log)
+            ship = await _run_ship_test(gate, task, run.initial, finalists, fresh, most, log)
         ending = _ending(gate, run.initial, state, finalists, ship, fresh, task.selection)
+        ending = replace(ending, last=last)
         if evaluation.eval_test and task.test:
             skills = {"baseline": run.initial, "best": ending.handed_back, "final": ending.found}
             if ship is None:
@@ -305,27 +309,14 @@ def conclude(
     return event
 
 
-@dataclass(frozen=True, slots=True)
-class Finalists:
-    """The skills that the ship test compares with the initial one."""
-
-    skills: list[Skill]  # most promising first
-    last: Tally | None  # of the last incumbent, for gates without a pool
-
-
-async def _compose(
-    gate: Gate, engine: RolloutEngine, items: Sequence[Item], log: StepLog
-) -> Finalists:
-    """Return the skills worth a ship test."""
-    last = await gate.last_tally()
-    if last is not None:
-        await _report_last(gate, engine, items, last, log)
+async def _compose(gate: Gate, log: StepLog) -> list[Skill]:
+    """Return the skills worth a ship test, most promising first."""
     with log.stage("compose"):
         skills = await gate.compose()
     score = gate.composition(skills[0]).score if skills else None
     if score is not None and skills[0].hash != gate.incumbent.hash:
         emit_estimate(log.emit, COMPOSED, skills[0], score)
-    return Finalists(skills, last)
+    return skills
 
 
 async def _run_ship_test(
@@ -461,7 +452,7 @@ def _ending(
     gate: Gate,
     initial: Skill,
     state: TrainingState,
-    finalists: Finalists,
+    finalists: Sequence[Skill],
     ship: ShipTested | None,
     fresh: ShipRollouts,
     selection: Sequence[Item],
@@ -472,16 +463,15 @@ def _ending(
     if ship is None:
         found = gate.best
     elif ship.pairs:
-        found = next(one for one in finalists.skills if one.hash == ship.skill_hash)
+        found = next(one for one in finalists if one.hash == ship.skill_hash)
     else:
-        found = finalists.skills[0] if finalists.skills else initial
+        found = finalists[0] if finalists else initial
     known = _known_scores(gate, state, initial, found)
     return Ending(
         handed_back=found if ship is None or ship.verdict == "improved" else initial,
         found=found,
         scores=fresh.compared(initial, found, selection) or known,
         ship=ship,
-        last=finalists.last,
     )
 
 

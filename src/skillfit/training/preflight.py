@@ -5,7 +5,7 @@ whether this is worth training.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from skillfit.agents.cli_agent import program_isolation
 from skillfit.config import Config
@@ -59,16 +59,10 @@ _PROBE_SCHEMA = {
 _SMALLEST_WINDOW = 1_000  # tokens
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightReport:
-    """What the checks found. `verdict`: the most severe one."""
-
-    verdict: Level
-    checks: tuple[CheckResult, ...]
-
-
-async def run_preflight(ready: Assembled) -> PreflightReport:
-    """Roll out some training items. Raises what `probe` raises."""
+async def run_preflight(ready: Assembled) -> PreflightFinished:
+    """Check whether the run is worth its rollouts, with some of training items. Raises what `probe`
+    raises.
+    """
     run = ready.components
     tried = run.schedule.check
     with StepLog(run.emit).stage("preflight", tried.total):
@@ -83,9 +77,9 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
         if overall(gold) != "stop":
             noise = _measured_noise(ready.directory.events)
             found += [*await _rollout_checks(run, tried, noise), *_budget_checks(run)]
-    report = PreflightReport(overall(found), tuple(found))
-    run.emit(PreflightFinished(verdict=report.verdict, checks=found))
-    return report
+    finished = PreflightFinished(verdict=overall(found), checks=found)
+    run.emit(finished)
+    return finished
 
 
 def _measured_noise(events: EventLog) -> float | None:

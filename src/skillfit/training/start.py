@@ -17,7 +17,7 @@ from skillfit.record.record import RESUMABLE
 from skillfit.run.budget import BudgetReached
 from skillfit.run.control import Control, Interrupted, RecordedRequests
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
+from skillfit.run.events import ItemsRead, PreflightFinished, RunFinished, RunStarted, Warned
 from skillfit.run.records import (
     CheckResult,
     EvidenceMemory,
@@ -42,7 +42,7 @@ from skillfit.training.inputs import (
     with_recorded_evidence,
 )
 from skillfit.training.loop import set_requested_caps, train
-from skillfit.training.preflight import PreflightReport, budget_check, probe, run_preflight
+from skillfit.training.preflight import budget_check, probe, run_preflight
 from skillfit.training.state import Components, TrainingState
 from skillfit.training.user_parts import PartFailed
 
@@ -135,7 +135,7 @@ def _recorded_end(config: Config, directory: RunDirectory) -> RunFinished | None
 
 async def check_run(
     inputs: Inputs, path: Path, *, listeners: Sequence[Listener] = (), control: Control
-) -> PreflightReport:
+) -> PreflightFinished:
     """Run the preflight alone (`skillfit check`). Its rollouts are recorded in the run directory,
     so that a run started there later does not pay for them again.
     """
@@ -209,7 +209,7 @@ async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
                 f"Not worth training yet: {' '.join(reasons)}",
                 hint="Fix this (another setting needs another --run), or override with --force.",
             )
-    return report.checks
+    return tuple(report.checks)
 
 
 def _begin(ready: Assembled, run_id: str, inputs: Inputs) -> None:
