@@ -1,7 +1,9 @@
 """`python -m bench.strong TASK --model FILE.gguf --work DIR`: write a task and compare ways to
 train on it, with a local model as the agent and `handoff` as the optimizer.
 
-The command prints where prompts wait; whoever answers them must see nothing but the prompts.
+The command prints where prompts wait; whoever answers them must see nothing but the prompts. In
+the way `train:agent` the folder of a session is the prompt: `by-hand` stands for a coding-agent
+program.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from pathlib import Path
 from bench.strong.tasks import TASKS, write_task
 
 WAYS = ("initial", "one-shot", "train:reflect", "train:corpus", "train:agent")
+AGENT = "train:agent"
+BY_HAND = Path(__file__).with_name("by-hand.yaml")
 
 
 def main() -> None:
@@ -31,13 +35,22 @@ def main() -> None:
     folder = asked.work / (asked.task + ("-no-kinds" if asked.no_kinds else ""))
     task, model = TASKS[asked.task], asked.model.resolve()
     config = write_task(folder, task, model, asked.threads, kinds=not asked.no_kinds)
-    command = [sys.executable, "-m", "skillfit", "compare", str(config), "--wait"]
-    command += ["--run", str(folder / "runs"), "--seeds", str(asked.seeds), "--repeats", "1"]
-    for rollouts in asked.rollouts:
-        command += ["--rollouts", str(rollouts)]
-    for way in asked.ways:
-        command += ["--way", way]
-    sys.exit(subprocess.run(command, check=False).returncode)
+    by_hand = f"model.optimizer={{id: cli/by-hand, options: {{file: {BY_HAND}}}}}"
+    others = [way for way in asked.ways if way != AGENT]
+    for name, ways, overrides in (
+        ("runs", others, ()),
+        # A session may take as long as a person needs.
+        ("runs-agent", [AGENT], (by_hand, "optimizer.agent_minutes=600")),
+    ):
+        if not set(ways) <= set(asked.ways) or not ways:
+            continue
+        command = [sys.executable, "-m", "skillfit", "compare", str(config), *overrides, "--wait"]
+        command += ["--run", str(folder / name), "--seeds", str(asked.seeds), "--repeats", "1"]
+        command += [part for one in asked.rollouts for part in ("--rollouts", str(one))]
+        command += [part for way in ways for part in ("--way", way)]
+        done = subprocess.run(command, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
 
 
 if __name__ == "__main__":
