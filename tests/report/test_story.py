@@ -14,6 +14,7 @@ from skillfit.api import Run
 from skillfit.cli.output import result_text
 from skillfit.config.schema import EvaluationSection
 from skillfit.errors import InputError
+from skillfit.gate.diagnosis import lift_check
 from skillfit.intervals import Interval
 from skillfit.models import Usage
 from skillfit.record.fold import Fold, RunFollower, _has_text_of, read_record
@@ -24,6 +25,7 @@ from skillfit.record.text import (
     event_lines,
     facts,
     fullest_cap,
+    lift_sentence,
     next_commands,
     resume_line,
     verdict_sentence,
@@ -799,3 +801,15 @@ async def test_failed_calls_and_the_working_time_of_a_stopped_run_are_told(tmp_p
     )
     page = html_report(record)
     assert "The key is wrong." in page and "60 of the 100 tokens are theirs" in page
+
+
+def test_the_report_begins_with_whether_the_skill_helps(tmp_path: Path) -> None:
+    record = read_record(screening_run(tmp_path / "run", steps=2, items=4, rollouts=8))
+    assert (
+        lift_sentence(record) == "Not compared with no skill: skillfit eval --no-skill does that."
+    )
+    measured = replace(record, checks=(lift_check([0.5, 1.0, 0.5, 1.0]),))
+    assert lift_sentence(measured).startswith("The skill so far: helps, +0.75")
+    assert lift_sentence(replace(record, initial_skill="")) == ""
+    page = html_report(measured)
+    assert page.index("The skill so far: helps") < page.index("<h1>")

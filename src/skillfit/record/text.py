@@ -156,12 +156,13 @@ def measured_sentence(event: SkillsMeasured) -> str:
 
 
 def lift_sentence(record: Record) -> str:
-    """Tell whether the initial skill helps, as the check of a training run found; empty: it did not
-    look.
+    """Tell whether the initial skill helps, as the check of a training run found. Empty for a run
+    that began without a skill, and for one that only measures: its verdict says it.
     """
-    if record.only_measures:
+    if record.only_measures or not record.initial_skill.strip():
         return ""
-    return next((check.message for check in record.checks if check.name == "lift"), "")
+    found = next((check.message for check in record.checks if check.name == "lift"), "")
+    return found or "Not compared with no skill: skillfit eval --no-skill does that."
 
 
 def ablation_sentence(event: AblationFinished) -> str:
