@@ -189,7 +189,9 @@ class RunFollower:
 
 
 def _last_isolation(view: RunView) -> str:
-    """How the programs of the agent were isolated in the last rollout; empty when it ran none."""
+    """Return how the programs of the agent were isolated in the last rollout; empty when it ran
+    none.
+    """
     outcome = view.journal.latest(ROLLOUTS, JsonObject) or {}
     attempt = outcome.get("attempt")
     return str(attempt.get("isolation", "")) if isinstance(attempt, dict) else ""
@@ -286,7 +288,7 @@ class Fold:
 
     @singledispatchmethod
     def _on(self, event: Event, stored: Stored) -> None:
-        """Other events add nothing to the record."""
+        """Ignore other events, which add nothing to the record."""
 
     @_on.register
     def _(self, event: RunStarted, stored: Stored) -> None:
@@ -629,7 +631,9 @@ class Fold:
 
 
 def _may_follow_end(event: Event) -> bool:
-    """Whether a finished run stays finished: decisions of people, warnings, `skillfit check`."""
+    """Return whether a finished run stays finished after this event: decisions of people, warnings,
+    `skillfit check`.
+    """
     if isinstance(event, StageStarted | StageFinished):
         return event.stage == "preflight"
     if isinstance(event, RolloutFinished):
@@ -724,7 +728,7 @@ class ScoreBook:
         return Point(name, "ship", bounds.mean, low, high, len(means))
 
     def types(self) -> tuple[TypeSummary, ...]:
-        """Per type on the test split; empty when it was not read."""
+        """Return scores per type on the test split; empty when it was not read."""
         before, after = self._typed.get("test_baseline"), self._typed.get("test_best")
         if before is None:
             return ()
@@ -840,8 +844,8 @@ class EditHistory:
     def listed(
         self, found: Skill, finished: RunFinished | None, *, unproven: bool
     ) -> tuple[EditRecord, ...]:
-        """Every edit with its history and, when the run has ended, whether the skill that was found
-        has it. `unproven`: that skill is not handed back.
+        """List every edit with its history and, when the run has ended, whether the skill that was
+        found has it. `unproven`: that skill is not handed back.
         """
         return tuple(
             EditRecord(
@@ -854,9 +858,9 @@ class EditHistory:
         )
 
     def _is_kept(self, edit: EditEffect, found: Skill, recorded: list[str] | None) -> bool:
-        """By the recorded composition, without edits whose text others of it replaced. A gate
-        without a pool has none: there it is the accepted edits, without those that a later step
-        replaced.
+        """Return whether the skill found has the edit: by the recorded composition, without edits
+        whose text others of it replaced. A gate without a pool has none: there it is the accepted
+        edits, without those that a later step replaced.
         """
         if self._screening and recorded is not None:
             others = [self._edits[name] for name in recorded if name in self._edits]
@@ -865,8 +869,8 @@ class EditHistory:
 
 
 def _is_overwritten(edit: EditEffect, others: Sequence[EditEffect], skill: Skill) -> bool:
-    """Whether none of the lines that an edit adds is left in the skill, because one of the others
-    replaces or deletes them.
+    """Return whether none of the lines that an edit adds is left in the skill, because one of the
+    others replaces or deletes them.
     """
     written = edit.edit.content.strip()
     lines = _lines_beside(skill, edit)
@@ -891,7 +895,9 @@ def _lines_beside(skill: Skill, edit: EditEffect) -> set[str]:
 
 
 def _has_text_of(skill: Skill, edit: EditEffect) -> bool:
-    """Whether the lines that an edit adds are there; for a deletion, whether its lines are gone."""
+    """Return whether the lines that an edit adds are there; for a deletion, whether its lines are
+    gone.
+    """
     example = example_of(edit.edit)
     if example is not None:
         shown = examples(skill)

@@ -144,7 +144,7 @@ def list_runs(folder: Path) -> RunListing:
 
 
 def find_runs(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Directories with a journal. Folders inside a run are not searched."""
+    """Yield directories with a journal. Folders inside a run are not searched."""
     if not folder.is_dir():
         return
     below: list[Path] = []
@@ -178,7 +178,9 @@ def read_card(path: Path) -> RunCard:
 
 
 def _reviewed(path: Path, card: RunCard) -> bool:
-    """Whether a person has decided about every edit. A resumed run carries the decisions out."""
+    """Return whether a person has decided about every edit. A resumed run carries the decisions
+    out.
+    """
     requests = without_undone(read_requests(path))
     decided = {request.target for request in requests if request.decides}
     return decided.issuperset(card.awaiting)

@@ -252,8 +252,8 @@ class DataSummary:
 
 
 def practice_models(agent: str, optimizer: str) -> str:
-    """Which of the models are built-in practice models and no language models: "practice models",
-    "practice agent", "practice optimizer", or nothing.
+    """Name which of the models are built-in practice models and no language models: "practice
+    models", "practice agent", "practice optimizer", or nothing.
     """
     models = {"agent": agent, "optimizer": optimizer}
     roles = [role for role, model in models.items() if model.startswith("practice/")]
@@ -658,8 +658,8 @@ class Record(RunCard):
         return bool(kept) and kept[-1].estimated
 
     def selection_scores(self) -> tuple[float, float] | None:
-        """Scores of the initial and the best skill on the selection split: what the end of the run
-        says, or the best point of the curve that the loop continued with.
+        """Return the scores of the initial and the best skill on the selection split: what the end
+        of the run says, or the best point of the curve that the loop continued with.
         """
         ended = self.summary
         if ended is not None and ended.baseline_selection_score is not None:

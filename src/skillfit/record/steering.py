@@ -49,7 +49,7 @@ def steer_run(
 
 
 def when_followed(run: Path) -> str:
-    """When a run follows a decision, as a sentence."""
+    """Say when a run follows a decision, as a sentence."""
     if read_card(run).is_over:
         return "It is kept with the run, for the next one."
     when = "after its current step" if in_use(run) else "when it is resumed"

@@ -338,8 +338,8 @@ class ScoreComparison:
 
 
 def comparisons(record: Record) -> list[ScoreComparison]:
-    """On fresh rollouts and on the test items of these, or on the selection split where the run
-    ended before those.
+    """Compare scores on fresh rollouts and on the test items of these, or on the selection split
+    where the run ended before those.
     """
     found = []
     for name, first, last in (
@@ -432,7 +432,7 @@ def _ablate_line(record: Record, run: str, new_run: str) -> str:
 
 
 def next_commands(record: Record) -> list[str]:
-    """Commands that make sense now, with what they do."""
+    """List commands that make sense now, with what they do."""
     run = record.path.replace(str(Path.home()), "~")
     if record.is_evaluation:
         return [f"skillfit export {run}   # write every answer as files"]
@@ -525,7 +525,7 @@ class ProgressLines:
 
 
 def time_left(record: Record) -> str:
-    """How long the training steps will take; after the last one, the stage that runs."""
+    """Say how long the training steps will take; after the last one, the stage that runs."""
     if record.seconds_left:
         return f"about {duration(record.seconds_left)} of training left"
     stage = record.running_stage
@@ -605,7 +605,7 @@ def decision_name(name: str) -> str:
 
 
 def _decided(event: GateDecided) -> str:
-    """One line per step: with a pool what changed in it, else the comparison."""
+    """Describe the decision in one line: with a pool what changed in it, else the comparison."""
     name = decision_name(event.name)
     if event.effects or (event.score is not None and event.score.estimated):
         counts = [
