@@ -71,7 +71,7 @@ def _head(record: Record) -> Iterator[Markup]:
 
 
 def _scores(bars: Mapping[str, Interval]) -> Iterator[Markup]:
-    """One line per skill from 0 to 100 %, with the interval around the score."""
+    """Draw one line per skill from 0 to 100 %, with the interval around the score."""
     for row, (name, score) in enumerate(bars.items()):
         y = _BAR_TOP + _BAR_STEP * row
         color = _ACCENT if 0 < row == len(bars) - 1 else _SOFT

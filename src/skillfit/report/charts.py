@@ -85,8 +85,8 @@ def compared_scores(record: Record) -> Mapping[str, Interval]:
 
 
 def result_chart(record: Record) -> Markup:
-    """One line per skill with its score, and below them the difference of the final comparison on
-    an axis of its own; empty when nothing was measured.
+    """Draw one line per skill with its score, and below them the difference of the final comparison
+    on an axis of its own. Return empty markup when nothing was measured.
     """
     scores = compared_scores(record)
     if not scores:
@@ -124,7 +124,7 @@ def result_chart(record: Record) -> Markup:
 def _result_row(
     y: float, name: str, place: Interval, value: Interval, shown: str, kind: str
 ) -> Iterator[Markup]:
-    """`place` is the interval as shares of the axis, `value` as numbers."""
+    """Draw a row. `place` is the interval as shares of the axis, `value` as numbers."""
     unit = points if place is not value else percent
     low, mean, high = (_result_x(one) for one in (place.low, place.mean, place.high))
     yield _text(0, y + 4, shorten(name, 18), "name")
@@ -151,9 +151,9 @@ def score_chart(
     step_url: str = "",
     steps: StepRange | None = None,
 ) -> Markup:
-    """The curve of these splits, drawn for about `width` pixels; empty when nothing was measured on
-    them. `step_url`: the address of a step with {} for its number, to which its point is a link.
-    `steps`: the part of the curve that is drawn.
+    """Draw the curve of these splits for about `width` pixels; return empty markup when nothing was
+    measured on them. `step_url`: the address of a step with {} for its number, to which its point
+    is a link. `steps`: the part of the curve that is drawn.
     """
     panels = []
     for split in splits:
@@ -183,8 +183,8 @@ def score_chart(
 
 
 def _widths(counts: dict[str, int], room: float) -> dict[str, float]:
-    """The width of a column in each panel. Comparisons at the end keep room for their labels,
-    however many steps there are.
+    """Return the width of a column in each panel. Comparisons at the end keep room for their
+    labels, however many steps there are.
     """
     columns = sum(counts.values()) + _GAP * (len(counts) - 1)
     even = room / columns
@@ -310,7 +310,9 @@ def _text(x: float, y: float, text: str, kind: str) -> Markup:
 
 
 def _description(panels: Sequence[tuple[str, Sequence[Point]]]) -> str:
-    """The curve in words, for people who cannot see it. Long curves name their ends only."""
+    """Describe the curve in words, for people who cannot see it. Of long curves only the ends are
+    named.
+    """
     parts = []
     for split, measured in panels:
         shown = measured if len(measured) <= 12 else [*measured[:2], *measured[-2:]]
@@ -320,7 +322,9 @@ def _description(panels: Sequence[tuple[str, Sequence[Point]]]) -> str:
 
 
 def sparkline(scores: Sequence[float], width: int = 96, height: int = 24) -> Markup:
-    """A curve without axes, for a row of a table; empty for fewer than two scores."""
+    """Draw a curve without axes, for a row of a table; return empty markup for fewer than two
+    scores.
+    """
     if len(scores) < 2:
         return Markup("")
     low, high = min(scores), max(scores)
@@ -357,8 +361,8 @@ def compare_chart(
     names: bool = True,
     steps: StepRange | None = None,
 ) -> Markup:
-    """The score curves of several runs, by name, over their steps. Each has its name at the end of
-    its line where there is room for `names`. Steps that were rejected have no point.
+    """Draw the score curves of several runs, by name, over their steps. Each has its name at the
+    end of its line where there is room for `names`. Steps that were rejected have no point.
     """
     measured = [_by_step(_points_of(record, "selection")) for record in runs.values()]
     if steps is not None:
@@ -392,8 +396,8 @@ def compare_chart(
 
 
 def _by_step(measured: Sequence[Point]) -> dict[float, Point]:
-    """The points by the step after which they were measured. Those between two steps, and after the
-    last one, have a place of their own.
+    """Map each step to the point that was measured after it. Points between two steps, and after
+    the last one, have a place of their own.
     """
     found: dict[float, Point] = {}
     for point in measured:
@@ -421,7 +425,7 @@ def _run_curve(frame: _Frame, curve: _RunCurve, start: int, step: float) -> Iter
 
 
 def _run_names(frame: _Frame, curves: Sequence[_RunCurve], x: float) -> Iterator[Markup]:
-    """The names beside the ends of the curves, moved down where they would overlap."""
+    """Write the names beside the ends of the curves, moved down where they would overlap."""
     below = -100.0
     for curve in sorted(curves, key=lambda curve: (frame.y(curve.last.score), curve.number)):
         below = max(frame.y(curve.last.score), below + 15)
@@ -452,7 +456,7 @@ def edit_row(edit: EditRecord, href: str = "") -> ForestRow:
 
 
 def kind_points(kind: KindEffect) -> str:
-    """`+41.0 on money, 18 of 60 items`, in points as all effects of a page."""
+    """Format an effect as `+41.0 on money, 18 of 60 items`, in points as all effects of a page."""
     return f"{points(kind.mean)} on {kind.kind}, {kind.items} of {kind.of} items"
 
 
@@ -469,7 +473,7 @@ def effect_row(edit: EditEffect, status: str, *, href: str = "", note: str = "")
 
 
 def candidates_plot(gates: Sequence[GateSummary]) -> Markup:
-    """A row for each candidate that was compared as a whole with the skill before it."""
+    """Draw a row for each candidate that was compared as a whole with the skill before it."""
     rows = [
         ForestRow(
             label=gate.label,
@@ -485,7 +489,7 @@ def candidates_plot(gates: Sequence[GateSummary]) -> Markup:
 
 
 def forest_plot(rows: Sequence[ForestRow], *, heading: str = "Edit", longest: int = 180) -> Markup:
-    """A table of the rows in the given order. The axis is symmetric around 0."""
+    """Render a table of the rows in the given order. The axis is symmetric around 0."""
     if not rows:
         return Markup("")
     span = axis_span([row.effect for row in rows])
@@ -498,8 +502,8 @@ def forest_plot(rows: Sequence[ForestRow], *, heading: str = "Edit", longest: in
 
 
 def axis_span(measured: Iterable[Interval | None]) -> float:
-    """The largest distance from 0 that the axis shows. One very wide interval does not squeeze the
-    others: bounds beyond three times the largest mean are cut.
+    """Return the largest distance from 0 that the axis shows. One very wide interval does not
+    squeeze the others: bounds beyond three times the largest mean are cut.
     """
     effects = [effect for effect in measured if effect is not None]
     widest = max((max(abs(one.low), abs(one.high)) for one in effects), default=0.0)
@@ -548,7 +552,7 @@ def _badge(status: str) -> Markup:
 
 
 def effect_bar(effect: Interval | None, span: float) -> Markup:
-    """The interval as a line with its mean as a dot; 0 is in the middle."""
+    """Draw the interval as a line with its mean as a dot; 0 is in the middle."""
     middle = _BAR_WIDTH / 2
     if effect is None:
         inner = Markup("")
@@ -566,7 +570,7 @@ def effect_bar(effect: Interval | None, span: float) -> Markup:
 
 
 def _arrows(effect: Interval, span: float) -> Markup:
-    """Where the interval goes on beyond the axis."""
+    """Draw an arrow at each end where the interval goes on beyond the axis."""
     left = Markup('<path d="M7 5L1 11L7 17Z"/>') if effect.low < -span else Markup("")
     x = _BAR_WIDTH
     right = Markup(f'<path d="M{x - 7} 5L{x - 1} 11L{x - 7} 17Z"/>') if effect.high > span else ""

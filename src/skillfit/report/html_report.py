@@ -105,7 +105,9 @@ class PageData:
     template: ClassVar[str]
 
     def render(self, environment: Environment, part: str = "", **shared: object) -> str:
-        """The page, or a part of it that has its own template. `shared`: names of all pages."""
+        """Render the page, or a part of it with a template of its own. `shared`: names of all
+        pages.
+        """
         names = {one.name: getattr(self, one.name) for one in fields(self)}
         return environment.get_template(part or self.template).render({**names, **shared})
 
@@ -113,8 +115,8 @@ class PageData:
 def write_report(
     run_dir: Path, out: Path | None = None, *, format: str = "html", share: bool = False
 ) -> Path:
-    """The report of the run in `run_dir`, finished or not. `out` is the file, by default
-    report.html or report.md in the run. `share` leaves out the paths of this machine.
+    """Write the report of the run in `run_dir`, finished or not, and return its path: `out`, by
+    default report.html or report.md in the run. `share` leaves out the paths of this machine.
     """
     if format not in ("html", "md"):
         raise InputError(f"Unknown report format {format!r}.", hint="Use html or md.")
@@ -128,7 +130,7 @@ def write_report(
 
 
 def html_report(record: Record) -> str:
-    """The self-contained page, with the trajectories of the items it lists."""
+    """Render the self-contained page, with the trajectories of the items it lists."""
     if record.ablation is not None:
         return ablation_report(record.ablation, record.skill_name, record.initial_skill)
     with open_details(Path(record.path)) as details:
@@ -243,8 +245,8 @@ def _report_page(
 
 
 def _main_edits(edits: Sequence[EditRecord]) -> Sequence[EditRecord]:
-    """The rows of the plot: when there are too many, those in the skill and those furthest from 0,
-    in the given order.
+    """Choose the rows of the plot: when there are too many, those in the skill and those furthest
+    from 0, in the given order.
     """
     if len(edits) <= _EDITS:
         return edits
@@ -258,7 +260,7 @@ def _pages(rows: Sequence[PagedRow]) -> list[Sequence[PagedRow]]:
 
 
 def without_paths(text: str, record: Record) -> str:
-    """The page without the folders of this machine: only file names are left."""
+    """Remove the folders of this machine from the page: only file names are left."""
     folders = {str(Path(record.path).parent), str(Path.home()), str(Path.cwd())}
     for path in (record.data.skill, record.data.tasks, *_named_paths(record.config)):
         if path.startswith("/"):
@@ -272,7 +274,9 @@ def without_paths(text: str, record: Record) -> str:
 
 
 def _named_paths(config: RecordedConfig) -> list[str]:
-    """The paths that the settings name, also those inside commands and names of task sources."""
+    """Return the paths that the settings name, also those inside commands and names of task
+    sources.
+    """
     paths: list[str] = []
 
     def collect(_: str, path: str) -> str:
@@ -321,7 +325,9 @@ def markdown_report(record: Record) -> str:
 def write_ablation_report(
     event: AblationFinished, skill_name: str, out: Path, skill: str = ""
 ) -> Path:
-    """`skill`: the whole text, to show it with the worth of each part in the margin."""
+    """Write the page of an ablation and return its path. `skill`: the whole text, to show it with
+    the worth of each part in the margin.
+    """
     write_whole(out, ablation_report(event, skill_name, skill).encode())
     return out
 
@@ -355,7 +361,7 @@ def ablation_report(event: AblationFinished, skill_name: str, skill: str = "") -
 
 
 def unit_forest(event: AblationFinished) -> Markup:
-    """The parts from the most to the least valuable."""
+    """Draw the parts from the most to the least valuable."""
     units = sorted(event.units, key=lambda unit: (-unit.mean, unit.start))
     return forest_plot(
         [_unit_row(unit) for unit in units], heading="Part of the skill", longest=240
@@ -474,7 +480,7 @@ def _origins(edits: Iterable[EditRecord], file: str) -> dict[str, EditRecord]:
 
 
 def _regions(text: str) -> dict[int, str]:
-    """Line number -> the kind of protected region it is in."""
+    """Map the numbers of protected lines to the kind of region they are in."""
     found: dict[int, str] = {}
     for region in scan(text):
         first = text.count("\n", 0, region.start) + 1
@@ -515,7 +521,7 @@ def settings_of_config(config: RecordedConfig) -> ShownSettings:
 
 
 def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> list[Setting]:
-    """Dotted keys with their values as JSON."""
+    """Flatten the settings to dotted keys with their values as JSON."""
     rows: list[Setting] = []
     for name, item in settings.items():
         if isinstance(item, Mapping) and item:
@@ -526,8 +532,8 @@ def flat_settings(settings: Mapping[str, JsonValue], prefix: str = "") -> list[S
 
 
 def _visible_text(value: object) -> object:
-    """What a template writes for a value. Hidden characters of texts become visible escapes;
-    our own markup is left alone.
+    """Replace hidden characters in the value of a template by visible escapes. Our own markup is
+    left alone.
     """
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value)
@@ -535,7 +541,7 @@ def _visible_text(value: object) -> object:
 
 
 def _code_marks(text: str) -> Markup:
-    """Text in which `backticks` mark code."""
+    """Render `backticks` as code."""
     parts = visible(text).split("`")
     shown = [
         Markup("<code>{}</code>" if at % 2 else "{}").format(part) for at, part in enumerate(parts)
@@ -544,7 +550,7 @@ def _code_marks(text: str) -> Markup:
 
 
 def _item_score(result: ItemResult) -> str:
-    """An item's result: "2/3" for 0 and 1 scores, a percentage for graded ones."""
+    """Format an item's result: "2/3" for 0 and 1 scores, a percentage for graded ones."""
     if not result.scores:
         return "failed" if result.failures else "–"
     if set(result.scores) <= {0.0, 1.0}:
@@ -553,14 +559,14 @@ def _item_score(result: ItemResult) -> str:
 
 
 def _date(at: float | None) -> str:
-    """A time as this machine's clock shows it."""
+    """Format a time as this machine's clock shows it."""
     if at is None:
         return ""
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _content_hash(text: str) -> str:
-    """The hash with which a Content-Security-Policy allows an inline script or style."""
+    """Return the hash with which a Content-Security-Policy allows an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -588,8 +594,8 @@ _FILTERS: dict[str, Callable[..., Any]] = {
 
 
 def make_environment(*packages: str) -> Environment:
-    """Templates of these packages' `assets` folders, the first that has a name winning. Every text
-    is escaped, and hidden characters are shown.
+    """Load templates from these packages' `assets` folders, the first that has a name winning.
+    Every text is escaped, and hidden characters are shown.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "assets") for package in packages]),
@@ -610,5 +616,5 @@ def report_environment() -> Environment:
 
 @cache
 def asset(name: str) -> Markup:
-    """A file of this package, trusted as it is."""
+    """Return a file of this package as markup that is not escaped."""
     return Markup((ASSETS / name).read_text(encoding="utf-8"))

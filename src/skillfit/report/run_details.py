@@ -62,7 +62,9 @@ _NOTICEABLE = 0.05  # a smaller difference of graded scores counts as none
 
 @contextmanager
 def open_details(run: Path) -> Iterator[RunDetails]:
-    """The details of the run in a directory, which may still be running. Closed at the end."""
+    """Open the details of the run in a directory, which may still be running, and close them at the
+    end.
+    """
     with closing(RunView.open(run)) as view:
         yield RunDetails(view)
 
@@ -135,15 +137,15 @@ class RunDetails:
         self._journal = view.journal
 
     def events(self, after: int = 0) -> Iterator[Stored]:
-        """The events behind number `after`, in order, for those who follow a run."""
+        """Yield the events behind number `after`, in order, for those who follow a run."""
         return self._events.read(after)
 
     def verdicts(self) -> list[GateDecided]:
-        """The decisions of the gate, with their whole evidence."""
+        """Return the decisions of the gate, with their whole evidence."""
         return self._events.found(GateDecided)
 
     def step(self, number: int) -> StepDetails | None:
-        """None when the run has no such step."""
+        """Return the events of a step; None when the run has no such step."""
         events = self._events
         gate_rollouts = events.found(RolloutFinished, "gate", number)
         found = StepDetails(
@@ -164,13 +166,13 @@ class RunDetails:
         return self._events.found(RolloutFinished, "rollout", step)
 
     def rollouts(self) -> Iterator[RolloutFinished]:
-        """Every rollout, in the order in which they finished."""
+        """Yield every rollout, in the order in which they finished."""
         for stored in self._events.read(kinds=(RolloutFinished,)):
             if isinstance(stored.event, RolloutFinished):
                 yield stored.event
 
     def paces(self) -> list[float]:
-        """Seconds from the end of one rollout to that of the next, within stages."""
+        """Return the seconds from the end of one rollout to that of the next, within stages."""
         stored = list(self._events.read(kinds=(RolloutFinished,)))
         return [
             later.at - earlier.at
@@ -179,7 +181,7 @@ class RunDetails:
         ]
 
     def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
-        """Every rollout of an item, in the order in which they finished."""
+        """Return every rollout of an item, in the order in which they finished."""
         return self._events.rollouts_of_item(item)
 
     def rollout(self, phase: str, step: int, key: str) -> RolloutDetails | None:
@@ -189,11 +191,11 @@ class RunDetails:
         return RolloutDetails(rows[0], self.outcome(key), self.item_records().get(rows[0].item))
 
     def outcome(self, rollout: str) -> Outcome | None:
-        """What was recorded of the rollout with this key; None when it failed."""
+        """Return what was recorded of the rollout with this key; None when nothing was."""
         return self._journal.get(rollout, Outcome)
 
     def notes(self) -> list[PersonNote]:
-        """What people said about answers, the latest note about each rollout."""
+        """Return what people said about answers, the latest note about each rollout."""
         found: dict[tuple[str, str], PersonNote] = {}
         for request in read_requests(self._path):
             if request.action not in NOTE_ACTIONS:
@@ -211,13 +213,13 @@ class RunDetails:
         return list(found.values())
 
     def item_records(self) -> dict[str, ItemRecord]:
-        """The items as the run read them, by id."""
+        """Return the items as the run read them, by id."""
         return {known.id: known for read in self._events.found(ItemsRead) for known in read.items}
 
     def compared_items(self, record: Record) -> tuple[ItemSummary, ...]:
-        """Items under both skills: of the selection split on fresh rollouts where there were some,
-        else on the baseline; of the test split where it was read. Of an evaluation, the first and
-        the last skill; of a run that was only checked, the items that were tried.
+        """Return the items under both skills: of the selection split on fresh rollouts where there
+        were some, else on the baseline; of the test split where it was read. Of an evaluation, the
+        first and the last skill; of a run that was only checked, the items that were tried.
         """
         initial, records = self.initial_hash, self.item_records()
         evaluation = record.config.settings.evaluation
@@ -243,8 +245,8 @@ class RunDetails:
         return tuple(summaries)
 
     def failed_items(self, record: Record, skill_hash: str) -> list[FailedItem]:
-        """The items on which a skill did not get full marks, worst first, each with its lowest
-        rollout. Only of what `compared_items` shows.
+        """Return the items on which a skill did not get full marks, worst first, each with its
+        lowest rollout. Only those that `compared_items` shows are searched.
         """
         evaluation, records = record.config.settings.evaluation, self.item_records()
         lowest: dict[str, RolloutFinished] = {}
@@ -272,7 +274,7 @@ class RunDetails:
         return sorted(failed, key=lambda one: (one.score is not None, one.score or 0.0))
 
     def _compared_rows(self, record: Record) -> dict[str, list[RolloutFinished]]:
-        """The rollouts that `compared_items` shows, by split."""
+        """Return the rollouts that `compared_items` shows, by split."""
         rows_of = partial(self._events.found, RolloutFinished)
         if record.is_evaluation:
             measured = {item.id for item in self._measured_items(record)}
@@ -281,12 +283,12 @@ class RunDetails:
         return compared if any(compared.values()) else {"train": rows_of("preflight")}
 
     def _measured_items(self, record: Record) -> list[ItemRecord]:
-        """The items of the split that an evaluation measured last."""
+        """Return the items of the split that an evaluation measured last."""
         split = record.measured.split if record.measured else "all"
         return [item for item in self.item_records().values() if split in ("all", item.split)]
 
     def matrix(self, record: Record, most: int = 24) -> ItemMatrix:
-        """How every item went over the run, in at most about `most` columns of steps."""
+        """Tabulate how every item went over the run, in at most about `most` columns of steps."""
         evaluation = record.config.settings.evaluation
         last = max(1, record.total_steps, record.steps_done)
         width = -(-last // most)
@@ -311,8 +313,8 @@ class RunDetails:
         return next((started.skill_hash for started in self._events.found(RunStarted)), "")
 
     def _found_hash(self, record: Record, split: str) -> str:
-        """Of the skill found, as it was measured on a split; empty when that is not recorded.
-        Without a ship test, test_final is the last skill, which may be another one.
+        """Return the hash of the skill found, as it was measured on a split; empty when that is not
+        recorded. Without a ship test, test_final is the last skill, which may be another one.
         """
         if record.measured is not None:
             return record.measured.scores[-1].skill_hash
@@ -326,7 +328,9 @@ class RunDetails:
         return measured[0].skill_hash if measured else ""
 
     def trajectories(self, items: Iterable[ItemSummary]) -> dict[str, Trajectory]:
-        """By rollout key, in the items' order until the report's room is used up."""
+        """Return trajectories by rollout key, in the items' order until the report's room is used
+        up.
+        """
         found: dict[str, Trajectory] = {}
         room = _FILE
         for item in items:
@@ -441,8 +445,8 @@ class ItemSummary:
 def worst_first(
     items: Iterable[ItemSummary], scores: Mapping[str, float] | None = None
 ) -> list[ItemSummary]:
-    """Broken items first, then those that fail, then lower ones; within these by their score under
-    the skill found, or by `scores` where they were not compared.
+    """Sort items: broken ones first, then those that fail, then lower ones; within these by their
+    score under the skill found, or by `scores` where they were not compared.
     """
     urgency = {"broken": 0, "lower": 2}
 
@@ -459,7 +463,7 @@ def _stage_of(stored: Stored) -> tuple[str, int]:
 
 
 def _below(evaluation: EvaluationSection, row: RolloutFinished, other: RolloutFinished) -> bool:
-    """Whether a rollout is a better example of a failure: scored, and with a lower score."""
+    """Return whether a rollout is a better example of a failure: scored, and with a lower score."""
     if row.hard is None or other.hard is None:
         return other.hard is None and row.hard is not None and row_value(evaluation, row) < 1
     return row_value(evaluation, row) < row_value(evaluation, other)
@@ -475,7 +479,9 @@ def _results(
 
 
 def _item_result(evaluation: EvaluationSection, rows: Sequence[RolloutFinished]) -> ItemResult:
-    """A rollout that failed is only the one to read where no other has a score."""
+    """Summarize the rollouts of an item. One that failed is the example to read only where no other
+    has a score.
+    """
     scored = [(row_value(evaluation, row), row) for row in rows if row.hard is not None]
     lowest = min(scored, key=lambda pair: pair[0])[1] if scored else rows[0]
     return ItemResult(
@@ -488,7 +494,7 @@ def _item_result(evaluation: EvaluationSection, rows: Sequence[RolloutFinished])
 
 
 def types_of(items: Iterable[ItemSummary]) -> tuple[TypeSummary, ...]:
-    """Means per type over these items; empty when there is at most one type."""
+    """Return means per type over these items; empty when there is at most one type."""
     groups: defaultdict[str, list[ItemSummary]] = defaultdict(list)
     for item in items:
         groups[item.type or "(no type)"].append(item)
@@ -550,7 +556,7 @@ class ItemMatrix:
     cells: Mapping[str, Mapping[str, Cell]]  # item -> column -> cell
 
     def mean(self, item: str) -> float:
-        """Over all rollouts of the item; 0 when none was scored."""
+        """Return the mean over all rollouts of the item; 0 when none was scored."""
         cells = self.cells.get(item, {}).values()
         count = sum(cell.rollouts for cell in cells)
         return sum(cell.total for cell in cells) / count if count else 0.0
@@ -565,7 +571,9 @@ _ENDS = {"ship": (3, "fresh"), "test": (4, "test")}
 
 
 def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Column:
-    """`initial`: under the initial skill, which the end of a run compares with the one found."""
+    """Return the column of a score. `initial`: under the initial skill, which the end of a run
+    compares with the one found.
+    """
     if phase in ("compose", "final"):
         return _Column("final", (2, 0))
     if phase in _ENDS:
@@ -606,7 +614,7 @@ class Trajectory:
 
 
 def full_trajectory(outcome: Outcome) -> Trajectory:
-    """Everything that was recorded."""
+    """Return the trajectory with everything that was recorded."""
     attempt, score = outcome.attempt, outcome.score
     turns = [_turn(step) for step in attempt.steps] if attempt else []
     if attempt and attempt.answer:
@@ -623,7 +631,7 @@ def full_trajectory(outcome: Outcome) -> Trajectory:
 
 
 def short_trajectory(outcome: Outcome) -> Trajectory:
-    """The beginning and the end of the turns and of each text."""
+    """Return the trajectory with the beginning and the end of its turns and of each text."""
     full = full_trajectory(outcome)
     turns = full.turns
     if len(turns) > _TURNS:
@@ -655,7 +663,7 @@ def _turn(step: TrajectoryStep) -> Turn:
 
 
 def _readable(arguments: str) -> str:
-    """Tool arguments are JSON on one line; indented they can be read."""
+    """Indent tool arguments, which are JSON on one line. A single text is returned alone."""
     try:
         value = parse_json(arguments)
     except ValueError:
