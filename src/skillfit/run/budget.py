@@ -249,7 +249,7 @@ class Budget:
             reserved.count(used)
 
     def _made_again(self, error: Exception) -> bool:
-        """Whether a rollout that ended with `error` runs again when the run is resumed."""
+        """Return whether a rollout that ended with `error` runs again when the run is resumed."""
         if self._stopped_by is not None or isinstance(error, BudgetReached):
             return True
         if not isinstance(error, (ModelError, TaskFailure)):
@@ -439,8 +439,8 @@ class Budget:
 
 
 def refuse_unpriced(caps: BudgetSection, unpriced: Iterable[str]) -> None:
-    """A cap in dollars cannot be held for a model without a known price: refuse it before anything
-    is spent.
+    """Refuse a cap in dollars before anything is spent, if it cannot be held because a model has no
+    known price.
     """
     names = sorted(set(unpriced))
     if caps.usd is not None and names:
@@ -457,5 +457,5 @@ def refuse_unpriced(caps: BudgetSection, unpriced: Iterable[str]) -> None:
 
 
 def _countable(*numbers: float | None) -> bool:
-    """Whether every number is finite and not negative; None is an unknown price."""
+    """Return whether every number is finite and not negative; None is an unknown price."""
     return all(number is None or (math.isfinite(number) and number >= 0) for number in numbers)

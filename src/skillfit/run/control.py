@@ -89,7 +89,7 @@ class SteeringRequest:
         return self.action in EDIT_ACTIONS and self.action != "release"
 
     def command(self, run: Path | str) -> str:
-        """The CLI command that makes the same request."""
+        """Return the CLI command that makes the same request."""
         if self.action in ("apply", "undo"):
             return shlex.join(
                 ["skillfit", "apply", str(run)] + ["--undo"] * (self.action == "undo")
@@ -135,8 +135,8 @@ def stop_run(run: Path) -> None:
 
 
 def read_requests(run: Path, after: int = 0) -> list[SteeringRequest]:
-    """The requests behind number `after`, oldest first. A last line that is not yet complete is
-    left for the next call.
+    """Return the requests behind number `after`, oldest first. A last line that is not yet complete
+    is left for the next call.
     """
     try:
         data = (Path(run) / STEERING).read_bytes()
@@ -155,8 +155,8 @@ def read_requests(run: Path, after: int = 0) -> list[SteeringRequest]:
 
 
 def without_undone(requests: Sequence[SteeringRequest]) -> list[SteeringRequest]:
-    """The requests that are to be followed: a release takes back the decision about its edit that
-    is before it, and both are left out. One without a decision before it follows what was read
+    """Return the requests that are to be followed: a release takes back the decision about its edit
+    that is before it, and both are left out. One without a decision before it follows what was read
     earlier.
     """
     kept: list[SteeringRequest] = []
@@ -175,7 +175,7 @@ def _decision_about(edit: str, requests: Sequence[SteeringRequest]) -> SteeringR
 
 
 def decision_about(run: Path, edit: str) -> SteeringRequest | None:
-    """The decision of a person about an edit that a release takes back; None without one."""
+    """Return the decision of a person about an edit that a release takes back; None without one."""
     return _decision_about(edit, without_undone(read_requests(run)))
 
 
@@ -193,7 +193,7 @@ class RecordedRequests:
         self._last = 0  # the number of the last request that was read
 
     def unread(self) -> list[SteeringRequest]:
-        """The requests that no earlier process of this run has read."""
+        """Return the requests that no earlier process of this run has read."""
         recorded = [
             request.number
             for entry in self._journal.entries("steering/")
@@ -204,8 +204,8 @@ class RecordedRequests:
     async def read(
         self, place: str, budget: Budget, undecided: Sequence[str] = ()
     ) -> list[SteeringRequest]:
-        """The requests since the last call. Raises ReviewPending when an edit in `undecided` is the
-        target of none of them. Any decision counts: veto, pin and reword decide about it too.
+        """Return the requests since the last call. Raises ReviewPending when no request has an edit
+        in `undecided` as its target. Any decision counts: veto, pin and reword decide about it too.
         """
 
         async def read_new() -> list[SteeringRequest]:
@@ -224,7 +224,7 @@ class RecordedRequests:
 
 
 def _with_caps(requests: Sequence[SteeringRequest], budget: Budget) -> list[SteeringRequest]:
-    """The requests, those about a cap with what it was before."""
+    """Return the requests, those about a cap with what it was before."""
     caps: dict[str, float | None] = {}
     noted = []
     for request in requests:
@@ -271,7 +271,7 @@ def _checked(action: str, target: str, text: str) -> Action:
 
 
 def cap_amount(name: str, value: str) -> float:
-    """The value that a person typed for a cap. Raises for one that no cap can have."""
+    """Parse the value that a person typed for a cap. Raises for one that no cap can have."""
     if name == "rollouts":
         raise InputError(
             "budget.rollouts is the plan of a run and cannot change while it is running.",
@@ -296,7 +296,9 @@ class Interrupted(SkillfitError):
     exit_code = Exit.INTERRUPTED
 
     def __init__(self, run: Path | None = None) -> None:
-        """`run`: the run that can be resumed; None for commands that only measure."""
+        """Name the command that continues. `run`: the run to resume; None for commands that only
+        measure.
+        """
         hint = "Run the same command again: what was measured is kept."
         if run is not None:
             hint = f"Resume with: skillfit resume {run}"

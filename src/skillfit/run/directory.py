@@ -177,23 +177,23 @@ class RunDirectory:
         self.journal.set_fact(STOP_FACT, _KILLED)  # until `__exit__` knows better
 
     def expect_fix_of(self, kind: PartKind) -> None:
-        """A user's gate, proposer or batch sampler failed. The next start may bring its file with
-        other content: these parts decide again from what is recorded.
+        """Note that a user's gate, proposer or batch sampler failed. The next start may bring its
+        file with other content: these parts decide again from what is recorded.
         """
         self.journal.set_fact(_FAILED_PART_FACT, kind)
 
     def expect_no_fix(self) -> None:
-        """The run continues: from here on a changed file is a different run."""
+        """Note that the run continues: from here on a changed file is a different run."""
         if self.journal.fact(_FAILED_PART_FACT, str):
             self.journal.set_fact(_FAILED_PART_FACT, "")
 
     def _has_results(self) -> bool:
-        """Whether the run has done more than test its models."""
+        """Return whether the run has done more than test its models."""
         return any(entry.stage != PROBE for entry in self.journal.entries())
 
     @staticmethod
     def read(path: Path | str) -> RunView:
-        """The run in `path` for readers. Nothing is written; another process may be writing."""
+        """Open the run in `path` to read it. Nothing is written; another process may be writing."""
         return RunView.open(path)
 
     def write_text(self, name: str, text: str) -> None:
@@ -318,7 +318,7 @@ def _changed_settings_error(path: Path, changes: Sequence[IdentityChange], kind:
 
 
 def _applied_document(path: Path) -> str:
-    """The document that `skillfit apply` changed last; empty when that was undone."""
+    """Return the document that `skillfit apply` changed last; empty when that was undone."""
     requests = [one for one in read_requests(path) if one.action in ("apply", "undo")]
     return requests[-1].target if requests and requests[-1].action == "apply" else ""
 
@@ -484,15 +484,15 @@ def _default_setting(key: str) -> JsonValue:
 
 
 def _recorded_source(parts: JsonValue, kind: str) -> str | None:
-    """The recorded hash of a part's file; None for a part that is in none."""
+    """Return the recorded hash of a part's file; None for a part that is in none."""
     part = parts.get(kind) if isinstance(parts, dict) else None
     source = part.get("source") if isinstance(part, dict) else None
     return source if isinstance(source, str) else None
 
 
 def _without_folders(value: JsonValue) -> JsonValue:
-    """Every file.py:name without its folder, so that a moved project is the same run. The content
-    of such files is compared apart.
+    """Remove the folder from every file.py:name, so that a moved project is the same run. The
+    content of such files is compared apart.
     """
     if isinstance(value, dict):
         return {key: _without_folders(each) for key, each in value.items()}

@@ -133,7 +133,7 @@ class RunStarted(Event):
         phases: tuple[PhasePlan, ...] = (),
         evidence: EvidenceMemory | None = None,
     ) -> RunStarted:
-        """The start of a run with this version. A run that only measures has no steps."""
+        """Describe the start of a run with this version. A run that only measures has no steps."""
         return cls(
             run=run,
             config=RecordedConfig.of(config),
@@ -165,7 +165,9 @@ class RunStarted(Event):
         return self.planned_steps or self.total_epochs * self.steps_per_epoch
 
     def model_of(self, role: str) -> str:
-        """The id of a role's model, or of all models of the agent; empty where there is none."""
+        """Return the id of a role's model, or of all models of the agent; empty where there is
+        none.
+        """
         return self.config.settings.model.named(role)
 
 
@@ -264,7 +266,7 @@ class RolloutScore(NamedTuple):
 
 
 def _columns(kind: type[Event], names: Sequence[str]) -> str:
-    """Fields of a kind of event as columns of a query."""
+    """Return SQL that selects fields of a kind of event as columns."""
     return ", ".join(f"json_extract(data, {path})" for path in _paths(kind, names))
 
 
@@ -611,7 +613,9 @@ class EventLog(Store):
             listener(stored)
 
     def _in_this_version(self, kind: str, data: str) -> str:
-        """A stored event as this version writes it: with the fields that a later version added."""
+        """Return a stored event as this version writes it: with the fields that a later version
+        added.
+        """
         with suppress(TypeError, ValueError):
             event = load(Event.kinds[kind], data)
             return self._redact(dump(type(event), event).decode())
@@ -642,7 +646,7 @@ class EventLog(Store):
         self._known.clear()
 
     def last(self, *kinds: type[Event]) -> Stored | None:
-        """The last event of these kinds."""
+        """Return the last event of these kinds; None when there is none."""
         marks = ",".join("?" * len(kinds))
         query = (
             f"SELECT seq, at, kind, data FROM events WHERE kind IN ({marks}) ORDER BY "
@@ -652,8 +656,8 @@ class EventLog(Store):
         return self._stored(*row) if row else None
 
     def read(self, after: int = 0, kinds: tuple[type[Event], ...] = ()) -> Iterator[Stored]:
-        """Events behind `after`, in order; all kinds, or only these. Kinds of a newer version come
-        as `Unknown`.
+        """Yield events behind `after`, in order; all kinds, or only these. Kinds of a newer version
+        come as `Unknown`.
         """
         names = [kind.__name__ for kind in kinds]
         wanted = f"kind IN ({','.join('?' * len(names))}) AND " if names else ""
@@ -662,8 +666,8 @@ class EventLog(Store):
             yield self._stored(seq, at, kind, data)
 
     def without(self, kind: type[Event]) -> Iterator[Stored]:
-        """All events but those of one kind, in order. The rows of that kind are not read, so a run
-        of 100,000 rollouts takes no longer than one of few.
+        """Yield all events but those of one kind, in order. The rows of that kind are not read, so
+        a run of 100,000 rollouts takes no longer than one of few.
         """
         first, behind = _key_range(kind)
         query = (
@@ -674,8 +678,8 @@ class EventLog(Store):
             yield self._stored(seq, at, name, data)
 
     def of_kind(self, kind: type[Event], *identity: object) -> Iterator[Stored]:
-        """Events of a kind whose first identity fields have these values, in order. Found by
-        index, whatever the size of the log.
+        """Yield the events of a kind whose first identity fields have these values, in order. They
+        are found by index, whatever the size of the log.
         """
         first, behind = _key_range(kind, *identity)
         exact = first.removesuffix("/")
@@ -687,14 +691,14 @@ class EventLog(Store):
             yield self._stored(seq, at, name, data)
 
     def found(self, kind: type[E], *identity: object) -> list[E]:
-        """The events of `of_kind` without number and time. What another version wrote and cannot be
-        read is left out.
+        """Return the events of `of_kind` without number and time. What another version wrote and
+        cannot be read is left out.
         """
         events = [stored.event for stored in self.of_kind(kind, *identity)]
         return [event for event in events if isinstance(event, kind)]
 
     def rollouts_done(self) -> list[RolloutsDone]:
-        """The finished rollouts of each phase and step."""
+        """Count the finished rollouts of each phase and step."""
         counts = []
         for stage, done, at in self._db.execute(_ROLLOUTS_DONE, _key_range(RolloutFinished)):
             phase, _, step = stage.rpartition("/")
@@ -702,11 +706,13 @@ class EventLog(Store):
         return counts
 
     def rollout_keys(self) -> list[str]:
-        """The journal keys of the finished rollouts; one that several phases share repeats."""
+        """Return the journal keys of finished rollouts; one that several phases share repeats."""
         return [key for (key,) in self._db.execute(_ROLLOUT_KEYS, _key_range(RolloutFinished))]
 
     def marked_rollouts(self) -> list[MarkedRollout]:
-        """The rollouts that failed, and those that say whether the skill was loaded, in order."""
+        """Return the rollouts that failed, and those that say whether the skill was loaded, in
+        order.
+        """
         rows = self._db.execute(_MARKED_ROLLOUTS, (RolloutFinished.__name__,))
         return [
             MarkedRollout(phase, step, failure, None if read is None else bool(read))
@@ -714,7 +720,7 @@ class EventLog(Store):
         ]
 
     def rollout_scores(self, initial: str) -> dict[RolloutScore, list[str]]:
-        """Every score with the items of the rollouts that had it. `initial`: the hash of the
+        """Map every score to the items of the rollouts that had it. `initial`: the hash of the
         initial skill. Of very many rollouts few differ in their scores, so each score is parsed
         once.
         """
@@ -728,13 +734,13 @@ class EventLog(Store):
         }
 
     def some_hard_scores(self, most: int) -> list[float | None]:
-        """The hard scores of some rollouts, for a guess at their kind."""
+        """Return the hard scores of some rollouts, for a guess at their kind."""
         rows = self._db.execute(_SOME_SCORES, (*_key_range(RolloutFinished), most))
         return [hard for (hard,) in rows]
 
     def rollouts_of_item(self, item: str) -> list[RolloutFinished]:
-        """Every rollout of an item, in order. What another version wrote and cannot be read is left
-        out.
+        """Return every rollout of an item, in order. What another version wrote and cannot be read
+        is left out.
         """
         kind = RolloutFinished.__name__
         rows = self._db.execute(_ROLLOUTS_OF_ITEM, (kind, item))
@@ -753,13 +759,13 @@ class EventLog(Store):
 
 
 def _key_range(kind: type[Event], *identity: object) -> tuple[str, str]:
-    """The first key of these events, and the first key behind them."""
+    """Return the first key of these events, and the first key behind them."""
     prefix = "/".join([kind.__name__, *map(str, identity)])
     return f"{prefix}/", f"{prefix}0"  # "0" follows "/"
 
 
 def as_json(stored: Stored) -> JsonObject:
-    """The line a tracker or `events.jsonl` gets."""
+    """Return the fields of the line that a tracker or `events.jsonl` gets."""
     kind = type(stored.event)
     fields: JsonObject = from_json(dump(kind, stored.event))
     return {"seq": stored.seq, "at": stored.at, "kind": kind.__name__, **fields}

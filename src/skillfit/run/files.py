@@ -83,8 +83,8 @@ class RunFiles:
     """A listener on the event log. Gets all events of a run, live or on replay."""
 
     def __init__(self, directory: Writer, progress: int = 0) -> None:
-        """`progress` is how far the files of an earlier process are: the last stored event that
-        ended a step or an epoch.
+        """Begin to write files. `progress` is how far those of an earlier process are: the last
+        stored event that ended a step or an epoch.
         """
         self._directory = directory
         self._progress = progress
@@ -110,7 +110,7 @@ class RunFiles:
 
     @singledispatchmethod
     def _on(self, event: Event) -> None:
-        """Other events leave no file."""
+        """Ignore other events, which leave no file."""
 
     @_on.register
     def _(self, event: RunStarted) -> None:
@@ -255,7 +255,7 @@ class RunFiles:
             self._directory.write_json("runtime_state.json", self._state | _handed_back(event))
 
     def _clock(self, stage: StageName, epoch: int) -> dict[str, JsonValue]:
-        """When the end of an epoch was, and how long this part of it took."""
+        """Return which epoch ended, and how long this part of its end took."""
         return {"epoch": epoch, "time_s": self._seconds.get((stage, epoch), 0.0)}
 
     def _write_pairs(
@@ -295,7 +295,7 @@ class RunFiles:
         self._directory.write_json("runtime_state.json", self._state)
 
     def _write_look_back(self, folder: str, previous_hash: str) -> None:
-        """The rollouts of an epoch's end: both skills on the same items, and the gate's."""
+        """Write the rollouts of an epoch's end: both skills on the same items, and the gate's."""
         keys = [key for key in self._rollouts if key[0] in ("slow_update", "meta_skill")]
         rows = [row for key in keys for row in self._rollouts.pop(key).values()]
         compared = [row for row in rows if row.rollout.startswith(f"{ROLLOUTS}slow_update/")]
@@ -322,19 +322,21 @@ class RunFiles:
 
 
 def rollouts_folder(phase: str, step: int) -> str:
-    """Where the rollouts of a phase are in a run. Step 0: before or after the steps."""
+    """Return the folder of a run that holds the rollouts of a phase. Step 0: before or after the
+    steps.
+    """
     if not step:
         return _EVALUATIONS.get(phase, phase)
     return f"{_step_folder(step)}/{_GATED if phase == 'gate' else phase}"
 
 
 def _step_folder(step: int) -> str:
-    """The folder of a step in a run."""
+    """Return the folder of a step in a run."""
     return f"steps/{step_name(step)}"
 
 
 def flat_record(record: StepRecord | SlowUpdateRecord) -> dict[str, JsonValue]:
-    """A record as its file shows it: standings beside the other fields, no empty fields."""
+    """Return a record as its file shows it: standings beside the other fields, no empty fields."""
     plain = asdict(record)
     standings: dict[str, JsonValue] = plain.pop("standings")
     if isinstance(record, StepRecord) and record.lr_decision is not None:
@@ -362,7 +364,7 @@ class ProposalFields(TypedDict, total=False):
 
 
 def _proposal_fields(proposal: ProposalRecord) -> ProposalFields:
-    """A proposal in a file of patches."""
+    """Return the fields of a proposal in a file of patches."""
     support = ProposalFields(
         source_type=proposal.source, support_count=proposal.support, items=proposal.items
     )
@@ -402,7 +404,7 @@ class PatchFile(TypedDict, total=False):
 
 
 def _patch_file(patch: PatchRecord, mode: str) -> PatchFile:
-    """`mode` is the update mode of the run."""
+    """Return the content of a file of patches. `mode` is the update mode of the run."""
     found = PatchFile(
         reasoning=patch.reasoning, source_type=patch.source, merge_level=patch.merge_level
     )
@@ -411,7 +413,7 @@ def _patch_file(patch: PatchRecord, mode: str) -> PatchFile:
 
 
 def _handed_back(event: RunFinished) -> dict[str, JsonValue]:
-    """What runtime_state.json says about best_skill.md once the run has ended."""
+    """Return what runtime_state.json says about best_skill.md once the run has ended."""
     summary = event.summary
     initial = summary.best_origin == "initial"
     score = summary.baseline_selection_score if initial else summary.best_selection_score
@@ -433,7 +435,7 @@ class ReflectionFile(TypedDict, total=False):
 
 
 def _reflection_file(patch: PatchRecord, mode: str) -> ReflectionFile:
-    """The patch that one group of trajectories led to."""
+    """Return the content of the file with the patch that one group of trajectories led to."""
     found = ReflectionFile(batch_size=len(patch.items))
     if patch.source == "success":
         found["success_patterns"] = patch.success_patterns
@@ -455,7 +457,9 @@ class RankedEditsFile(TypedDict):
 
 
 def _ranked_edits_file(event: EditsSelected) -> RankedEditsFile:
-    """The edits that were selected, and the reason where they were ranked."""
+    """Return the content of the file with the selected edits, and the reason where they were
+    ranked.
+    """
     decision = event.decision
     ranked = RankedEditsFile(
         edit_budget=event.edit_budget,
@@ -490,7 +494,7 @@ class RateLine(RateFile):
 
 
 def _rate_file(decision: SelectionDecision) -> RateFile:
-    """The edit budget that the optimizer chose for a step."""
+    """Return the content of the file with the edit budget that the optimizer chose for a step."""
     wanted = decision.wanted_rate
     return {
         "learning_rate": decision.learning_rate,
@@ -565,7 +569,9 @@ def _pair_row(pair: PairRecord) -> PairRow:
 
 
 def _summary_file(summary: RunSummary, steps: Iterable[StepRecord]) -> dict[str, object]:
-    """summary.json: the steps of each epoch by number, and token counts with totals."""
+    """Return the content of summary.json: the steps of each epoch by number, and token counts with
+    totals.
+    """
     shown: dict[str, object] = {one.name: getattr(summary, one.name) for one in fields(summary)}
     of_epoch: defaultdict[int, list[int]] = defaultdict(list)
     for record in steps:
@@ -605,7 +611,7 @@ class RolloutLine(TypedDict):
 
 
 def _rollout_line(rollout: RolloutFinished) -> RolloutLine:
-    """One line of results.jsonl."""
+    """Return one line of results.jsonl."""
     return {
         "id": rollout.item,
         "answer": rollout.answer,

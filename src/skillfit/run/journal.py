@@ -191,7 +191,7 @@ class Journal(Store):
         model: str = "",
         usage: Callable[[T], Usage] = lambda _: Usage(),
     ) -> T:
-        """The value recorded under `key`; or run `effect`, record its value and return it.
+        """Return the value recorded under `key`; or run `effect`, record its value and return it.
 
         Concurrent callers with the same key share one execution. It runs as long as one of them
         waits, and is cancelled with the last one.
@@ -330,7 +330,7 @@ class Journal(Store):
         return self._find(self._redact(key)) is not None
 
     def get(self, key: str, returns: type[T]) -> T | None:
-        """The value recorded under `key`, None when there is none."""
+        """Return the value recorded under `key`; None when there is none."""
         seq = self._find(self._redact(key))
         return None if seq is None else self._read(seq, returns)
 
@@ -341,8 +341,8 @@ class Journal(Store):
         return row[0] if row else None
 
     def latest(self, prefix: str, returns: type[T]) -> T | None:
-        """The value recorded last under a key that begins with `prefix`, None when there is none.
-        Fast where such keys are among the last ones.
+        """Return the value recorded last under a key that begins with `prefix`; None when there is
+        none. Fast where such keys are among the last ones.
         """
         query = (
             "SELECT seq FROM effects NOT INDEXED WHERE key >= ? AND key < ? ORDER BY seq DESC"
@@ -352,8 +352,8 @@ class Journal(Store):
         return None if row is None else self._read(row[0], returns)
 
     def entries(self, prefix: str = "", after: int = 0) -> Iterator[Entry]:
-        """Recorded effects behind number `after` whose key begins with `prefix`, in the order of
-        recording.
+        """Yield recorded effects behind number `after` whose key begins with `prefix`, in the order
+        of recording.
         """
         query = (
             "SELECT seq, key, stage, role, model, at, seconds, usage, value, parent "
@@ -367,7 +367,7 @@ class Journal(Store):
             yield Entry(seq, key, stage, role, model, when, took, spent, value, parent)
 
     def count(self, prefix: str = "") -> int:
-        """How many effects are recorded under keys that begin with `prefix`."""
+        """Count the effects that are recorded under keys that begin with `prefix`."""
         query = "SELECT count(*) FROM effects WHERE key >= ? AND key < ?"
         return int(self._db.execute(query, _key_range(prefix)).fetchone()[0])
 
@@ -379,8 +379,8 @@ class Journal(Store):
         return self._decoded(Usage, text, "the usage of a record")
 
     def bill(self, since: Bill | None = None) -> Bill:
-        """Everything used so far. `since` is an earlier bill of this run: only what was recorded
-        after it is read, and added to it.
+        """Sum up everything used so far. `since` is an earlier bill of this run: only what was
+        recorded after it is read, and added to it.
         """
         before = since or Bill()
         rows = {(row.stage, row.role, row.model): row.usage for row in before.rows}
@@ -411,7 +411,7 @@ class Journal(Store):
         return self.bill().total if self._readonly else self._spent
 
     def fact(self, name: str, returns: type[T]) -> T | None:
-        """A fact about the run (its identity, its clock), None when unknown."""
+        """Return a fact about the run (its identity, its clock); None when unknown."""
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return self._decoded(returns, row[0], f"the run's {name}") if row else None
 
@@ -425,9 +425,9 @@ def _key_range(prefix: str) -> tuple[str, str]:
 
 
 def _countable(usage: Usage) -> Usage:
-    """The usage with every number that cannot be added up (NaN, negative) set to 0, and an
-    impossible price to unknown. The models' own code checks replies first; this
-    protects the totals of the run from values that pass those checks.
+    """Set every number of the usage that cannot be added up (NaN, negative) to 0, and an impossible
+    price to unknown. The models' own code checks replies first; this protects the totals of the run
+    from values that pass those checks.
     """
     return Usage(
         calls=_count(usage.calls),

@@ -226,12 +226,12 @@ EFFECT = "effect"  # how a reason begins that is the estimate of its time
 
 
 def edit_id(step: int, number: int) -> str:
-    """The id of the edit with this number, from 1, of those that a step proposed."""
+    """Return the id of the edit with this number, from 1, of those that a step proposed."""
     return f"s{step:04d}e{number:02d}"
 
 
 def kinds_text(kinds: Sequence[KindEffect]) -> str:
-    """`+0.41 on money, 18 of 60 items; -0.12 on dates, 20 of 60 items`."""
+    """Format effects as `+0.41 on money, 18 of 60 items; -0.12 on dates, 20 of 60 items`."""
     return "; ".join(kind.text for kind in kinds)
 
 
@@ -263,7 +263,7 @@ class KindEffect:
     high: float
 
     def __neg__(self) -> KindEffect:
-        """The effect of the opposite edit."""
+        """Return the effect of the opposite edit."""
         return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
     @property
@@ -877,7 +877,7 @@ def fields_of(record: object) -> dict[str, Any]:
 
 
 def skill_file(step: int, suffix: str = "") -> str:
-    """The file in a run's folder that holds the skill after a step; 0: the initial skill."""
+    """Return the file in a run's folder that holds the skill after a step; 0: the initial skill."""
     return f"skills/skill_v{step:04d}{suffix}.md"
 
 
@@ -885,12 +885,12 @@ COMPOSED = "composed"  # what events call the skill that the end of a run compos
 
 
 def step_name(step: int) -> str:
-    """What events and folders call a step."""
+    """Return the name of a step in events and folders."""
     return f"step_{step:04d}"
 
 
 def step_number(name: str) -> int | None:
-    """The step in such a name; None for other names."""
+    """Return the step in such a name; None for other names."""
     found = re.fullmatch(r"step_(\d+)", name)
     return int(found[1]) if found else None
 
@@ -904,6 +904,6 @@ def slow_update_name(epoch: int) -> str:
 
 
 def slow_update_epoch(name: str) -> int | None:
-    """The epoch in the name of a slow update; None for other names."""
+    """Return the epoch in the name of a slow update; None for other names."""
     found = re.fullmatch(r"slow_update_epoch_(\d+)", name)
     return int(found[1]) if found else None

@@ -102,7 +102,7 @@ class RunLock:
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a process writes this run now. Changes nothing."""
+    """Return whether a process writes this run now. Changes nothing."""
     path = directory / LOCK
     if not path.is_file():
         return False
@@ -131,11 +131,11 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
     def is_here(self) -> bool:
-        """Whether that process is one of this machine."""
+        """Return whether that process is one of this machine."""
         return self.host == socket.gethostname()
 
     def is_dead(self) -> bool:
-        """Whether that process is known to have ended."""
+        """Return whether that process is known to have ended."""
         if os.name == "nt" or not self.is_here():
             return False
         try:
@@ -148,7 +148,9 @@ class Holder:
 
 
 def read_holder(directory: Path) -> Holder | None:
-    """The process that holds the run in a directory, or held it last; None where none is known."""
+    """Return the process that holds the run in a directory, or held it last; None where none is
+    known.
+    """
     return _read_holder(directory / LOCK)
 
 
@@ -160,7 +162,7 @@ def _write_holder(descriptor: int) -> None:
 
 
 def _read_holder(path: Path) -> Holder | None:
-    """The last holder; None where the file does not say."""
+    """Return the last holder; None where the file does not say."""
     try:
         with path.open("rb") as file:
             file.seek(1 if os.name == "nt" else 0)
@@ -307,7 +309,7 @@ class RunDatabase:
                 connection.close()
 
     def _explained(self, error: sqlite3.DatabaseError) -> Exception:
-        """The error in words, where it is about the file and not about the statement."""
+        """Return the error in words, where it is about the file and not about the statement."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
             return disk_full(str(self.path))
@@ -343,8 +345,8 @@ class Store:
         readonly: bool = False,
         beside: Store | None = None,
     ) -> None:
-        """`beside`: another store of this file, whose connection serves both. Two connections
-        would discard each other's cached pages at every write.
+        """Open the file. `beside`: another store of this file, whose connection serves both. Two
+        connections would discard each other's cached pages at every write.
         """
         self._db: RunDatabase = (
             RunDatabase(path, readonly=readonly) if beside is None else beside._db
@@ -373,7 +375,7 @@ class Store:
 
     @classmethod
     def open_readonly(cls, path: Path) -> Self:
-        """For other processes and threads, also while the run is being written."""
+        """Open the file for other processes and threads, also while the run is being written."""
         return cls(path, readonly=True)
 
     @property
@@ -386,7 +388,7 @@ class Store:
         return not self._known
 
     def newest(self) -> int:
-        """The number of the last record, 0 when there is none."""
+        """Return the number of the last record, 0 when there is none."""
         return int(self._db.execute(f"SELECT max(seq) FROM {self._keyed}").fetchone()[0] or 0)
 
     @property
@@ -408,7 +410,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything read inside is as of one moment, also while another process writes."""
+        """Show everything read inside as of one moment, also while another process writes."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -419,7 +421,7 @@ class Store:
         self._db.close()
 
     def _decoded(self, kind: type[T], data: str | bytes, what: str) -> T:
-        """A record as a value of this type. What cannot be read is a `DamagedRun`."""
+        """Parse a record as a value of this type. What cannot be read is a `DamagedRun`."""
         try:
             return load(kind, data)
         except (TypeError, ValueError) as error:  # ValidationError is a ValueError
@@ -431,13 +433,13 @@ class Store:
             raise damaged(self.path, "a record has bytes in place of text")
 
     def _time(self, recorded: object) -> float:
-        """A recorded moment or duration in seconds."""
+        """Check that a recorded moment or duration is a number of seconds, and return it."""
         if not isinstance(recorded, int | float):
             raise damaged(self.path, "the time of a record is not a number")
         return recorded
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
-        """Committed when it returns, with the number of the row added."""
+        """Execute and commit the statement; return the number of the row added."""
         return self._db.write(statement, values)
 
 
@@ -478,8 +480,8 @@ def _file_state(path: Path) -> _FileState | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode. With WAL and synchronous=NORMAL a committed row survives a
-    crash of the process.
+    """Open a connection in autocommit mode. With WAL and synchronous=NORMAL a committed row
+    survives a crash of the process.
     """
     _refuse_truncated(path)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -516,8 +518,8 @@ def _open_uri(address: str) -> sqlite3.Connection:
 
 
 def _refuse_truncated(path: Path) -> None:
-    """SQLite opens a file whose end was cut off, and fails later at some page. The header says how
-    many pages there must be; while a WAL exists, the rest may be in that.
+    """Refuse a file whose end was cut off: SQLite opens it, and fails later at some page. The
+    header says how many pages there must be; while a WAL exists, the rest may be in that.
     """
     wal = Path(f"{path}-wal")
     if not path.is_file() or (wal.exists() and wal.stat().st_size):
@@ -542,13 +544,13 @@ def damaged(path: Path, why: str) -> DamagedRun:
 
 
 def emptied(path: Path, others: Sequence[str]) -> DamagedRun:
-    """The error for a journal without records beside other files of a run."""
+    """Return the error for a journal without records beside other files of a run."""
     are = "is" if len(others) == 1 else "are"
     return damaged(path, f"it is empty, but {', '.join(others[:3])} {are} there")
 
 
 def other_files(run: Path) -> list[str]:
-    """Files that an empty run would not have created."""
+    """List the files that an empty run would not have created."""
     names = (entry.name for entry in run.iterdir())
     return sorted(
         name for name in names if name not in (*DATABASE, LOCK) and not name.startswith(".")
@@ -577,8 +579,8 @@ def _fold_wal_in(connection: sqlite3.Connection) -> None:
 def in_pages(
     db: RunDatabase, query: str, *arguments: object, after: int = 0
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query that ends with `seq > ? ORDER BY seq LIMIT ?` and gives seq first. Nothing
-    stays open between pages, so a slow reader never blocks the writer.
+    """Yield the rows of a query that ends with `seq > ? ORDER BY seq LIMIT ?` and gives seq first.
+    Nothing stays open between pages, so a slow reader never blocks the writer.
     """
     while page := db.execute(query, (*arguments, after, _PAGE)).fetchall():
         yield from page

@@ -40,7 +40,7 @@ class RunView:
 
     @classmethod
     def open(cls, path: Path | str) -> RunView:
-        """The run in `path`. Nothing is written; another process may be writing."""
+        """Open the run in `path`. Nothing is written; another process may be writing."""
         path = Path(path).absolute()
         if not path.exists():
             raise InputError(
@@ -90,6 +90,6 @@ class RunView:
         return last.event if last and isinstance(last.event, kind) else None
 
     def close(self) -> None:
-        """May be called more than once, and from any thread."""
+        """Close the database. May be called more than once, and from any thread."""
         self.journal.close()
         self.events.close()
