@@ -92,7 +92,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """The run in a directory. Raises an error when there is none."""
+        """Open the run in a directory. Raises an error when there is none."""
         run = cls(_run_path(path).absolute())
         if not read_card(run.path).started:
             refuse_other_kinds(run.path)
@@ -159,7 +159,9 @@ class Run:
         return found.skill if found is not None else Skill.from_text(self.record.best_skill)
 
     def skill(self, step: int | str) -> Skill:
-        """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""
+        """Return the skill after a step: 0 or "initial" is the first, "best" the one that the run
+        returns.
+        """
         if step in ("initial", "best"):
             return self.best_skill if step == "best" else self.initial_skill
         found = self.record.skill_after(int(step)) if str(step).isdigit() else None
@@ -171,7 +173,7 @@ class Run:
         return found.skill
 
     def diff(self, old: int | str = "initial", new: int | str = "best") -> str:
-        """A unified diff between two steps' skills."""
+        """Return a unified diff between two steps' skills."""
         return diff_skills(self.skill(old), self.skill(new))
 
     @property
@@ -188,7 +190,7 @@ class Run:
             return details.verdicts()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The score curve on the selection split (needs matplotlib: `pip install
+        """Plot the score curve on the selection split (needs matplotlib: `pip install
         'skillfit[notebook]'`).
         """
         try:
@@ -486,7 +488,7 @@ def _refuse_misnamed(sections: Mapping[str, Any], function: Callable[..., Any]) 
 
 
 def _run_path(run: str | Path | None) -> Path:
-    """The directory of a run, as it is given from Python."""
+    """Check the directory of a run, as it is given from Python, and return it as a Path."""
     if not isinstance(run, str | Path):
         raise InputError(
             f"{shorten(repr(run), 100)} is not a run directory.", hint="Give its path as a text."
@@ -507,7 +509,7 @@ def _listed(callbacks: Listener | Sequence[Listener]) -> Sequence[Listener]:
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same function for callers without an event loop, or with a running one (notebooks)."""
+    """Wrap the function for callers without an event loop, or with a running one (notebooks)."""
 
     @wraps(work)
     def wait(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -545,8 +547,8 @@ def prepare(
     executor: str | ExecutorLike | None = None,
     training: bool = True,
 ) -> Inputs:
-    """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer
-    is needed.
+    """Read and check settings, skill and task; nothing is spent. Without `training` no optimizer is
+    needed.
     """
     given = dict(settings or {})
     if isinstance(agent, str) and is_reference(agent):
@@ -614,9 +616,9 @@ def _refuse_missing(skill: str | Path) -> None:
 
 
 def default_run_path(inputs: Inputs, kind: str = "") -> Path:
-    """The directory that the config names, or runs/NAME-HASH. In the second case the same settings,
-    skill and tasks resume in the same directory, and others get a new one. NAME is that of
-    the skill, made safe as a folder name.
+    """Return the directory that the config names, or runs/NAME-HASH. In the second case the same
+    settings, skill and tasks resume in the same directory, and others get a new one. NAME is that
+    of the skill, made safe as a folder name.
     """
     if inputs.config.run:
         return Path(f"{inputs.config.run}-{kind}" if kind else inputs.config.run)
@@ -626,8 +628,8 @@ def default_run_path(inputs: Inputs, kind: str = "") -> Path:
 
 
 def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
-    """The section `budget` of a config. A number is dollars, and a text is one amount, as in the
-    docstring of `train`.
+    """Convert a budget to the section `budget` of a config. A number is dollars, and a text is one
+    amount, as in the docstring of `train`.
     """
     if isinstance(budget, Mapping):
         return dict(budget)

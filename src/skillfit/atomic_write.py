@@ -33,7 +33,7 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
 def replace_file(
     path: Path, data: bytes, mode: int | None = None, scratch: Path | None = None
 ) -> None:
-    """`write_whole` for callers that handle the OSError themselves.
+    """Write a file as `write_whole` does, for callers that handle the OSError themselves.
 
     The incomplete file is in `scratch`, on the same disk, or beside `path` under a hidden name.
     """

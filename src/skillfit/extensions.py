@@ -461,7 +461,9 @@ def _source_function(name: str) -> Callable[..., TaskSource]:
 
 
 def _query_options(tasks: str, query: str) -> SourceOptions:
-    """`a=1&b=text` as options. Values that are JSON (numbers, true, lists) are read as such."""
+    """Parse options written as `a=1&b=text`. Values that are JSON (numbers, true, lists) are read
+    as such.
+    """
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as error:

@@ -27,7 +27,7 @@ _NOTE = 40  # room for the note about what `head_and_tail` left out
 
 
 def visible(text: str) -> str:
-    r"""The text with control and invisible characters as escapes (`\x1b`, `\u202e`).
+    r"""Replace control and invisible characters by escapes (`\x1b`, `\u202e`).
 
     Tabs, newlines and CRLF line ends stay as they are. So do ordinary characters of every script.
     """
@@ -52,7 +52,9 @@ def _is_hidden(character: str) -> bool:
 
 
 def _is_harmless_here(text: str, position: int) -> bool:
-    """A carriage return that is part of a CRLF, or a joiner within a word or an emoji."""
+    """Return whether the character is a carriage return that is part of a CRLF, or a joiner within
+    a word or an emoji.
+    """
     character = text[position]
     if character == "\r":
         return text[position + 1 : position + 2] == "\n"
@@ -72,23 +74,28 @@ def _escape(character: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The beginning of the text within `limit` characters, with an ellipsis if some is left out."""
+    """Return the beginning of the text within `limit` characters, with an ellipsis if a part is
+    left out.
+    """
     return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
 def last_part(text: str, limit: int) -> str:
-    """The end of the text within `limit` characters, with an ellipsis if some is left out."""
+    """Return the end of the text within `limit` characters, with an ellipsis if a part is left
+    out.
+    """
     return text if len(text) <= limit else f"…{text[len(text) - limit + 1 :].lstrip()}"
 
 
 def one_line(text: str, limit: int) -> str:
-    """The beginning of the text in one line of at most `limit` characters."""
+    """Return the beginning of the text in one line of at most `limit` characters."""
     # Splitting is slow for megabytes, and most characters of a text are not spaces.
     return shorten(" ".join(text[: 20 * limit].split()), limit)
 
 
 def head_and_tail(text: str, limit: int, head: float = 0.5) -> str:
-    """The beginning and the end of the text within `limit` characters, and how much is left out.
+    """Return the beginning and the end of the text within `limit` characters, and between them how
+    much is left out.
 
     `head` is the share of the beginning.
     """
@@ -102,19 +109,19 @@ def head_and_tail(text: str, limit: int, head: float = 0.5) -> str:
 
 
 def quantity(number: int, noun: str, plural: str = "") -> str:
-    """A number of things: "1 item", "1,200 items"."""
+    """Format a number of things: "1 item", "1,200 items"."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def rounded(number: float) -> str:
-    """A count with the digits that an estimate has: "9,500", "17k", "1.8M"."""
+    """Format a count with the digits that an estimate has: "9,500", "17k", "1.8M"."""
     if number < 10_000:
         return f"{number:,.0f}"
     return f"{number / 1e3:,.0f}k" if number < 999_500 else f"{number / 1e6:,.1f}M"
 
 
 def dollars(usd: float | None) -> str:
-    """Small amounts have up to four decimals. Empty for an unknown price."""
+    """Format dollars; small amounts have up to four decimals. Return "" for an unknown price."""
     if usd is None:
         return ""
     if usd >= 0.1 or usd == 0:
@@ -123,7 +130,7 @@ def dollars(usd: float | None) -> str:
 
 
 def rounded_dollars(usd: float) -> str:
-    """Dollars with the digits that an estimate has: "$1,200", "$12.35", "$0.0035"."""
+    """Format dollars with the digits that an estimate has: "$1,200", "$12.35", "$0.0035"."""
     if usd >= 100:
         return f"${usd:,.0f}"
     if usd >= 0.1 or usd == 0:
@@ -132,7 +139,7 @@ def rounded_dollars(usd: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span, rounded: "2 h 5 min", "45 min", "1.5 min", "40 s", "2.4 s"."""
+    """Format a time span, rounded: "2 h 5 min", "45 min", "1.5 min", "40 s", "2.4 s"."""
     minutes = seconds / 60
     if round(minutes) >= 60:
         return f"{round(minutes) // 60} h {round(minutes) % 60} min"
@@ -144,7 +151,7 @@ def duration(seconds: float) -> str:
 
 
 def budget_amount(cap: str, value: float) -> str:
-    """What a cap of the budget counts: "$5.00", "10 min", "1,000 calls"."""
+    """Format an amount of what a cap of the budget counts: "$5.00", "10 min", "1,000 calls"."""
     if cap == "usd":
         return dollars(value)
     return duration(value * 60) if cap == "minutes" else quantity(int(value), cap.removesuffix("s"))
@@ -155,28 +162,28 @@ def percent(score: float) -> str:
 
 
 def points(difference: float) -> str:
-    """A difference of scores in percentage points, with a real minus sign."""
+    """Format a difference of scores in percentage points, with a real minus sign."""
     # Rounded first: 0.3625 reads the same whether it was computed as 0.36249999 or 0.36250001.
     return f"{round(difference * 100, 6):+z.1f}".replace("-", "−")
 
 
 def mean_score(score: float) -> str:
-    """A mean score as terminals show it: "0.412"."""
+    """Format a mean score as terminals show it: "0.412"."""
     return f"{score:.3f}"
 
 
 def score_with_interval(score: float, low: float, high: float) -> str:
-    """A mean score and its interval: "0.412 (0.35 … 0.48)". Scores are never below 0."""
+    """Format a mean score and its interval: "0.412 (0.35 … 0.48)". Scores are never below 0."""
     return f"{mean_score(score)} ({max(0.0, low):.2f} … {high:.2f})"
 
 
 def score_change(difference: float) -> str:
-    """A difference of mean scores: "+0.120", and "+0.000" for what rounds to nothing."""
+    """Format a difference of mean scores: "+0.120", and "+0.000" for what rounds to nothing."""
     return f"{difference:+z.3f}"
 
 
 def with_interval(difference: float, low: float, high: float) -> str:
-    """A difference of mean scores and its interval: "+0.120 (+0.05 … +0.19)"."""
+    """Format a difference of mean scores and its interval: "+0.120 (+0.05 … +0.19)"."""
     return f"{score_change(difference)} ({change_interval(low, high)})"
 
 
@@ -185,7 +192,7 @@ def p_value(p: float) -> str:
 
 
 def change_interval(low: float, high: float) -> str:
-    """The interval of a difference of mean scores: "+0.05 … +0.19"."""
+    """Format the interval of a difference of mean scores: "+0.05 … +0.19"."""
     return f"{low:+z.2f} … {high:+z.2f}"
 
 
@@ -220,8 +227,8 @@ _WORDS = {
 
 
 def display_name(name: str) -> str:
-    """A name in the records as terminal and pages show it. One without an entry in `_WORDS` loses
-    its underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
+    """Return a name in the records as terminal and pages show it. One without an entry in `_WORDS`
+    loses its underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
     "slow_update_epoch_02" becomes "slow update 2".
     """
     return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
@@ -258,7 +265,7 @@ def note_text(verdict: str, text: str) -> str:
 
 
 def label_of(name: str) -> str:
-    """The name of a measurement or decision as people read it: "step 3", "initial", "best",
+    """Return the name of a measurement or decision as people read it: "step 3", "initial", "best",
     "measuring 1".
     """
     plain = name.removeprefix("test_").removeprefix("ship_")

@@ -143,7 +143,7 @@ def _found_value(value: Any) -> str:
 
 
 def _near_choice(errors: Sequence[ErrorDetails]) -> str:
-    """Of a value that may be a typo: the allowed one that is similar."""
+    """Suggest the allowed value that is similar to one that may be a typo."""
     for error in errors:
         if error["type"] == "literal_error" and isinstance(error["input"], str):
             hint = did_you_mean(error["input"], re.findall(r"'(.*?)'", error["ctx"]["expected"]))

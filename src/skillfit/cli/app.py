@@ -139,8 +139,8 @@ def _options(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a
-    sentence and a log.
+    """Run a command. Every foreseen error ends as one sentence, a hint and its exit code; an
+    unforeseen one as a sentence and a log.
     """
     with _quiet_without_reader():
         _run(sys.argv[1:] if argv is None else argv)

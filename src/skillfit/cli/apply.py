@@ -67,7 +67,7 @@ def diff_command(
 
 
 def _why_same(run: Run) -> str:
-    """Why the best skill is the initial one, and how to see what was found."""
+    """Say why the best skill is the initial one, and how to see what was found."""
     from skillfit.run.records import skill_file
     from skillfit.run.store import UNPROVEN_SKILL
 
@@ -83,7 +83,7 @@ def _why_same(run: Run) -> str:
 
 
 def _edits_of(difference: str, record: Record) -> list[EditRecord]:
-    """The edits whose text a diff adds or removes."""
+    """Find the edits whose text a diff adds or removes."""
     changed = {line[1:].strip() for line in difference.splitlines() if line[:1] in ("+", "-")}
     found = []
     for edit in record.kept_edits:
@@ -193,7 +193,7 @@ class AppliedChange:
 
 
 def _present_text(path: Path) -> str | None:
-    """The text of a file; None if there is none."""
+    """Read the text of a file; return None if there is none."""
     return path.read_bytes().decode("utf-8", "replace") if path.is_file() else None
 
 
@@ -206,8 +206,8 @@ class UndoneChange:
 
 
 def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
-    """What applying would change. Refused without `force`: a run that did not improve, whose
-    unproven skill is applied then, and a document that changed since the run began.
+    """Return what applying would change. Two things are refused without `force`: a run that did not
+    improve, whose unproven skill is applied then, and a document that changed since the run began.
     """
     from skillfit.skill import Skill, with_trained_body, without_placeholder
     from skillfit.skill.document import DOCUMENT_NAMES, find_document
@@ -257,7 +257,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
 
 
 def _has_known_files(record: Record, present: Skill) -> bool:
-    """Whether the files that the run changed are as it found or as it left them."""
+    """Return whether the files that the run changed are as it found or as it left them."""
     from skillfit.skill.parts import part_text
 
     return all(
@@ -267,7 +267,7 @@ def _has_known_files(record: Record, present: Skill) -> bool:
 
 
 def _with_other_parts(record: Record, skill: Skill) -> Skill:
-    """The skill with the files and the description that a run changed."""
+    """Return the skill with the files and the description that a run changed."""
     from skillfit.skill.parts import DESCRIPTION, part_text, with_part, with_parts
 
     skill = with_parts(skill, record.found_files)
@@ -278,8 +278,8 @@ def _with_other_parts(record: Record, skill: Skill) -> Skill:
 
 
 def _with_description(present: Skill, initial: Skill, best: Skill) -> tuple[bool, Skill]:
-    """Whether the skill still has the description that a run began with, or its best one, and the
-    skill with the best one.
+    """Return whether the skill still has the description that a run began with, or its best one,
+    and the skill with the best one.
     """
     from skillfit.skill.parts import DESCRIPTION, as_description, part_text, with_part
 
@@ -289,7 +289,7 @@ def _with_description(present: Skill, initial: Skill, best: Skill) -> tuple[bool
 
 
 def _why_not(run: Run) -> str:
-    """What to do about a run that did not improve: its best skill is the initial one."""
+    """Say what to do about a run that did not improve: its best skill is the initial one."""
     from skillfit.run.store import UNPROVEN_SKILL
 
     unproven = run.path / UNPROVEN_SKILL
@@ -300,7 +300,7 @@ def _why_not(run: Run) -> str:
 
 
 def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> DocumentChange:
-    """A document alone, or a folder with the other files of the skill the run began with."""
+    """Plan a document alone, or a folder with the other files of the skill the run began with."""
     from skillfit.skill import Skill
     from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES
     from skillfit.skill.parts import with_parts

@@ -403,7 +403,7 @@ def _edited(task: DraftTask) -> DraftTask:
 
 
 def _recorded(review: Path) -> Iterator[_Decision]:
-    """Earlier decisions. A last line that was cut off is ignored."""
+    """Yield earlier decisions. A last line that was cut off is ignored."""
     from skillfit.optimize.draft_tasks import DraftTask
 
     if not review.is_file():
@@ -456,7 +456,7 @@ def _grader(drafts: Drafts, written: Sequence[_Decision]) -> GraderSetting:
 
 
 def _summary(result: _DraftResult, skill: Path, given: Sequence[str], folder: Path) -> str:
-    """For people. `given`: options of this command that the next one needs too."""
+    """Describe the result for people. `given`: options of this command that the next needs too."""
     tasks, grader, cost = str(result.tasks), result.grader, result.spent.usd
     lines = [
         f"Wrote {quantity(result.written, 'task')} to {tasks}"

@@ -86,7 +86,7 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> PlannedCost:
 
 
 def planned_time(inputs: Inputs) -> str:
-    """How long a run takes by what is known before its first rollout: "20 min (4 min – 2 h)"."""
+    """Estimate how long a run takes before its first rollout: "20 min (4 min – 2 h)"."""
     minutes = _estimated(inputs, None).total.minutes
     return _range_text(minutes, lambda amount: duration(60 * amount))
 

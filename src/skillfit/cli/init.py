@@ -149,7 +149,7 @@ def _own_evals(skill: Path | None) -> Path | None:
 
 
 def _parse_fields(given: Sequence[str]) -> dict[str, str]:
-    """`NAME=COLUMN` options, for env.fields."""
+    """Parse options written as `NAME=COLUMN`, for env.fields."""
     from skillfit.tasks.item import checked_fields
 
     fields = {}

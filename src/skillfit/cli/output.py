@@ -186,8 +186,9 @@ def result_text(record: Record) -> str:
 
 
 def _score_lines(record: Record) -> list[str]:
-    """Scores of the initial skill and the one that was found. The selection scores are of the skill
-    that was found, and `test.best` of the one that is handed back: all lines show the same skill.
+    """Format scores of the initial skill and the one that was found. The selection scores are of
+    the skill that was found, and `test.best` of the one that is handed back: all lines show the
+    same skill.
     """
     score = "score" if record.metric == "hard" else f"{record.metric} score"
     compared = "unproven skill" if record.unproven else "best skill"
@@ -215,7 +216,7 @@ def _score_lines(record: Record) -> list[str]:
 
 
 def _unused_rollouts(record: Record) -> list[str]:
-    """With budget.rollouts: how many were used, and why some were not."""
+    """Say how many rollouts of budget.rollouts were used, and why some were not."""
     used, cap = record.rollouts_used.used, record.rollouts_used.cap
     if used is None or cap is None or used >= cap:
         return []

@@ -427,7 +427,7 @@ def _exported(run: Path, item: str) -> Iterator[ExportedRollout]:
 
 
 def _prediction_folder(event: RolloutFinished) -> Path:
-    """Where SkillOpt keeps a rollout like this one. Any id is a name of a file this way."""
+    """Return where SkillOpt keeps a rollout like this one. Any id is a name of a file this way."""
     from urllib.parse import quote
 
     from skillfit.run.files import rollouts_folder
@@ -440,8 +440,8 @@ def _prediction_folder(event: RolloutFinished) -> Path:
 
 
 def _asked_texts(run: Path, records: Mapping[str, ItemRecord]) -> dict[str, list[TurnJson]]:
-    """Item -> its messages. The log has long texts cut, so they are read from the tasks; an item
-    that is not as it was then, or cannot be read, has the text of the log.
+    """Map items to their messages. The log has long texts cut, so they are read from the tasks; an
+    item that is not as it was then, or cannot be read, has the text of the log.
     """
     from skillfit.api import Run
     from skillfit.errors import SkillfitError

@@ -196,7 +196,9 @@ class PlotPoint:
 
 
 def plot(points: Sequence[PlotPoint], width: int = 60, height: int = _PLOT_HEIGHT) -> list[str]:
-    """Lines of a small chart of the latest points: ● accepted, × not accepted, ─ the incumbent."""
+    """Draw lines of a small chart of the latest points: ● accepted, × not accepted, ─ the
+    incumbent.
+    """
     points = points[-max(1, width // 2) :]
     low, high = min(point.score for point in points), max(point.score for point in points)
     if high - low < 0.1:
@@ -234,7 +236,7 @@ class Terminal:
         """Handle an event."""
 
     def tick(self, spent: Usage | None = None) -> None:
-        """Periodic refresh."""
+        """Refresh the display; called periodically."""
 
     def say(self, message: str) -> None:
         self._console.print(visible(message), highlight=False, markup=False, soft_wrap=True)
@@ -251,7 +253,7 @@ class LiveTerminal(Terminal):
     """One screen, updated in place."""
 
     def __init__(self, console: Console, earlier_seconds: float = 0.0) -> None:
-        """`earlier_seconds`: what earlier starts of the run took."""
+        """Set up the display. `earlier_seconds`: how long earlier starts of the run took."""
         super().__init__(console)
         self._builder = Fold()
         self._begun = time.monotonic() - earlier_seconds
@@ -297,7 +299,7 @@ class PlainTerminal(Terminal):
     """Lines for pipes, logs and CI."""
 
     def __init__(self, console: Console, *, again: bool = False) -> None:
-        """`again`: the same command has printed how the run began."""
+        """Set up the display. `again`: the same command has printed how the run began."""
         super().__init__(console)
         self._builder = Fold()
         self._lines = ProgressLines(super().say, self._builder.record, again=again)

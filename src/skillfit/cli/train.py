@@ -320,7 +320,7 @@ def await_answers(run: Path, waiting: AnswerPending, *, wait: bool) -> None:
 
 
 def _is_being_written(folder: Path) -> bool:
-    """Whether an answer has changed just now, so that it may not be complete yet."""
+    """Return whether an answer has changed just now, so that it may not be complete yet."""
     answers = folder.glob("*.answer.*")
     return any(time.time() - file.stat().st_mtime < 2 * _ANSWER_POLL for file in answers)
 
@@ -369,7 +369,7 @@ def _train_once(
 
 
 def _earlier_seconds(run: Path) -> float:
-    """How long earlier starts of a run took, without the pauses between them."""
+    """Return how long earlier starts of a run took, without the pauses between them."""
     from skillfit.run.directory import RunDirectory
     from skillfit.run.store import JOURNAL
 

@@ -123,7 +123,7 @@ class VerifyRecord:
         return replace(self, means=merged(self.means), tokens=merged(self.tokens))
 
     def write(self, path: Path) -> None:
-        """Paths are written relative to the file, so that a record works in every checkout."""
+        """Write the record, with paths relative to the file, so that it works in every checkout."""
         from skillfit.config import map_paths
 
         folder = path.parent.resolve()
@@ -232,8 +232,8 @@ class RecordComparison:
 
 
 def compare_with_record(record: VerifyRecord, now: Measured) -> RecordComparison:
-    """Paired by item. Items that only one side has do not count; without any in common there is
-    nothing to say.
+    """Compare results with the record, paired by item. Items that only one side has do not count;
+    without any in common the comparison is refused.
     """
     from skillfit.gate.samples import sign_flip_p
     from skillfit.intervals import interval, mean

@@ -43,14 +43,14 @@ def grade(item: dict[str, Any], answer: str) -> tuple[float, str]:
 
 
 def query_in(answer: str) -> str:
-    """The query in a fenced block, or the whole answer."""
+    """Return the query in a fenced block, or the whole answer."""
     fenced = FENCE.findall(answer)
     return (fenced[-1] if fenced else answer).strip().rstrip(";")
 
 
 def run(query: str) -> Rows:
-    """Rows of one reading query, numbers rounded as people compare them. Raises when it fails,
-    writes, or takes too long.
+    """Return the rows of one reading query, numbers rounded as people compare them. Raises when it
+    fails, writes, or takes too long.
     """
     shop = sqlite3.connect(":memory:")
     try:
