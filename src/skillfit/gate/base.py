@@ -166,7 +166,7 @@ class Judgement(Protocol):
     async def decide(
         self, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict | None:
-        """The verdict; None when there was nothing to decide.
+        """Return the verdict; None when there was nothing to decide.
 
         `candidate`: None when the step proposed nothing new. `training`: the finished training
         rollouts of the step.
@@ -252,11 +252,11 @@ class Gate(Protocol):
         ...
 
     async def compose(self) -> list[Skill]:
-        """The skills worth the ship test, most promising first; never the initial skill."""
+        """Return the skills worth the ship test, most promising first; never the initial skill."""
         ...
 
     def composition(self, skill: Skill) -> Composition:
-        """What a skill that `compose` returned, or the incumbent, consists of."""
+        """Return what a skill that `compose` returned, or the incumbent, consists of."""
         ...
 
     @property
@@ -284,15 +284,15 @@ class Gate(Protocol):
         ...
 
     def tally(self, skill: Skill) -> Tally:
-        """The measurements of a skill. Raises NotMeasured for a skill that has none."""
+        """Return the measurements of a skill. Raises NotMeasured for a skill that has none."""
         ...
 
     def noise(self) -> float | None:
-        """Variance between rollouts of one item under one skill; None when nothing was repeated."""
+        """Return the variance between rollouts of one item and skill; None without repeats."""
         ...
 
     def effects(self) -> tuple[EditEffect, ...]:
-        """All edits of the pool; empty for gates without one."""
+        """Return all edits of the pool with their effects; empty for gates without a pool."""
         ...
 
     def steer(self, action: EditAction, key: str, text: str = "") -> None:
@@ -392,7 +392,7 @@ class BaseGate:
             self._origins[self.incumbent.hash] = origin
 
     def need(self, selection: int) -> SelectionNeed:
-        """One pass over the items per skill; a step with notes makes another skill."""
+        """Count one pass over the items per skill; a step with notes makes a second skill."""
         count, config = len(self.items), self.config
         notes = config.optimizer.use_skill_aware_reflection and config.model.optimizer is not None
         step = count * (2 if notes else 1)
@@ -417,17 +417,17 @@ class BaseGate:
     def assign(
         self, name: str, items: Sequence[Item], repeats: int = 1, at: Round = FIRST_ROUND
     ) -> list[Arm]:
-        """Every training rollout runs under the incumbent."""
+        """Assign the incumbent to every training rollout."""
         return [Arm(self.incumbent)] * (len(items) * repeats)
 
     def begin(self, name: str, at: Round = FIRST_ROUND) -> Judgement:
-        """Everything waits for the candidate of the step."""
+        """Begin without selection rollouts: all of them wait for the candidate of the step."""
         return _LaterJudgement(self, Origin(name, at.step))
 
     def candidate(
         self, applied: Applied, sources: Sequence[tuple[str, ...]], step: int
     ) -> Candidate | None:
-        """The edits that apply together."""
+        """Return the patched skill with the edits that apply; None when it equals the incumbent."""
         if applied.skill.hash == self.incumbent.hash:
             return None
         taken = [at for at, result in enumerate(applied.results) if result.applied]
@@ -448,7 +448,7 @@ class BaseGate:
         return with_slow_update(self.incumbent)
 
     def skips_epoch(self, changed: bool, unused: bool) -> EpochSkip | None:
-        """None: as in SkillOpt, epochs are compared in any case."""
+        """Return None: as in SkillOpt, epochs are compared in any case."""
         return None
 
     async def judge(
@@ -466,7 +466,7 @@ class BaseGate:
         return self.verdict(candidate, ruling, new, old, count)
 
     def uncovered(self, coverage: float) -> Ruling | None:
-        """Nothing is decided from too few scored rollouts."""
+        """Return an inconclusive ruling when too few rollouts were scored, else None."""
         floor = self.config.evaluation.coverage_floor
         if coverage >= floor:
             return None
@@ -474,16 +474,16 @@ class BaseGate:
         return Ruling("inconclusive", reason)
 
     def decide(self, new: Samples, old: Samples) -> Ruling:
-        """The rule: whether the candidate replaces the incumbent, and why. Enough rollouts of both
-        were scored.
+        """Decide whether the candidate replaces the incumbent, and say why. Only called when enough
+        rollouts of both were scored.
         """
         raise NotImplementedError("A gate defines decide(new, old) or overrides judge.")
 
     def verdict(
         self, candidate: Candidate, ruling: Ruling, new: Samples, old: Samples, count: RolloutCount
     ) -> Verdict:
-        """The verdict about a candidate that was measured. An accepted one becomes the incumbent.
-        With `use_gate` off every candidate is accepted.
+        """Return the verdict about a candidate that was measured, and make an accepted one the
+        incumbent. With `use_gate` off every candidate is accepted.
         """
         decision, action = ruling.decision, cast(GateAction, ruling.decision)
         reason = ruling.reason
@@ -508,7 +508,7 @@ class BaseGate:
         )
 
     def nothing_new(self, old: Samples, count: RolloutCount) -> Verdict:
-        """The verdict about a step without a candidate."""
+        """Return the verdict about a step without a candidate."""
         return Verdict(
             decision="reject",
             action="reject",
@@ -537,7 +537,7 @@ class BaseGate:
         return samples.tally()
 
     async def record(self, skill: Skill) -> Samples:
-        """The measurements of a skill. A skill that is new here gets one pass over the items."""
+        """Return the measurements of a skill. A new skill gets one pass over the items."""
         if skill.hash not in self._samples:
             self._samples[skill.hash] = await self.sampler.samples(skill, self.items)
         return self._samples[skill.hash]
@@ -553,7 +553,7 @@ class BaseGate:
         return True
 
     async def compose(self) -> list[Skill]:
-        """The best skill, then the other incumbents, latest first; never the initial skill."""
+        """Return the best skill, then the other incumbents, latest first; not the initial skill."""
         ranked = {skill.hash: skill for skill in [self.best, *reversed(self._incumbents.values())]}
         return [skill for key, skill in ranked.items() if key != self.initial.hash]
 
@@ -567,7 +567,7 @@ class BaseGate:
         raise InputError("This gate has no pool of edits.")
 
     def samples_of(self, skill: Skill) -> Samples:
-        """The measurements of a skill. Raises NotMeasured where `record` would run rollouts."""
+        """Return the measurements of a skill. Raises NotMeasured where `record` would roll out."""
         if skill.hash not in self._samples:
             raise NotMeasured(skill)
         return self._samples[skill.hash]
@@ -600,7 +600,7 @@ class StrictGate(BaseGate):
 
 
 def has_rule(gate: BaseGate) -> bool:
-    """Whether a gate defines `decide`, or overrides `judge` or `begin`, which call it."""
+    """Return whether a gate defines `decide`, or overrides `judge` or `begin`, which call it."""
     return any(
         getattr(getattr(gate, name), "__func__", None) is not getattr(BaseGate, name)
         for name in ("decide", "judge", "begin")
@@ -608,7 +608,7 @@ def has_rule(gate: BaseGate) -> bool:
 
 
 def after_baseline(value: T | None) -> T:
-    """A value that `baseline` sets."""
+    """Return a value that `baseline` sets. Raises RuntimeError while it is not set."""
     if value is None:
         raise RuntimeError("The gate has no baseline yet: call baseline() first.")
     return value

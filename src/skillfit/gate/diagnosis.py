@@ -31,7 +31,7 @@ SATURATED = 0.98
 
 
 def overall(checks: Sequence[CheckResult]) -> Level:
-    """The most severe verdict of the checks."""
+    """Return the most severe verdict of the checks; go when there are none."""
     return max((check.verdict for check in checks), key=("go", "warn", "stop").index, default="go")
 
 
@@ -41,8 +41,8 @@ def gold_check(
     grader: str = "The grader",
     failed: Mapping[str, str] | None = None,
 ) -> CheckResult:
-    """Gold answers handed to the grader must score 1. None: that item has no gold answer to try.
-    `failed`: why the grader itself failed on an item.
+    """Check that gold answers handed to the grader score 1. A score of None: the item has no gold
+    answer to try. `failed`: why the grader itself failed on an item.
     """
     tried = {item: score for item, score in scores.items() if score is not None}
     wrong = sorted(item for item, score in tried.items() if score < 1)
@@ -75,7 +75,7 @@ def gold_check(
 def blindness_check(
     full: float, empty: Sequence[float] = (), *, constant: float | None = None
 ) -> CheckResult:
-    """Does the grader tell answers apart?
+    """Check that the grader tells answers apart.
 
     `empty` holds the paired item differences to an empty answer: full minus empty. Only a grader
     that gives an empty answer as much as a real one, or every answer the same score above 0, is
@@ -101,8 +101,8 @@ def blindness_check(
 
 
 def lift_check(gains: Sequence[float]) -> CheckResult:
-    """Does the skill help? `gains`: score with the skill minus score without it, by item. A skill
-    that makes no difference may lack what the tasks need.
+    """Check that the skill helps. `gains`: score with the skill minus score without it, by item. A
+    skill that makes no difference may lack what the tasks need.
     """
     gain = interval(gains)
     shown = f"{with_interval(gain.mean, gain.low, gain.high)} over no skill"
@@ -132,7 +132,7 @@ def headroom_check(baseline: float) -> CheckResult:
 
 
 def room_to_lose_check(baseline: float, margin: float) -> CheckResult:
-    """Whether a cheaper skill has a score to keep."""
+    """Check that a cheaper skill has a score to keep."""
     level: Level = "stop" if baseline <= margin else "go"
     message = f"Baseline {baseline:.2f}; a cheaper skill may lose less than {margin:g}."
     if level == "stop":
@@ -146,8 +146,8 @@ def room_to_lose_check(baseline: float, margin: float) -> CheckResult:
 def power_check(
     items: int, noise: float | None, baseline: float, repeats: int = MOST_REPEATS
 ) -> CheckResult:
-    """What the ship test can see with this selection split. `noise` is the within-item variance
-    from repeats; None: it was not measured.
+    """Estimate the smallest gain that the ship test can show with this selection split. `noise` is
+    the within-item variance from repeats; None: it was not measured.
     """
     if items < 5:
         message = (
@@ -189,7 +189,7 @@ def coverage_check(scored: int, planned: int, floor: float, first_failure: str) 
 
 
 def skill_use_check(reads: Sequence[bool]) -> list[CheckResult]:
-    """Whether the agent loaded the skill; nothing where it cannot be told."""
+    """Check that the agent loaded the skill; return no result where that cannot be told."""
     if not reads:
         return []
     loaded, count = sum(reads), len(reads)
@@ -205,7 +205,7 @@ def skill_use_check(reads: Sequence[bool]) -> list[CheckResult]:
 
 
 def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
-    """Estimated dollars of the whole plan against the cap."""
+    """Compare the estimated dollars of the whole plan with the cap."""
     detail = {"typical": typical, "high": high, "cap": cap}
     about = f"The plan costs about {dollars(typical)} ({dollars(high)} at the most)"
     if cap is not None and typical <= cap < high:
@@ -440,7 +440,9 @@ def _better_edits(f: Facts) -> str:
 
 
 def _more_items_or_better_edits(f: Facts) -> str:
-    """With few selection items nobody can tell what an edit does, however good it is."""
+    """Advise more selection items where there are few, else better edits: with few items nobody can
+    tell what an edit does, however good it is.
+    """
     if f.selection_items >= _FEW_ITEMS:
         return _better_edits(f)
     items = quantity(f.selection_items, "selection item")
@@ -536,8 +538,8 @@ def _cut_short(f: Facts) -> Diagnosis | None:
 
 
 def _only_pending(f: Facts) -> Diagnosis | None:
-    """The final skill was composed of edits that were never promoted, and was not measurably
-    better.
+    """Diagnose a final skill that was composed of edits that were never promoted, and was not
+    measurably better.
     """
     best = _best_effect(f)
     if best is None or f.accepted or not f.changed or not f.verified:

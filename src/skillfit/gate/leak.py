@@ -48,12 +48,12 @@ class Leak:
 
 
 def telling(answer: Words) -> bool:
-    """Whether an answer is so long or rare that its words in an edit cannot be a coincidence."""
+    """Return whether an answer is so long or rare that its words in an edit are no coincidence."""
     return len(answer) >= 3 or any(len(w) >= 8 or (w.isdigit() and len(w) >= 4) for w in answer)
 
 
 def named(answer: Words) -> bool:
-    """Whether an answer looks like a name: a word that is not in lower case."""
+    """Return whether an answer looks like a name: a word that is not in lower case."""
     return sum(map(len, answer)) >= 3 and any(not word.islower() for word in answer)
 
 
@@ -82,8 +82,9 @@ class Vocabulary:
         )
 
     def makes(self, answer: str) -> bool:
-        """Whether an answer is a label, or known words make it up: `shipping/P1` where the skill
-        lists teams and priorities. Numbers must be known as a whole: 12 and 50 do not make 12.50.
+        """Return whether an answer is a label, or known words make it up: `shipping/P1` where the
+        skill lists teams and priorities. Numbers must be known as a whole: 12 and 50 do not make
+        12.50.
         """
         return answer in self.labels or (
             any(map(str.isalpha, answer)) and all(map(self._has, _parts(answer)))
@@ -97,7 +98,7 @@ class Vocabulary:
 
 
 def _parts(answer: str) -> list[Words]:
-    """The words of an answer between its punctuation: (shipping), (p1) of `shipping/P1`."""
+    """Split an answer at its punctuation into lists of words: (shipping), (p1) of `shipping/P1`."""
     return [found for part in re.split(r"[^\w\s]+|_", answer) if (found := words(part))]
 
 
@@ -116,7 +117,9 @@ class LeakIndex:
     def build(
         cls, train: Sequence[Item], hidden: Sequence[Item], patterns: Sequence[str], skill_text: str
     ) -> LeakIndex:
-        """`hidden` are the selection and test items."""
+        """Index the text and the answers that must not enter the skill. `hidden` are the selection
+        and test items.
+        """
         known = Vocabulary.of(train, hidden, skill_text)
         index = cls(patterns=_secret_patterns(patterns, known, skill_text))
         open_runs = {hash(run) for text in known.texts for run in _runs(text, RUN_LENGTH)}
@@ -163,7 +166,7 @@ def _secret_patterns(patterns: Sequence[str], known: Vocabulary, skill_text: str
 
 
 def _secret_answers(hidden: Sequence[Item], known: Vocabulary) -> dict[str, str]:
-    """The answers that are not known, with the id of their item."""
+    """Return the answers that are not known, with the id of their item."""
     owners = {answer: item.id for item in hidden for answer in item.answers}
     golds = {answer: words(answer) for answer in owners if not known.makes(answer)}
     wanted = set(golds.values())
@@ -179,7 +182,7 @@ def _secret_answers(hidden: Sequence[Item], known: Vocabulary) -> dict[str, str]
 
 
 def _written(answer: Words) -> set[Words]:
-    """The answer word by word, and its words written as one."""
+    """Return the answer word by word and, if it has letters only, its words written as one."""
     return {answer, ("".join(answer),)} if all(map(str.isalpha, answer)) else {answer}
 
 
@@ -218,11 +221,13 @@ class TextFilter:
         return self.refusal(text, step) is None
 
     def refusal(self, text: str, step: int) -> RefusedText | None:
-        """The words of a text that leak; None when it may enter the skill."""
+        """Refuse a text that leaks, with its words that do; None if it may enter the skill."""
         return self._refuse(text, self._leaks(text), step)
 
     def refusal_of_skill(self, wanted: Skill, present: Skill, step: int) -> RefusedText | None:
-        """The new lines of a skill, where it leaks more than the present one."""
+        """Refuse the new lines of a skill that leaks more than the present one; None if it does
+        not.
+        """
         if wanted.hash == present.hash:
             return None
         before, after = _trained_text(present), _trained_text(wanted)
@@ -245,7 +250,9 @@ class TextFilter:
         return RefusedText(text, tuple(leak.evidence for leak in leaks))
 
     def fits(self, wanted: Skill, present: Skill, what: str, step: int) -> bool:
-        """Whether a skill stays below the token ceiling. One that shrinks always does."""
+        """Return whether a skill stays below the token ceiling. One that shrinks always does. Emit
+        an event when it does not fit.
+        """
         reason = over_ceiling(wanted, present, self.max_tokens)
         if not reason:
             return True
@@ -255,7 +262,7 @@ class TextFilter:
 
 
 def _trained_text(skill: Skill) -> str:
-    """All text of a skill that edits may change."""
+    """Return all text of a skill that edits may change."""
     description = part_text(skill, DESCRIPTION) or ""
     return "\n".join([description, skill.body, *part_texts(skill).values()])
 

@@ -57,7 +57,9 @@ class TypedItems:
     def of(
         cls, selection: Sequence[str], types: Mapping[str, str], weights: Mapping[str, float]
     ) -> TypedItems:
-        """Nothing is shown where all items have the same type."""
+        """Group the selection items by type. Types with fewer than MIN_ITEMS items are not shown;
+        where all items have the same type, none is.
+        """
         items: dict[str, list[str]] = {}
         for item in selection:
             items.setdefault(types.get(item, ""), []).append(item)
@@ -89,7 +91,9 @@ class _Shrunk:
 
 
 def _shrink(found: Sequence[_Deviation], unit: float) -> list[_Shrunk]:
-    """The posteriors under a common prior whose shares are learned (expectation maximization)."""
+    """Return the posteriors under a common prior. Its shares are learned by expectation
+    maximization.
+    """
     if not found:
         return []
     told = np.array([one.mean for one in found])[:, None]
@@ -120,8 +124,8 @@ def local_effects(
     incumbent: Sequence[str],
     changes: Sequence[PossibleChange],
 ) -> list[tuple[KindEffect, ...]]:
-    """For each change the types that it acts on more than on others: the 80 % interval of its
-    effect there excludes 0. The largest effect comes first.
+    """Return for each change the types that it acts on more than on others, where the 80 % interval
+    of its effect excludes 0. The largest effect comes first.
     """
     unit = FIRST_EFFECT_SD[overall.family]
     by_type = _by_type(trials, items)
@@ -151,7 +155,9 @@ def local_effects(
 
 
 def _by_type(trials: Sequence[Trials], items: TypedItems) -> dict[str, list[Trials]]:
-    """The rows of each type that can be shown. A group begins with the item (see `TrialTable`)."""
+    """Group the rows by type, for types that can be shown. A group of a row begins with the item
+    (see `TrialTable`).
+    """
     rows: dict[str, list[Trials]] = {}
     for row in trials:
         kind = items.types.get(row.group.partition("\n")[0], "")
@@ -161,7 +167,7 @@ def _by_type(trials: Sequence[Trials], items: TypedItems) -> dict[str, list[Tria
 
 
 def _fit_type(rows: Sequence[Trials], overall: Posterior, sd: float) -> Posterior:
-    """The regression of one type, with wide priors around the overall effects."""
+    """Fit the regression of one type, with wide priors around the overall effects."""
     used = {edit for row in rows for edit in row.edits}
     edits = [edit for edit in overall.columns if edit in used]
     places = [overall.columns[edit] for edit in edits]
@@ -180,7 +186,7 @@ def _fit_type(rows: Sequence[Trials], overall: Posterior, sd: float) -> Posterio
 def _deviation(
     at: int, kind: str, own: Posterior, overall: Posterior, change: PossibleChange, sd: float
 ) -> _Deviation:
-    """A deviation without the prior of its regression."""
+    """Return the deviation of a change on one type, without the prior of the type's regression."""
     here, prior = own.contrast(change.signs), len(change.signs) * sd**2
     informed = max(1 - here.sd**2 / prior, 1e-6)
     mean = here.mean - overall.contrast(change.signs).mean

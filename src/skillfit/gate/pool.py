@@ -130,7 +130,7 @@ class Pool:
         return self.apply(self._promoted)
 
     def apply(self, ids: Sequence[str]) -> Arm:
-        """The base with these edits: promoted ones first, then the others as they joined. Edits
+        """Apply these edits to the base: promoted ones first, then the others as they joined. Edits
         that did not take effect are not in the arm.
         """
         chosen = set(ids)
@@ -146,8 +146,8 @@ class Pool:
         return self._applied[key]
 
     def signs(self, key: str) -> dict[str, float]:
-        """Which edits come (+1) and go (-1) when `key` is added to the incumbent. For a promoted
-        edit: when it is added to the incumbent without it.
+        """Return which edits come (+1) and go (-1) when `key` is added to the incumbent. For a
+        promoted edit: when it is added to the incumbent without it.
         """
         signs = {key: 1.0}
         if self.edits[key].status == "promoted":
@@ -161,7 +161,7 @@ class Pool:
         return self.edits[key].status == "promoted" and not self.edits[key].absorbed
 
     def _dependents(self, keys: Sequence[str]) -> list[str]:
-        """These edits, then all that are anchored in them, in order of joining."""
+        """Return these edits, then all that are anchored in them, in order of joining."""
         found = dict.fromkeys(keys)
         for key in self._anchored:
             if self.edits[key].status != "dropped" and self.edits[key].needs & found.keys():
@@ -200,14 +200,18 @@ class Pool:
         return joined
 
     def _twin(self, edit: Edit) -> PoolEdit | None:
-        """An edit of the pool that says the same. Edits dropped as duplicates are skipped."""
+        """Return an edit of the pool that says the same, or None. Edits dropped as duplicates are
+        skipped.
+        """
         for entry in self.edits.values():
             if entry.duplicate_of is None and same_meaning(entry.edit, edit):
                 return entry
         return None
 
     def _revive(self, twin: PoolEdit, proposed: PoolEdit) -> bool:
-        """A dropped edit with hardly any evidence gets a second chance under its old id."""
+        """Give a dropped edit with hardly any evidence a second chance under its old id. Return
+        whether it is pending again.
+        """
         thin = twin.estimate is None or twin.estimate.rollouts < THIN_ROLLOUTS
         if twin.status != "dropped" or twin.vetoed or not thin:
             return False
@@ -240,8 +244,8 @@ class Pool:
                 other.rivals.add(entry.id)
 
     def _find_needs(self, entry: PoolEdit) -> frozenset[str] | None:
-        """The edits whose text the new edit is anchored in: none when the base has the anchor. None
-        when it cannot be applied at all.
+        """Return the edits whose text the new edit is anchored in: an empty set when the base has
+        the anchor, None when the edit cannot be applied at all.
         """
         if self._takes_effect([], entry):
             return frozenset()
@@ -258,8 +262,8 @@ class Pool:
         return None
 
     def tried(self, edit: Edit) -> EditResult | None:
-        """What becomes of an edit that is not in the pool, beside those whose text it is anchored
-        in. None when it cannot be applied at all.
+        """Return the result of applying an edit that is not in the pool on top of those whose text
+        it is anchored in; None when it cannot be applied at all.
         """
         needs = self._find_needs(PoolEdit(id="", step=0, edit=edit))
         if needs is None:
@@ -272,7 +276,7 @@ class Pool:
         return all(result.applied for result in results)
 
     def _exclude(self, first: PoolEdit, second: PoolEdit) -> bool:
-        """Whether two edits cannot be in effect together, in either order."""
+        """Return whether two edits exclude each other: in some order they do not both apply."""
         if first.edit.op in EXCLUSIVE_OPS and first.edit.op == second.edit.op:
             return True
         if first.edit.op == second.edit.op == "append":
@@ -291,7 +295,7 @@ class Pool:
     # Drawing
 
     def shares(self, new: float = 0.5) -> dict[str, float]:
-        """For each edit in use, the share of rollouts that should carry it. `new`: of edits without
+        """Return the share of rollouts that should carry each edit in use. `new`: of edits without
         evidence.
         """
         used = [*self.promoted(), *self.pending()]
@@ -303,7 +307,7 @@ class Pool:
         return shares
 
     def draw(self, key: str, count: int, shares: Mapping[str, float]) -> list[Arm]:
-        """At most `count` distinct arms in which each edit of `shares` is on in about its share.
+        """Draw at most `count` distinct arms in which each edit of `shares` has about its share.
 
         Rivals are never on together and an edit is only on with those it needs.
         """
@@ -318,8 +322,8 @@ class Pool:
         return list({arm.skill.hash: arm for arm in arms}.values())
 
     def _consistent(self, chosen: set[str], rng: random.Random) -> list[str]:
-        """A subset without rivals and without edits whose anchor is missing. A pending edit takes
-        the place of a promoted rival.
+        """Choose a subset without rivals and without edits whose anchor is missing. A pending edit
+        takes the place of a promoted rival.
         """
         pending = [key for key in self.edits if key in chosen and not self._is_promoted(key)]
         rng.shuffle(pending)
@@ -330,8 +334,8 @@ class Pool:
         return self._without_missing_anchors(kept)
 
     def assign(self, key: str, arms: Sequence[Arm], items: Sequence[Item]) -> list[Arm]:
-        """An arm for each rollout. Arms are used about equally often; a rollout gets one without
-        edits that were written from its item where there is one.
+        """Assign an arm to each rollout. Arms are used about equally often; a rollout gets one
+        without edits that were written from its item where there is one.
         """
         rng = random.Random(key)
         order = list(arms)
@@ -350,13 +354,15 @@ class Pool:
         return assigned
 
     def _sources(self, arm: Arm) -> frozenset[str]:
-        """The items whose rollouts are no evidence for some edit of an arm."""
+        """Return the items whose rollouts are no evidence for some edit of an arm."""
         return frozenset().union(*(self.edits[key].own_items for key in arm.edits))
 
     # Deciding
 
     def decide(self) -> Decisions:
-        """What the estimates say about each edit. An edit without evidence stays as it is."""
+        """Decide from the estimates which edits to promote and to drop. An edit without evidence
+        stays as it is.
+        """
         promote: list[PoolEdit] = []
         drop: list[str] = []
         pending = self.pending()
@@ -404,7 +410,7 @@ class Pool:
         return self._fitting(self._consistent(wanted, random.Random("additions")))
 
     def _hurts(self, entry: PoolEdit) -> bool:
-        """Whether it is likely to lower the score of one type, where every type counts."""
+        """Return whether an edit is likely to lower the score of a type, if every type counts."""
         counts = self._every_type and not entry.pinned
         return counts and any(kind.high < 0 for kind in entry.kinds)
 
@@ -427,7 +433,9 @@ class Pool:
         return set(self.apply(list(chosen)).edits) == set(chosen)
 
     def _gain_per_token(self, key: str) -> float:
-        """The expected gain of an edit for each token that it adds."""
+        """Return the expected gain of an edit for each token that it adds; infinite for a pinned
+        edit and for one that adds none.
+        """
         entry = self.edits[key]
         before = sorted(entry.needs & self.edits.keys())
         growth = self._length([*before, key]) - self._length(before)
@@ -440,11 +448,11 @@ class Pool:
         return apply_one_by_one(self.base, edits).skill.tokens
 
     def _available(self, entry: PoolEdit, on: set[str]) -> bool:
-        """Whether all edits that this one is anchored in are on."""
+        """Return whether all edits that this one is anchored in are on or part of the base."""
         return all(key in on or self.edits[key].absorbed for key in entry.needs)
 
     def _without_missing_anchors(self, chosen: set[str]) -> list[str]:
-        """The chosen edits without those whose anchor is missing, in order of joining."""
+        """Return the chosen edits without those whose anchor is missing, in order of joining."""
         kept = set(chosen)
         while missing := {key for key in kept if not self._available(self.edits[key], kept)}:
             kept -= missing
@@ -504,7 +512,9 @@ class Pool:
 
 
 def inclusion(entry: PoolEdit, new_share: float = 0.5) -> float:
-    """The share of rollouts that should carry an edit. `new_share`: of one without evidence."""
+    """Return the share of rollouts that should carry an edit. `new_share`: of one that has no
+    evidence yet.
+    """
     estimate = entry.estimate
     if entry.status == "promoted":
         certain = estimate is not None and estimate.contrast.z >= CERTAIN_Z
@@ -518,8 +528,9 @@ def inclusion(entry: PoolEdit, new_share: float = 0.5) -> float:
 
 
 def _removal_inclusion(estimate: Estimate | None) -> float:
-    """Text that may be needed is left out of few rollouts. The less likely a loss is, the more
-    rollouts leave it out: that hardly costs score, and it measures whether the text can be cut.
+    """Return the share of rollouts that leave out a text: a small one while the text may be needed.
+    The less likely a loss is, the more rollouts leave it out: that hardly costs score, and it
+    measures whether the text can be cut.
     """
     low, high = REMOVAL_INCLUSION
     if estimate is None or estimate.rollouts < HARMLESS_ROLLOUTS:
@@ -528,7 +539,7 @@ def _removal_inclusion(estimate: Estimate | None) -> float:
 
 
 def _helps(entry: PoolEdit) -> bool:
-    """Whether an edit is believed to help enough to be in the final skill."""
+    """Return whether an edit is believed to help enough to be in the final skill."""
     return entry.estimate is not None and entry.estimate.contrast.z > FINAL_WORTH_Z
 
 
@@ -537,13 +548,17 @@ def _is_sure_to_help(entry: PoolEdit) -> bool:
 
 
 def _expects_loss_below(entry: PoolEdit, loss: float) -> bool:
-    """Whether a removal is expected to lower the score by no more than this, by enough rollouts."""
+    """Return whether a removal is expected, by enough rollouts, to lower the score by no more than
+    `loss`.
+    """
     found = entry.estimate
     return found is not None and found.rollouts >= HARMLESS_ROLLOUTS and found.mean >= -loss
 
 
 def _decide(entry: PoolEdit, longest: float) -> EditStatus:
-    """What should become of an edit with an estimate. `longest`: judgements that it may wait."""
+    """Return the status that an edit with an estimate should get. `longest`: judgements that it may
+    wait.
+    """
     assert entry.estimate is not None
     z = entry.estimate.contrast.z
     if entry.pinned:
@@ -560,8 +575,8 @@ def _decide(entry: PoolEdit, longest: float) -> EditStatus:
 
 
 def _decide_removal(entry: PoolEdit, estimate: Estimate) -> EditStatus:
-    """A text is removed when that is unlikely to cost score, kept for good when that is likely, and
-    restored when removing it turned out to cost score.
+    """Return the status of a removal: promoted when it is unlikely to cost score, dropped when it
+    is likely to, or when it turned out to cost score after it was promoted.
     """
     if entry.status == "promoted":
         return "dropped" if estimate.contrast.z < RESTORE_Z else "promoted"
@@ -572,7 +587,9 @@ def _decide_removal(entry: PoolEdit, estimate: Estimate) -> EditStatus:
 
 
 def is_harmless(estimate: Estimate) -> bool:
-    """A removal saves tokens, so it is promoted when it is unlikely to cost score."""
+    """Return whether a removal is unlikely to cost score; it saves tokens, so that is enough to
+    promote it.
+    """
     return estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harm_probability < HARMLESS_RISK
 
 
@@ -602,7 +619,9 @@ _NEGATIONS = frozenset({"not", "no", "never", "without", "don", "dont", "avoid",
 
 
 def same_meaning(entry: Edit, other: Edit) -> bool:
-    """Equal, or nearly the same words with the same numbers and negations."""
+    """Return whether two edits are equal, or use nearly the same words with the same numbers and
+    negations.
+    """
     if (entry.op, entry.file) != (other.op, other.file):
         return False
     if (entry.target, entry.content) == (other.target, other.content):

@@ -84,7 +84,7 @@ class TrialTable:
         )
 
     def rows(self) -> list[Trials]:
-        """In the order in which they first appeared."""
+        """Return the rows in the order in which they first appeared."""
         return list(self._rows.values())
 
 
@@ -105,7 +105,7 @@ class Scales:
         return cls(effect_sd, effect_sd, FIRST_INTERCEPT_SD[family], FIRST_NOISE)
 
     def change(self, old: Scales) -> float:
-        """The largest relative change from other scales."""
+        """Return the largest relative change from the `old` scales."""
         pairs = zip(astuple(self), astuple(old), strict=True)
         return float(max(abs(new / before - 1) for new, before in pairs))
 
@@ -139,7 +139,7 @@ class Posterior:
     slopes: Matrix
 
     def contrast(self, signs: Mapping[str, float]) -> Contrast:
-        """A sum of effects, each with a sign. Edits without a column count as 0 with the standard
+        """Add up effects, each with its sign. Edits without a column count as 0 with the standard
         deviation of their prior.
         """
         known = [(self.columns[edit], sign) for edit, sign in signs.items() if edit in self.columns]
@@ -154,8 +154,8 @@ class Posterior:
         return Contrast(round(mean, 9), round(max(variance, 0.0) ** 0.5, 9))
 
     def predictor(self, groups: Sequence[str], edits: Sequence[str]) -> Vector:
-        """The linear predictor of each group under a set of edits. A group without trials has an
-        intercept of 0.
+        """Return the linear predictor of each group under a set of edits. A group without trials
+        has an intercept of 0.
         """
         places = [self.columns[edit] for edit in edits if edit in self.columns]
         level = self.mean[0] + self.mean[places].sum()
@@ -163,32 +163,34 @@ class Posterior:
         return np.asarray(level + np.array(own, dtype=np.float64))
 
     def expected(self, predictor: Vector) -> Vector:
-        """Expected scores for linear predictors."""
+        """Return the expected scores for linear predictors."""
         return _logistic(predictor) if self.family == "logistic" else predictor
 
     def score_variance(self, groups: Sequence[str], weights: Vector, edits: Sequence[str]) -> float:
-        """Variance of the weighted mean score of the groups under a set of edits (delta method)."""
+        """Return the variance of the groups' weighted mean score under a set of edits, by the delta
+        method.
+        """
         slope = weights * self.expected_slope(self.predictor(groups, edits))
         return self._variance(groups, slope, slope.sum() * self._design(edits))
 
     def difference_variance(
         self, groups: Sequence[str], weights: Vector, new: Sequence[str], old: Sequence[str]
     ) -> float:
-        """Variance of the difference of two such scores, the level included (delta method)."""
+        """Return the variance of the difference of two such scores, including that of the level."""
         after = weights * self.expected_slope(self.predictor(groups, new))
         before = weights * self.expected_slope(self.predictor(groups, old))
         gradient = after.sum() * self._design(new) - before.sum() * self._design(old)
         return self._variance(groups, after - before, gradient)
 
     def _design(self, edits: Sequence[str]) -> Vector:
-        """1 for the level and for each of the edits."""
+        """Return the row of the design: 1 for the level and for each of the edits, else 0."""
         on = np.zeros(len(self.mean))
         on[[0, *(self.columns[edit] for edit in edits if edit in self.columns)]] = 1.0
         return on
 
     def _variance(self, groups: Sequence[str], slope: Vector, gradient: Vector) -> float:
-        """Variance of a score with these slopes on the predictor of each group, and this gradient
-        on `mean`.
+        """Return the variance of a score with these slopes on the predictor of each group, and this
+        gradient on `mean`.
         """
         own = 0.0
         for weight, group in zip(slope, groups, strict=True):
@@ -201,7 +203,7 @@ class Posterior:
         return float(gradient @ self.covariance @ gradient + own)
 
     def expected_slope(self, predictor: Vector) -> Vector:
-        """Derivative of `expected`."""
+        """Return the derivative of `expected`."""
         if self.family == "linear":
             return np.ones_like(predictor)
         chance = _logistic(predictor)
@@ -333,7 +335,7 @@ def _fit(
 def _chunks(
     trials: Sequence[Trials], columns: Mapping[str, int], groups: Mapping[str, int]
 ) -> list[_Chunk]:
-    """Rows by set of edits, sets in order of appearance."""
+    """Group the rows by set of edits, and the sets into chunks in order of appearance."""
     by_set: dict[tuple[str, ...], list[Trials]] = {}
     for row in trials:
         by_set.setdefault(row.edits, []).append(row)
@@ -406,7 +408,7 @@ class TrialMatrix:
         self._squares = sum(row.squares for row in trials)
 
     def newton(self, state: _State) -> float:
-        """One Newton step with block elimination of the intercepts; the size of the step.
+        """Take one Newton step with block elimination of the intercepts; return its size.
 
         Leaves the covariance of the point before the step in `state`; at convergence the two
         points are the same.
@@ -457,7 +459,9 @@ class TrialMatrix:
         return np.asarray(by_set[chunk.sets] + state.intercepts[chunk.groups])
 
     def _derivatives(self, chunk: _Chunk, state: _State) -> tuple[Vector, Vector]:
-        """Per row: curvature and gradient of the log likelihood in the linear predictor."""
+        """Return curvature and gradient of the log likelihood in the linear predictor, for each
+        row.
+        """
         predictor = self._predictor(chunk, state)
         if self._family == "linear":
             noise = state.scales.noise
@@ -466,7 +470,7 @@ class TrialMatrix:
         return chunk.count * chance * (1 - chance), chunk.total - chunk.count * chance
 
     def update_scales(self, state: _State) -> float:
-        """One update of the priors' standard deviations and of the noise of graded scores; the
+        """Update the priors' standard deviations and the noise of graded scores once; return the
         largest relative change.
         """
         old, first = state.scales, self._first
@@ -486,8 +490,8 @@ class TrialMatrix:
         return state.scales.change(old)
 
     def _noise(self, state: _State) -> float:
-        """Residual variance of graded scores, with the effective number of parameters taken off the
-        degrees of freedom.
+        """Return the residual variance of graded scores, with the effective number of parameters
+        taken off the degrees of freedom.
         """
         squared = self._squares
         for chunk in self._chunks:
@@ -502,15 +506,15 @@ class TrialMatrix:
 
 
 def _intercept_variance(state: _State) -> Vector:
-    """Posterior variance of each intercept."""
+    """Return the posterior variance of each intercept."""
     from_effects = ((state.slopes @ state.covariance) * state.slopes).sum(axis=1)
     return np.asarray(1 / state.precision + from_effects)
 
 
 def _learned_sd(means: Vector, variances: Vector, old: float, first: float) -> float:
-    """MacKay's fixed-point update of a prior's standard deviation: the sum of squares over the
-    number of effects that the data determine. It converges much faster than EM. `first` counts
-    like FIRST_WEIGHT effects.
+    """Update a prior's standard deviation by MacKay's fixed-point rule: the sum of squares over the
+    number of effects that the data determine. It converges much faster than EM. `first` counts like
+    FIRST_WEIGHT effects.
     """
     determined = float(np.clip(1 - variances / old**2, 0.0, 1.0).sum())
     squares = float(means @ means) + FIRST_WEIGHT * first**2
@@ -575,7 +579,7 @@ class SelectionItems:
         return cls(tuple(items), raw / raw.sum() if raw.sum() > 0 else raw)
 
     def score(self, posterior: Posterior, edits: Sequence[str]) -> ScoreEstimate:
-        """The mean score under a set of edits with its 90 % interval."""
+        """Return the mean score under a set of edits with its 90 % interval."""
         expected = posterior.expected(posterior.predictor(self.items, edits))
         mean = float(self.weights @ expected)
         half = _Z90 * posterior.score_variance(self.items, self.weights, edits) ** 0.5
@@ -585,7 +589,7 @@ class SelectionItems:
     def difference(
         self, posterior: Posterior, new: Sequence[str], old: Sequence[str]
     ) -> ScoreChange:
-        """The change of the mean score from one set of edits to another."""
+        """Estimate the change of the mean score from one set of edits to another."""
         contrast = posterior.contrast(
             {edit: 1.0 for edit in new if edit not in old}
             | {edit: -1.0 for edit in old if edit not in new}
@@ -598,7 +602,7 @@ class SelectionItems:
     def effects(
         self, posterior: Posterior, incumbent: Sequence[str], changes: Sequence[PossibleChange]
     ) -> list[Estimate]:
-        """The effect of each change on the incumbent."""
+        """Estimate the effect of each change on the incumbent."""
         predictor = posterior.predictor(self.items, incumbent)
         found = []
         for change in changes:
@@ -626,8 +630,8 @@ class SelectionItems:
         change: PossibleChange,
         contrast: Contrast,
     ) -> tuple[float, float, float]:
-        """Mean and 80 % interval of a change whose effect on these items is `contrast`. Includes
-        what is unknown about their score without it.
+        """Return the mean and 80 % interval of a change whose effect on these items is `contrast`.
+        The interval includes what is unknown about their score without it.
         """
         before = posterior.predictor(self.items, incumbent)
         if change.present:
@@ -644,8 +648,9 @@ class SelectionItems:
         return mean, round(max(-1.0, mean - half), 9), round(min(1.0, mean + half), 9)
 
     def removal(self, posterior: Posterior, edit: str, rollouts: int) -> Estimate:
-        """The effect of an edit on the skill without edits. Other than in `effects`, the interval
-        includes what is unknown about the score of that skill: for large effects it matters most.
+        """Estimate the effect of an edit on the skill without edits. Unlike in `effects`, the
+        interval includes what is unknown about the score of that skill: for large effects it
+        matters most.
         """
         change = PossibleChange({edit: 1.0}, present=False, rollouts=rollouts)
         estimate = self.effects(posterior, [], [change])[0]
@@ -663,7 +668,7 @@ class SelectionItems:
     def _change(
         self, posterior: Posterior, predictor: Vector, contrast: Contrast, width: float
     ) -> tuple[float, float, float]:
-        """Points for the mean and both ends of an interval of a contrast."""
+        """Convert the mean and both ends of a contrast's interval to points."""
         steps = contrast.mean + contrast.sd * np.array([0.0, -width, width])
         before = posterior.expected(predictor)
         after = posterior.expected(predictor[:, None] + steps[None, :])

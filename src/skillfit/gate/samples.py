@@ -32,22 +32,22 @@ _UNITS = 4000  # finer grid for graded scores: the absolute differences together
 def item_differences(
     candidate: Mapping[str, float], incumbent: Mapping[str, float]
 ) -> dict[str, float]:
-    """Candidate's item means minus the incumbent's, on items scored in both. Order follows
-    `incumbent`.
+    """Subtract the incumbent's item means from the candidate's, on items scored in both. Order
+    follows `incumbent`.
     """
     return {item: candidate[item] - old for item, old in incumbent.items() if item in candidate}
 
 
 def probability_positive(mean: float, variance: float) -> float:
-    """Probability that a normal quantity is above 0; 0.5 when mean and variance are both 0."""
+    """Return the probability that a normal quantity is above 0; 0.5 if mean and variance are 0."""
     if variance <= 0:
         return 0.5 if mean == 0 else float(mean > 0)
     return _NORMAL.cdf(mean / math.sqrt(variance))
 
 
 def sign_flip_p(differences: Iterable[float]) -> float:
-    """One-sided p-value of the sign-flip test: the share of all sign assignments whose sum is at
-    least the observed one.
+    """Return the one-sided p-value of the sign-flip test: the share of all sign assignments whose
+    sum is at least the observed one.
 
     Under "no difference" each item's sign is a fair coin, so this holds for every n, few items and
     saturated tasks included. Differences are put on a grid (symmetric around 0, so the test stays
@@ -73,8 +73,8 @@ def sign_flip_p(differences: Iterable[float]) -> float:
 
 
 def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None:
-    """Noise of one rollout: variance between repeats of the same item, pooled; None when no item
-    was repeated.
+    """Return the noise of one rollout: the variance between repeats of the same item, pooled; None
+    when no item was repeated.
     """
     repeated = [values for values in samples.values() if len(values) > 1]
     freedom = sum(len(values) - 1 for values in repeated)
@@ -84,9 +84,9 @@ def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None
 
 
 def detectable_effect(items: int, noise: float, repeats: int = 1) -> float:
-    """Smallest true mean difference that a paired one-sided test at level ALPHA finds with
-    probability POWER. `noise` is the within-item variance. However quiet the rollouts, a sign-flip
-    test needs log2(1/ALPHA) winning items.
+    """Return the smallest true mean difference that a paired one-sided test at level ALPHA finds
+    with probability POWER. `noise` is the within-item variance. However quiet the rollouts, a
+    sign-flip test needs log2(1/ALPHA) winning items.
     """
     if items < 2:
         return 1.0
@@ -100,7 +100,9 @@ def detectable_effect(items: int, noise: float, repeats: int = 1) -> float:
 
 
 def _z(items: int) -> float:
-    """Standard errors between 0 and an effect that the test finds with probability POWER."""
+    """Return how many standard errors above 0 an effect must be for the test to find it with
+    probability POWER.
+    """
     return t_quantile(1 - ALPHA, items - 1) + _NORMAL.inv_cdf(POWER)
 
 
@@ -154,7 +156,7 @@ class Samples:
                 self.means[outcome.item_id] = mean(self.values(outcome.item_id))
 
     def values(self, item: str) -> list[float]:
-        """The scores of an item under the gate's metric, one per scored rollout."""
+        """Return the scores of an item under the gate's metric, one per scored rollout."""
         evaluation = self.settings.config.evaluation
         return [evaluation.value(score.hard, score.soft) for score in self.scores.get(item, ())]
 
@@ -172,14 +174,14 @@ class Samples:
         return weighted_mean(self.means, self.settings.weights)
 
     def against(self, incumbent: Samples) -> dict[str, float]:
-        """Differences to the incumbent on items scored under both, scaled so that their plain mean
-        is the weighted one.
+        """Return the differences to the incumbent on items scored under both, scaled so that their
+        plain mean is the weighted one.
         """
         differences = item_differences(self.means, incumbent.means)
         return weighted_values(differences, self.settings.weights)
 
     def estimate(self) -> ScoreEstimate:
-        """The mean score with its 90 % interval."""
+        """Return the mean score with its 90 % interval."""
         bounds = interval(list(weighted_values(self.means, self.settings.weights).values()))
         return ScoreEstimate(self.score, max(0.0, bounds.low), min(1.0, bounds.high))
 
@@ -227,7 +229,7 @@ class Sampler:
         self.scored = 0
 
     def start(self, arms: Sequence[tuple[Arm, Item]]) -> asyncio.Task[list[Outcome]]:
-        """One more rollout for each pair. They are queued at once, before any started later."""
+        """Start one more rollout for each pair. All are queued at once, before later ones."""
         by_repeat: dict[int, list[int]] = {}
         for index, (arm, item) in enumerate(arms):
             by_repeat.setdefault(self._next[arm.skill.hash, item.id], []).append(index)
@@ -243,7 +245,7 @@ class Sampler:
         return task
 
     async def roll_out(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
-        """As `start`, and waits: the outcomes in the order of the pairs."""
+        """Run one more rollout for each pair; return the outcomes in the order of the pairs."""
         return await self.start(arms)
 
     async def _collect(
@@ -257,7 +259,7 @@ class Sampler:
         return [outcomes[index] for index in range(len(outcomes))]
 
     async def samples(self, skill: Skill, items: Sequence[Item], repeats: int = 1) -> Samples:
-        """Fresh rollouts of one skill: `repeats` of each item."""
+        """Run fresh rollouts of one skill: `repeats` of each item."""
         samples = Samples(self._settings)
         arm = Arm(skill)
         samples.add(await self.roll_out([(arm, item) for _ in range(repeats) for item in items]))
@@ -296,7 +298,7 @@ class Belief:
 
 
 def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE) -> Belief:
-    """The posterior of the mean difference, from one difference per item."""
+    """Return the posterior of the mean difference, from one difference per item."""
     values = list(differences)
     if not values:
         return Belief(variance=prior_variance)
@@ -309,7 +311,7 @@ def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE
 def paired_evidence(
     candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float
 ) -> Evidence:
-    """The paired comparison of two skills on the items scored under both."""
+    """Compare two skills in pairs on the items scored under both."""
     differences = candidate.against(incumbent)
     estimate = interval(list(differences.values()))
     groups: dict[tuple[bool, bool], list[str]] = defaultdict(list)

@@ -157,8 +157,8 @@ class ScreeningGate(BaseGate):
         return self._initial_score
 
     def need(self, selection: int) -> SelectionNeed:
-        """A step measures the edits of earlier ones, and removals from the first one on; a
-        rewritten document gets its own test.
+        """Return how many selection rollouts the gate makes. A step measures the edits of earlier
+        ones, and removals from the first one on; a rewritten document gets its own test.
         """
         rewrites = self.config.optimizer.skill_update_mode != "patch"
         document = len(self.items) * DOCUMENT_PASSES if rewrites else 0
@@ -172,14 +172,16 @@ class ScreeningGate(BaseGate):
         )
 
     def ignored(self) -> frozenset[str]:
-        """Notes that do not help are dropped, so they need no model that consolidates them."""
+        """Return the settings that have no effect here. Notes that do not help are dropped, so they
+        need no model that consolidates them.
+        """
         ignored = {"optimizer.skill_aware_consolidate_threshold"}
         if not self.config.evaluation.use_gate:
             ignored |= {"optimizer.prune_initial", "evaluation.objective"}
         return frozenset(ignored)
 
     def noise(self) -> float | None:
-        """Expected variance of one rollout: p * (1 - p) for hard scores, else the fitted noise."""
+        """Return the variance expected of one rollout: p * (1 - p) for hard scores, else fitted."""
         if self._family == "linear":
             return self.posterior.scales.noise
         columns = self._columns(self.pool.incumbent)
@@ -220,8 +222,8 @@ class ScreeningGate(BaseGate):
         return self._arms(key, list(items) * repeats, at.share)
 
     def _arms(self, key: str, items: Sequence[Item], share: float) -> list[Arm]:
-        """An arm for each rollout, from a few distinct subsets of the pool. `share`: of an edit
-        without evidence.
+        """Draw an arm for each rollout, from a few distinct subsets of the pool. `share`: of an
+        edit without evidence.
         """
         arms = self.pool.draw(key, self.settings.subsets, self.pool.shares(share))
         for arm in arms:
@@ -229,7 +231,7 @@ class ScreeningGate(BaseGate):
         return self.pool.assign(f"{key}/order", arms, items)
 
     async def _roll_out(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
-        """Selection rollouts, recorded as evidence and as measurements of their skills."""
+        """Run selection rollouts; record them as evidence and as measurements of their skills."""
         outcomes = await self.sampler.roll_out(arms)
         self._record(arms, outcomes)
         return outcomes
@@ -261,7 +263,7 @@ class ScreeningGate(BaseGate):
         return key in self.pool.edits and item in self.pool.edits[key].own_items
 
     def _columns(self, arm: Arm) -> tuple[str, ...]:
-        """The columns of the regression that are on under an arm."""
+        """Return the columns of the regression that are on under an arm."""
         return (*self._base_of.get(arm.skill.hash, self._base), *arm.edits)
 
     def _fit(self) -> None:
@@ -307,7 +309,9 @@ class ScreeningGate(BaseGate):
         }
 
     def _typed_items(self) -> TypedItems:
-        """Types that no training item has stay hidden from the optimizer, which sees effects."""
+        """Return the selection items by type. Types that no training item has stay hidden from the
+        optimizer, which sees effects.
+        """
         known = {self._types[item] for item in self._training}
         types = {item: kind for item, kind in self._types.items() if kind in known}
         return TypedItems.of(self._selection.items, types, self.settings.weights)
@@ -319,7 +323,7 @@ class ScreeningGate(BaseGate):
         return self._selection.score(self.posterior, self._columns(arm))
 
     async def record(self, skill: Skill) -> Samples:
-        """The measurements of a skill. Selection items that it never ran on are rolled out."""
+        """Return the measurements of a skill. Roll out selection items that it never ran on."""
         samples = self._samples.setdefault(skill.hash, Samples(self.settings))
         missing = [item for item in self.items if item.id not in samples.scores]
         samples.add(await self.sampler.roll_out([(Arm(skill), item) for item in missing]))
@@ -339,7 +343,7 @@ class ScreeningGate(BaseGate):
         return replace(judgement, arms=arms, running=self.sampler.start(arms))
 
     def _next_items(self, count: int) -> list[Item]:
-        """The selection items whose turn it is, in an order that the seed decides."""
+        """Take the selection items whose turn it is, in an order that the seed decides."""
         taken = []
         for _ in range(count if self.items else 0):
             at = self._turn % len(self.items)
@@ -389,7 +393,7 @@ class ScreeningGate(BaseGate):
     def candidate(
         self, applied: Applied, sources: Sequence[tuple[str, ...]], step: int
     ) -> Candidate:
-        """All edits: the pool finds out which of them apply together."""
+        """Return a candidate with all edits: the pool finds out which of them apply together."""
         edits = tuple(result.edit for result in applied.results)
         report = tuple(
             result if result.applied else self.pool.tried(result.edit) or result
@@ -417,7 +421,7 @@ class ScreeningGate(BaseGate):
         return not candidate.edits and candidate.skill.hash != self.incumbent.hash
 
     def _hold_for_review(self, decisions: Decisions, last: bool) -> Decisions:
-        """With `review`, mark each edit that would be promoted as waiting for the user's approval,
+        """Mark, with `review`, each edit that would be promoted as waiting for the user's approval,
         and before the final skill is composed each that would be in it. Return the decisions
         without those that are not approved yet.
         """
@@ -484,7 +488,7 @@ class ScreeningGate(BaseGate):
         return self._change_text(sorted(after - before), sorted(before - after))
 
     def _change_text(self, came: Sequence[str], gone: Sequence[str]) -> str:
-        """What changed in the incumbent; removals are named by the lines that they cut."""
+        """Describe what changed in the incumbent; removals are named by the lines that they cut."""
         cut = [key for key in came if self.pool.edits[key].removal]
         restored = [key for key in gone if self.pool.edits[key].removal]
         parts = []
@@ -503,7 +507,8 @@ class ScreeningGate(BaseGate):
         return f"{', '.join(lines)} of the initial skill"
 
     async def _culprits(self, promote: Sequence[str]) -> dict[str, str]:
-        """Edits about to be promoted that break a must-pass item -> that item.
+        """Find the edits about to be promoted that break must-pass items; return the ids of these
+        items by edit.
 
         Items that fail once under the new incumbent are rolled out again on both sides; for those
         that are really broken the edits are added one by one.
@@ -528,13 +533,13 @@ class ScreeningGate(BaseGate):
         return culprits
 
     async def _confirmed_broken(self, old: Arm, new: Arm, suspects: Sequence[Item]) -> list[Item]:
-        """Items that the old skill solves and the new one does not, by rollouts of both."""
+        """Return items that the old skill solves and the new one does not, by rollouts of both."""
         before = await self._fresh_means(old, suspects, MUST_PASS_REPEATS)
         after = await self._fresh_means(new, suspects, MUST_PASS_REPEATS)
         return [i for i in suspects if before.get(i.id, 0.0) >= SOLVED > after.get(i.id, 1.0)]
 
     async def _fresh_means(self, arm: Arm, items: Sequence[Item], repeats: int) -> dict[str, float]:
-        """Mean score per item over fresh rollouts under one arm."""
+        """Return the mean score per item over fresh rollouts under one arm."""
         fresh = await self._fresh_samples(arm, items, repeats)
         return fresh.means
 
@@ -546,7 +551,9 @@ class ScreeningGate(BaseGate):
     async def _pass_of_both(
         self, new: Arm, old: Arm, after: Samples | None = None, before: Samples | None = None
     ) -> tuple[Samples, Samples]:
-        """One more rollout of each selection item under both arms, added to their samples."""
+        """Roll out each selection item once more under both arms and add the outcomes to the
+        samples.
+        """
         after, before = after or Samples(self.settings), before or Samples(self.settings)
         outcomes = await self._roll_out([(arm, item) for arm in (new, old) for item in self.items])
         after.add(outcomes[: len(self.items)])
@@ -554,7 +561,7 @@ class ScreeningGate(BaseGate):
         return after, before
 
     def _verdict(self, ruling: Ruling, judgement: ScreeningJudgement) -> Verdict:
-        """The verdict after the pool has changed."""
+        """Return the verdict after the pool has changed."""
         old, new = judgement.old, self.pool.incumbent
         if new.skill.hash != old.skill.hash:
             self._estimate()
@@ -585,8 +592,8 @@ class ScreeningGate(BaseGate):
     # Whole documents
 
     async def _judge_document(self, judgement: ScreeningJudgement, candidate: Candidate) -> Verdict:
-        """A paired test of a rewritten document against the incumbent: one pass each, and a second
-        one when the first is not hopeless. Accepted when it is better over both.
+        """Test a rewritten document against the incumbent in pairs: one pass each, and a second one
+        when the first is not hopeless. Accept it when it is better over both.
         """
         name, count = judgement.origin.name, judgement.count
         column = f"document {name}"
@@ -622,7 +629,7 @@ class ScreeningGate(BaseGate):
         )
 
     async def _broken(self, new: Arm, old: Arm, after: Samples, before: Samples) -> list[str]:
-        """Must-pass items that a document breaks, confirmed by more rollouts on both sides."""
+        """Return must-pass items that a document breaks, confirmed by more rollouts of both."""
         suspects = []
         for item in self.items:
             looks_broken = before.means.get(item.id, 0.0) >= SOLVED > after.means.get(item.id, 1.0)
@@ -667,8 +674,8 @@ class ScreeningGate(BaseGate):
         return None
 
     async def compose(self) -> list[Skill]:
-        """The skill of all edits that are more likely to help than not, then the incumbent. Where
-        every rollout scored 0, nothing can be lost, and all additions are tried together.
+        """Return the skill of all edits that are more likely to help than not, then the incumbent.
+        Where every rollout scored 0, nothing can be lost, and all additions are tried together.
         """
         incumbent = self.pool.incumbent
         composed = incumbent

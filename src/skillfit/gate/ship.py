@@ -56,19 +56,19 @@ _STAKES = (0.3, 0.6, 0.95)  # of the largest bet that cannot lose everything
 
 
 def entrants(initial: Skill, finalists: Sequence[Skill]) -> list[Skill]:
-    """The finalists that differ from the initial skill and from one another."""
+    """Return the finalists that differ from the initial skill and from one another."""
     return list({skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values())
 
 
 def looks(pairs: int) -> list[int]:
-    """After how many pairs the test is looked at; the last number is all of them."""
+    """Return the numbers of pairs after which the test is looked at; the last one is all pairs."""
     count = max(1, min(MOST_LOOKS, pairs // FIRST_LOOK))
     return [round(pairs * (number + 1) / count) for number in range(count)]
 
 
 def chance_to_show(pairs: int, before: float, after: float) -> float:
-    """The probability that a test of this many pairs shows the difference of two scores. Normal
-    approximation, for scores of 0 and 1.
+    """Return the probability that a test of this many pairs shows the difference of two scores.
+    Normal approximation, for scores of 0 and 1.
     """
     spread = before * (1 - before) + after * (1 - after)
     needed = max(0.0, after - before) * math.sqrt(pairs / max(spread, 1e-9))
@@ -175,7 +175,7 @@ class _Comparison:
         return self._evaluation.objective == "cheaper"
 
     async def roll_out(self, items: Sequence[Item]) -> None:
-        """One more rollout of each of these items under every skill."""
+        """Roll out each of these items once more under every skill."""
         skills = zip((self.initial, *self.finalists), (self.old, *self.new), strict=True)
         arms = [(samples, Arm(skill)) for skill, samples in skills]
         started = [self.sampler.start([(arm, item) for item in items]) for _, arm in arms]
@@ -221,7 +221,7 @@ class _Comparison:
         return saved.high <= TOLERANCE or self._interval(at).high <= -self._evaluation.margin
 
     def _interval(self, at: int) -> Interval:
-        """The interval of the gain at the level that the last look had: as wide as the looks
+        """Return the interval of the gain at the level that the last look had: as wide as the looks
         require. With `objective: cheaper` the test is not about the gain.
         """
         differences = list(self.new[at].against(self.old).values())
@@ -236,7 +236,7 @@ class _Comparison:
         return min(1.0, max(tests) * len(self.tests))
 
     def result(self, done: int) -> ShipTested:
-        """The result about the finalist that shows the objective, or else the likeliest one."""
+        """Return the result about the finalist that shows the objective, or about the likeliest."""
         differences = [list(samples.against(self.old).values()) for samples in self.new]
         p_values = [self._p_value(at) for at in range(len(self.new))]
         order = sorted(range(len(self.new)), key=lambda at: (p_values[at], -sum(differences[at])))
@@ -310,7 +310,7 @@ class SequentialTest:
         self.nominal = (int((sums >= lowest - TOLERANCE).sum()) + 1) / (_SIGNS + 1)
 
     def _signs_of(self, item: str) -> NDArray[np.int8]:
-        """The sign of an item on every path; the same at each look."""
+        """Return the sign of an item on every path; the same at each look."""
         if item not in self._signs:
             bits = self._random.getrandbits(_SIGNS).to_bytes(_SIGNS // 8, "little")
             flips = np.unpackbits(np.frombuffer(bits, dtype=np.uint8))
@@ -325,7 +325,7 @@ def _decide(
     shown: bool,
     initial_score: float,
 ) -> ShipTested:
-    """The verdict. `shown`: the tests of the objective succeeded."""
+    """Decide the verdict. `shown`: the tests of the objective succeeded."""
     if result.evidence.coverage < settings.config.evaluation.coverage_floor:
         return replace(
             result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"

@@ -23,8 +23,8 @@ class Shortcut:
 
 
 def shortcuts(train: Sequence[Item], selection: Sequence[Item]) -> list[Shortcut]:
-    """Trivial rules learned from training golds: the most common answer, and the most common place
-    of the answer among options.
+    """Learn trivial rules from training golds, and score them on the selection items: the most
+    common answer, and the most common place of the answer among options.
     """
     found = []
     golds = Counter(answer for item in train for answer in item.answers[:1])
@@ -45,7 +45,9 @@ def _share(right: int, items: Sequence[Item]) -> float:
 
 
 def _place(item: Item) -> int | None:
-    """Where the gold answer stands among the item's options: by text, or by letter."""
+    """Return where the gold answer stands among the item's options, by text or by letter; None when
+    it is not among them.
+    """
     row = item.content()
     options = next((row[name] for name in _OPTIONS if row.get(name)), None)
     if options is None or not item.answers:
@@ -62,7 +64,7 @@ def _place(item: Item) -> int | None:
 
 
 def audit(found: Sequence[Shortcut], score: float, skill: str = "skill") -> CheckResult:
-    """Compares the score of a skill with that of the best trivial rule. `skill`: what the message
+    """Compare the score of a skill with that of the best trivial rule. `skill`: what the message
     calls it.
     """
     scores = {shortcut.name: shortcut.predicted for shortcut in found}

@@ -37,8 +37,8 @@ _HEX = re.compile(r"(?:[0-9a-fA-F]{2}){4,}")
 
 
 def plain(text: str) -> str:
-    """The text without disguise: entities, invisible characters, compatibility forms, accents,
-    inline markup and separators within numbers are resolved.
+    """Return the text without disguise: entities, invisible characters, compatibility forms,
+    accents, inline markup and separators within numbers are resolved.
     """
     if "&" in text:
         text = html.unescape(text)
@@ -57,7 +57,7 @@ def plain(text: str) -> str:
 
 
 def spelled(text: str) -> Words:
-    """The words in their own spelling."""
+    """Return the words of a text in their own spelling."""
     return tuple(_WORD.findall(plain(text)))
 
 
@@ -66,7 +66,9 @@ def words(text: str) -> Words:
 
 
 def readings(text: str) -> Iterator[str]:
-    """The text, what base64 and hexadecimal words in it decode to, and its letters backwards."""
+    """Yield the text, what base64 and hexadecimal words in it decode to, and the text backwards
+    without digits.
+    """
     yield text
     for word in _BASE64.findall(text):
         with suppress(ValueError):  # most words are not base64
