@@ -57,7 +57,7 @@ class CommandResult:
         return ""
 
     def renamed(self, old: str, new: str) -> CommandResult:
-        """The same about a file of another name."""
+        """Return the same about a file of another name."""
         error = {"error": str(self.data["error"]).replace(old, new)} if self.error else {}
         data = {**self.data, **error} if self.data else self.data
         message, command = self.message.replace(old, new), self.command.replace(old, new)
@@ -65,7 +65,7 @@ class CommandResult:
 
 
 def as_typed(arguments: Sequence[str]) -> str:
-    """The command as a user would type it."""
+    """Return the command as a user would type it."""
     return shlex.join(["skillfit", *arguments])
 
 
@@ -102,7 +102,7 @@ async def run_command(
 
 
 def _printed_object(output: str) -> JsonObject:
-    """The JSON that a command printed, as an object; empty: it printed none."""
+    """Return the JSON that a command printed, as an object; empty: it printed none."""
     try:
         value = printed_json(output)
     except ValueError:
@@ -133,13 +133,13 @@ class Starter:
             )
 
     def is_alive(self, run: Path) -> bool:
-        """Whether a process that was started here is alive; it may not have its lock yet."""
+        """Return whether a process that was started here is alive; it may not have its lock yet."""
         process = self._processes.get(run)
         return process is not None and process.poll() is None
 
     def failure(self, run: Path, codes: Collection[int] | None = None) -> str:
-        """The last output of a process that was started here and failed, with one of these exit
-        codes if they are given; empty otherwise.
+        """Return the last output of a process that was started here and failed, with one of these
+        exit codes if they are given; empty otherwise.
         """
         process = self._processes.get(run)
         code = process.poll() if process is not None else None
@@ -149,8 +149,8 @@ class Starter:
 
 
 def start_log(run: Path) -> str:
-    """The end of what the process printed that was last started for a run, without the JSON line
-    that repeats it for programs.
+    """Return the end of what the process printed that was last started for a run, without the JSON
+    line that repeats it for programs.
     """
     log = run / START_LOG
     if log.is_symlink() or not log.is_file():
@@ -191,7 +191,7 @@ class Folders:
 
     @classmethod
     def of(cls, *paths: Path) -> Folders:
-        """Folders of these paths without those that lie inside another one."""
+        """Create folders of these paths without those that lie inside another one."""
         resolved = [Path(os.path.realpath(path)) for path in paths]
         kept: list[Path] = []
         for path in resolved:
@@ -201,7 +201,9 @@ class Folders:
         return cls(tuple(kept))
 
     def resolve(self, path: str | Path) -> Path:
-        """The real path, with links followed, if it lies inside a folder; else an error."""
+        """Return the real path, with links followed. Raises OutsideFolders when it lies in no
+        folder.
+        """
         given = os.fspath(path)
         try:
             real = Path(os.path.realpath(self.roots[0] / Path(given).expanduser()))
@@ -223,13 +225,13 @@ class Folders:
         return True
 
     def shown(self, path: Path) -> str:
-        """A path inside as people write it: relative to the first folder where that is possible."""
+        """Write a path inside as people do: relative to the first folder where that is possible."""
         if path.is_relative_to(self.roots[0]):
             return path.relative_to(self.roots[0]).as_posix()
         return str(path)
 
     def skills(self) -> list[Path]:
-        """Folders with the document of a skill."""
+        """Find folders with the document of a skill."""
         return [
             folder
             for folder, names in self._walk()
@@ -237,7 +239,7 @@ class Folders:
         ][:_MOST_LISTED]
 
     def tasks(self) -> list[Path]:
-        """Files that may hold items."""
+        """Find files that may hold items."""
         return [
             folder / name
             for folder, names in self._walk()
@@ -246,7 +248,7 @@ class Folders:
         ][:_MOST_LISTED]
 
     def configs(self) -> list[Path]:
-        """YAML files with the sections of a skillfit config."""
+        """Find YAML files with the sections of a skillfit config."""
         return [
             folder / name
             for folder, names in self._walk()
@@ -271,7 +273,9 @@ class Folders:
 
 
 def check_run_name(name: str) -> str:
-    """A name for a new run or config: letters, digits, dots, dashes, no folders."""
+    """Return a name for a new run or config if it is allowed: letters, digits, dots, dashes, no
+    folders.
+    """
     if not _NAME.fullmatch(name):
         raise InputError(
             f"{shorten(name, 80)!r} cannot be the name of a run.",
@@ -306,8 +310,8 @@ def check_settings(folders: Folders, settings: Mapping[str, JsonValue]) -> None:
 
 
 def checked_overrides(folders: Folders, overrides: Sequence[str]) -> list[str]:
-    """The same for `key.sub=value` words of a command line. Returns words that the command reads as
-    the values that were checked.
+    """Check settings given as `key.sub=value` words of a command line, as `check_settings` does.
+    Returns words that the command reads as the values that were checked.
     """
     checked: list[str] = []
     for word in overrides:
@@ -322,7 +326,7 @@ def checked_overrides(folders: Folders, overrides: Sequence[str]) -> list[str]:
 
 
 def _is_setting(key: str) -> bool:
-    """Whether the schema has this key, keys below it, or a key around it."""
+    """Return whether the schema has this key, keys below it, or a key around it."""
     return any(
         key == known or known.startswith(f"{key}.") or key.startswith(f"{known}.")
         for known in _known_keys()
@@ -335,8 +339,8 @@ def _known_keys() -> tuple[str, ...]:
 
 
 def _possible_paths(key: str, text: str) -> Iterator[str]:
-    """What the text of a setting may name as a path. A name that is none, such as `exact`, lies in
-    the first folder if it is taken as one.
+    """Yield what the text of a setting may name as a path. A name that is none, such as `exact`,
+    lies in the first folder if it is taken as one.
     """
     if not text or key in _PROSE:
         return
@@ -356,7 +360,7 @@ def _refused(key: str, reason: str) -> InputError:
 
 
 def _flat(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
-    """Dotted keys with their values, down to the entries of lists."""
+    """Yield dotted keys with their values, down to the entries of lists."""
     for name, item in settings.items():
         key = f"{prefix}{name}"
         if isinstance(item, Mapping):
@@ -370,7 +374,7 @@ def _flat(settings: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple
 
 
 def has_config(folder: Path) -> bool:
-    """Whether a config file lies directly in the folder."""
+    """Return whether a config file lies directly in the folder."""
     return any(_is_config(path) for path in sorted(folder.glob("*.y*ml")))
 
 

@@ -60,7 +60,7 @@ def index_page(studio: Studio, request: Request) -> Response:
 
 
 def _index(studio: Studio) -> RunIndex:
-    """The runs of the folder, and why the demo did not start."""
+    """Return the runs of the folder, and why the demo did not start."""
     index = studio.library.index()
     failure = studio.starter.failure(studio.library.folder / DEMO_LOG)
     return replace(index, problems=(*index.problems, failure)) if failure else index
@@ -102,7 +102,7 @@ class RunList:
     backwards: bool
 
     def sorted_by(self, sort: str) -> str:
-        """The address of this list in another order, or in the opposite one."""
+        """Return the address of this list in another order, or in the opposite one."""
         turned = f"-{sort}" if sort == self.sort and not self.backwards else sort
         chosen = {"q": self.search, "state": self.state, "sort": turned}
         return "/?" + urlencode({key: value for key, value in chosen.items() if value})
@@ -178,7 +178,7 @@ def compare_page(studio: Studio, request: Request) -> Response:
 
 
 def _gain_row(run: ComparedRun) -> ForestRow:
-    """The gain of a run over its own initial skill, where fresh rollouts compared the two."""
+    """Show the gain of a run over its own initial skill, where fresh rollouts compared the two."""
     record, ship = run.record, run.record.compared
     effect = Interval(ship.difference, *ship.interval) if ship and ship.interval else None
     notes = [f"{record.skill_name} for {record.agent or 'your own agent'}"]
@@ -211,7 +211,7 @@ class ComparedItem:
 
 
 def compared_items(runs: Sequence[ComparedRun]) -> list[ComparedItem]:
-    """The items that two runs or more have measured."""
+    """Return the items that two runs or more have measured."""
     rows = []
     for item in dict.fromkeys(item for run in runs for item in run.items):
         found = [run.items.get(item) for run in runs]
@@ -230,7 +230,7 @@ class PairedDifference:
 
 
 def paired_difference(left: ComparedRun, right: ComparedRun) -> PairedDifference | None:
-    """None where they have no item in common."""
+    """Compare two runs by the items that both measured; None where they have none in common."""
     differences = []
     for item, first in left.items.items():
         second = right.items.get(item)
@@ -290,8 +290,8 @@ class SettingRow:
 
 
 def differing_settings(records: Sequence[Record]) -> list[SettingRow]:
-    """Settings whose values differ. Not set and null are the same; what a run did not record has
-    its default.
+    """Return the settings whose values differ. Not set and null are the same; what a run did not
+    record has its default.
     """
     flat = [
         {one.key: "" if one.value in _UNSET else one.value.strip('"') for one in settings}
@@ -317,7 +317,7 @@ class EditRow:
 
 
 def compared_edits(records: Sequence[Record]) -> list[EditRow]:
-    """Measured edits: those that several runs tried first, then the ones furthest from 0."""
+    """Return measured edits: those that several runs tried first, then the ones furthest from 0."""
     texts: dict[str, dict[int, EditRecord]] = {}
     for at, record in enumerate(records):
         for edit in by_effect(record.edits):

@@ -61,7 +61,9 @@ class Address:
     query: Mapping[str, str]
 
     def with_(self, changes: Mapping[str, object]) -> str:
-        """The same page with other choices. Another list begins at its first page and item."""
+        """Return the address of the same page with other choices. Another list begins at its first
+        page and item.
+        """
         kept = {**self.query, **changes}
         if "item" not in changes:
             kept |= {"page": "", "item": ""}
@@ -113,13 +115,13 @@ class ChosenItem:
     versions: Mapping[str, SkillVersion]
 
     def label(self, row: RolloutFinished) -> str:
-        """Which rollout of the item it is: "step 3", "ship test, initial skill"."""
+        """Say which rollout of the item it is: "step 3", "ship test, initial skill"."""
         version = self.versions.get(row.skill_hash)
         named = f", {version.label}" if version and not row.step else ""
         return f"{self.where(row)}{named}{f', repeat {row.repeat + 1}' if row.repeat else ''}"
 
     def where(self, row: RolloutFinished) -> str:
-        """Where in the run it was made."""
+        """Say where in the run the rollout was made."""
         return f"step {row.step}" if row.step else work_name(row.phase)
 
     def place(self, row: RolloutFinished) -> dict[str, object]:
@@ -132,7 +134,7 @@ _OWN_WORDS = re.compile(r"""'[^']*'|"[^"]*"|“[^”]*”|`[^`]*`|\d+([.,]\d+)*"
 
 
 def message_kind(feedback: str) -> str:
-    """What a grader says about many items: without what it quotes and counts."""
+    """Return what a grader says about many items: the message without what it quotes and counts."""
     return shorten(_OWN_WORDS.sub("…", " ".join(feedback.split())), 90)
 
 
@@ -183,7 +185,7 @@ def _most_common(words: Iterable[str]) -> dict[str, int]:
 
 
 def _bare(item: ItemRecord) -> ItemSummary:
-    """An item that was rolled out but not compared under two skills."""
+    """Summarize an item that was rolled out but not compared under two skills."""
     return ItemSummary(item.id, item.split, ItemResult(), ItemResult(), item.type, item.input)
 
 
@@ -200,8 +202,8 @@ def _matches_choices(item: ItemSummary, given: Mapping[str, str]) -> bool:
 def _chosen_item(
     studio: Studio, request: Request, record: Record, item_id: str, shown: Sequence[ItemSummary]
 ) -> ChosenItem:
-    """The item with the rollout that the address names, else with its lowest one under the skill
-    that was measured last.
+    """Return the item with the rollout that the address names, else with its lowest one under the
+    skill that was measured last.
     """
     query = request.query_params
     places = [item.id for item in shown]
@@ -239,7 +241,7 @@ def _chosen_item(
 
 
 def feedback_file(studio: Studio, request: Request) -> Response:
-    """What people said about answers, as the file that `optimizer.feedback` names."""
+    """Send what people said about answers, as the file that `optimizer.feedback` names."""
     with open_details(studio.find(request)) as details:
         data = to_json(details.notes(), indent=1)
     headers = {"Content-Disposition": f'attachment; filename="{FEEDBACK}"'}
@@ -247,7 +249,7 @@ def feedback_file(studio: Studio, request: Request) -> Response:
 
 
 def image(studio: Studio, request: Request) -> Response:
-    """An image of an item, by its number."""
+    """Send an image of an item, by its number."""
     item_id, number = request.query_params.get("id", ""), number_in(request, "number", 0, 0)
     found = full_item(studio.folders, studio.record(request), item_id)
     if found is None or number >= len(found.images):

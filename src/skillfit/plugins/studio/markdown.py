@@ -17,7 +17,7 @@ _LONGEST = 50_000  # characters that are worth the time
 
 
 def markdown(text: str) -> Markup:
-    """The text as HTML. A very long one stays as it is."""
+    """Render the text as HTML. A very long one stays as it is."""
     if len(text) > _LONGEST:
         return Markup("<pre>{}</pre>").format(visible(text))
     parser = _parser()

@@ -89,8 +89,8 @@ _CHECK_SECONDS = 1_800.0
 
 
 async def new_page(studio: Studio, request: Request) -> Response:
-    """The form; with POST its price, its check, or the start of the run. Only a check or a start
-    write: the price is that of a file that is removed again.
+    """Show the form; with POST its price, its check, or the start of the run. Only a check or a
+    start write: the price is that of a file that is removed again.
     """
     project = studio.project
     if project is None or studio.library.is_run:
@@ -149,7 +149,7 @@ async def start_demo(studio: Studio, request: Request) -> Response:
 
 
 async def _estimated(studio: Studio, filled: NewRun, project: Path) -> CommandResult:
-    """What `skillfit estimate` says about the form, which is written for this time only."""
+    """Run `skillfit estimate` on the form, which is written for this time only."""
     if filled.config:
         config = studio.folders.resolve(filled.config)
         words = filled.words(studio.folders, config)
@@ -170,7 +170,9 @@ def _has_budget(studio: Studio, filled: NewRun) -> bool:
 
 
 def _no_new_run(studio: Studio) -> NoNewRunPage:
-    """Why no run can be started here, and the command for a studio in which that is possible."""
+    """Say why no run can be started here, and give the command for a studio in which that is
+    possible.
+    """
     runs = studio.library.folder
     if studio.library.is_run:
         reason = "This studio was started for a single run. A new one needs a folder of runs."
@@ -275,7 +277,7 @@ async def _form_page(
 
 
 def named_settings(problem: str) -> set[str]:
-    """The settings that a message names, to mark their inputs."""
+    """Return the settings that a message names, to mark their inputs."""
     found = {one.key for one in form_fields() if _names(problem, one.key)}
     return {key for key in found if not any(other.startswith(f"{key}.") for other in found)}
 
@@ -307,7 +309,9 @@ class Preview:
 async def preview_of(
     folders: Folders, settings: Mapping[str, JsonValue], filled: NewRun
 ) -> Preview:
-    """Only data files inside the folders are read, and only graders of skillfit are tried."""
+    """Preview the skill, tasks and splits of the form. Only data files inside the folders are read,
+    and only graders of skillfit are tried.
+    """
     skill, tasks = str(settings.get("env.skill", "")), str(settings.get("env.tasks", ""))
     tokens, problems = await asyncio.to_thread(_previewed_skill, folders, skill)
     found, problem = None, ""
@@ -328,7 +332,7 @@ async def preview_of(
 def _divided(
     folders: Folders, filled: NewRun, found: RecognisedTasks
 ) -> Mapping[str, Mapping[str, int]]:
-    """How many items of each type are in each split, as the run will divide them."""
+    """Count the items of each type in each split, as the run will divide them."""
     base: Path | dict[str, JsonValue] = folders.resolve(filled.config) if filled.config else {}
     settings = {key: value for key, value in filled.settings.items() if _decides_splits(key)}
     config = load_config(base, settings, warn=lambda message: None)
@@ -341,7 +345,7 @@ def _divided(
 
 
 def _decides_splits(key: str) -> bool:
-    """Whether items are read or divided by this setting. The others may still be wrong."""
+    """Return whether items are read or divided by this setting. The others may still be wrong."""
     own = ("train.train_size", "evaluation.sel_env_num", "evaluation.test_env_num")
     return key in own or key.removeprefix("env.") in (*SplitSection.model_fields, "fields")
 
@@ -367,7 +371,9 @@ def _readiness(settings: Mapping[str, JsonValue]) -> dict[str, Readiness]:
 
 
 def starting_page(studio: Studio, request: Request) -> Response:
-    """The page until the run has its journal: its process is starting, or failed with a reason."""
+    """Show a page until the run has its journal: its process is starting, or failed with a
+    reason.
+    """
     name = str(request.path_params["name"])
     try:
         run = studio.folders.resolve(studio.library.folder / check_run_name(name))
@@ -418,7 +424,7 @@ class NewRun:
 
     @classmethod
     def from_form(cls, form: Mapping[str, str]) -> NewRun:
-        """What was filled in. Empty inputs are left to the defaults."""
+        """Read what was filled in. Empty inputs are left to the defaults."""
         known = {one.key: one for one in form_fields()}
         settings: dict[str, JsonValue] = {}
         for key, text in form.items():
@@ -434,7 +440,7 @@ class NewRun:
         return cls(name, config, settings | written, yaml, written.keys())
 
     def wrong_yaml(self, problem: str) -> set[str]:
-        """The mark of the YAML field, where a message is about it."""
+        """Mark the YAML field where a message is about it."""
         return {_YAML} if any(_names(problem, key) for key in (_YAML, *self.from_yaml)) else set()
 
     def check(self, folders: Folders) -> None:
@@ -451,15 +457,15 @@ class NewRun:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def words(self, folders: Folders, config: Path) -> list[str]:
-        """The config and the settings on top of it, for a command line."""
+        """Return the config and the settings on top of it, for a command line."""
         return [folders.shown(config), *(self.overrides() if self.config else [])]
 
     def overrides(self) -> list[str]:
-        """The settings as words of a command line."""
+        """Return the settings as words of a command line."""
         return [write_override(key, value) for key, value in self.settings.items()]
 
     def yaml_text(self) -> str:
-        """The settings as a config file."""
+        """Return the settings as a config file."""
         nested: dict[str, JsonValue] = {}
         for key, value in self.settings.items():
             place = nested
@@ -490,7 +496,7 @@ class NewRun:
 
 
 def _yaml_settings(text: str) -> Iterator[tuple[str, JsonValue]]:
-    """The settings of a YAML text by dotted key, as a form has them."""
+    """Yield the settings of a YAML text by dotted key, as a form has them."""
     if not text.strip():
         return
     try:
@@ -516,7 +522,7 @@ def _is_name(key: JsonValue) -> bool:
 
 
 def _parse_field(one: FormField, text: str) -> JsonValue:
-    """A field's text as the value that goes into the config."""
+    """Convert a field's text to the value that goes into the config."""
     if one.kind == "number":
         try:
             number = float(text)
@@ -539,7 +545,9 @@ def _parse_field(one: FormField, text: str) -> JsonValue:
 
 
 def file_values(folders: Folders, config: str) -> dict[str, str]:
-    """The settings of a config file that differ from the defaults, by dotted key, as texts."""
+    """Return the settings of a config file that differ from the defaults, by dotted key, as
+    texts.
+    """
     path = folders.resolve(config)
     loaded = load_config(path, warn=lambda message: None)
     given = loaded.model_dump(mode="json", exclude_defaults=True)
@@ -574,7 +582,7 @@ class FormField:
 
 
 def form_sections() -> dict[str, list[FormField]]:
-    """The fields that are not asked for at the top, by section."""
+    """Group the fields that are not asked for at the top by section."""
     grouped: dict[str, list[FormField]] = {}
     for one in form_fields():
         if one.key not in _MAIN_KEYS and "." in one.key:
@@ -584,7 +592,7 @@ def form_sections() -> dict[str, list[FormField]]:
 
 @cache
 def form_fields() -> tuple[FormField, ...]:
-    """Every key of the config that a form can set, in the schema's order."""
+    """Return every key of the config that a form can set, in the schema's order."""
     schema = Config.model_json_schema()
     return tuple(_schema_fields(schema["properties"], schema["$defs"], ""))
 

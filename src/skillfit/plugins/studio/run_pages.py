@@ -198,7 +198,9 @@ def chosen_edit(record: Record, edit_id: str) -> ChosenEdit:
 
 
 def tab_page(studio: Studio, request: Request, record: Record) -> RunPage:
-    """After a refused budget, `cap` and `amount` of the query are what was typed."""
+    """Collect what a tab of the run's page shows. After a refused budget, `cap` and `amount` of the
+    query are what was typed.
+    """
     name, query = str(request.path_params["name"]), request.query_params
     tab = request.url.path.split("/")[1]
     if tab not in _TABS:  # a stream of updates, for the page that `tab` of the query names
@@ -246,7 +248,7 @@ def tab_page(studio: Studio, request: Request, record: Record) -> RunPage:
 
 
 def _start_failure(studio: Studio, record: Record) -> str:
-    """Why the run could not be resumed. A resumed run that ended says so itself."""
+    """Say why the run could not be resumed. A resumed run that ended says so itself."""
     if record.state in ("running", "waiting") or record.is_over:
         return ""
     ended = record.state == "finished"
@@ -306,7 +308,7 @@ class PoolPart(PageData):
 
 
 def pool_part(studio: Studio, request: Request) -> Response:
-    """The pool of edits as it was after a step."""
+    """Show the pool of edits as it was after a step."""
     name, step = str(request.path_params["name"]), number_in(request, "step")
     pool = pool_after(name, studio.record(request), step)
     return HTMLResponse(studio.render(PoolPart(pool)))
@@ -425,7 +427,7 @@ def _version(record: Record, name: str) -> SkillVersion:
 
 
 def report_page(studio: Studio, request: Request) -> Response:
-    """The report as a separate page. It brings a policy with the hashes of its script."""
+    """Show the report as a separate page. It brings a policy with the hashes of its script."""
     text = html_report(studio.record(request))
     return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
 
@@ -511,7 +513,9 @@ def handoff_page(studio: Studio, request: Request) -> Response:
 
 
 async def act(studio: Studio, request: Request) -> Response:
-    """One change to a run. The answer leads back to the page it was made on, with a message."""
+    """Make one change to a run. The answer leads back to the page it was made on, with a
+    message.
+    """
     name = str(request.path_params["name"])
     form = await studio.form(request)
     do, target, rollout = (form.get(field, "") for field in ("do", "target", "rollout"))
@@ -534,7 +538,7 @@ async def act(studio: Studio, request: Request) -> Response:
 
 
 def _page_with_form(studio: Studio, run: Path, name: str, do: str, target: str) -> str:
-    """The address of the page that has the form of an action."""
+    """Return the address of the page that has the form of an action."""
     if do in ("approve", "decline"):
         return run_url("run", name) + "#review"
     if do in EDIT_ACTIONS and studio.library.follow(run).record().edit(target):
@@ -613,7 +617,7 @@ def _steer(run: Path, do: str, target: str, text: str, rollout: str) -> str:
 
 
 def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
-    """A higher cap: the running loop reads it; a stopped run is resumed with it."""
+    """Raise a cap: the running loop reads it; a stopped run is resumed with it."""
     _refuse_lower_cap(studio.library.follow(run).record(), cap, amount)
     steer_run(run, "budget", cap, amount)
     if in_use(run):
@@ -650,7 +654,9 @@ def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
 
 
 def _command_folder(studio: Studio, record: Record) -> Path | None:
-    """Where commands about a run are run: Python modules that its config names are found there."""
+    """Return where commands about a run are run: Python modules that its config names are found
+    there.
+    """
     if studio.project is not None:
         return studio.project
     folder = record.config.settings.env.folder

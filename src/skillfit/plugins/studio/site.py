@@ -79,8 +79,8 @@ class Studio:
     """One studio: its folders, its runs, and how pages are made."""
 
     def __init__(self, library: RunLibrary, project: Path | None, csrf: str) -> None:
-        """`project`: where new runs find skills, tasks and configs; None: not known. `csrf`: the
-        token that every changing form must carry.
+        """Set up the studio. `project`: where new runs find skills, tasks and configs; None: not
+        known. `csrf`: the token that every changing form must carry.
         """
         runs = library.folder
         self.library = library
@@ -102,19 +102,21 @@ class Studio:
         }
 
     def config_of(self, record: Record) -> str:
-        """The config file to start another run like this one from; empty where that cannot be."""
+        """Return the config file to start another run like this one from; empty where that cannot
+        be.
+        """
         path = Path(record.path) / CONFIG_FILE
         if self.project is None or record.only_measures or not path.is_file():
             return ""
         return self.folders.shown(self.folders.resolve(path))
 
     def render(self, page: PageData, part: str = "", **shared: object) -> str:
-        """A page, or a part of it, as HTML."""
+        """Render a page, or a part of it, as HTML."""
         return page.render(self.templates, part, csrf=self.csrf, **shared)
 
     def page(self, request: Request, page: PageData, status: int = 200) -> Response:
-        """A page as the reply, with the message that a change left for it. After a change that was
-        refused the status says so too.
+        """Reply with a page, and with the message that a change left for it. After a change that
+        was refused the status says so too.
         """
         message = self._messages.pop(request.query_params.get("message", ""), None)
         if message is not None and message.failed:
@@ -135,7 +137,7 @@ class Studio:
         return RedirectResponse(url, 303)
 
     def find(self, request: Request) -> Path:
-        """The run that the address names, or a 404."""
+        """Return the run that the address names, or raise a 404."""
         return self.find_name(str(request.path_params["name"]))
 
     def find_name(self, name: str) -> Path:
@@ -148,7 +150,7 @@ class Studio:
         return self.library.follow(self.find(request)).record()
 
     async def form(self, request: Request) -> dict[str, str]:
-        """The fields of a changing request. Without the session's CSRF token it is refused.
+        """Read the fields of a changing request. Without the session's CSRF token it is refused.
 
         All forms are urlencoded. Starlette reads only with another package what the standard
         library reads too.
@@ -216,7 +218,7 @@ class FollowedRun:
         self._matrix: tuple[Record, ItemMatrix] | None = None
 
     def items(self) -> tuple[ItemSummary, ...]:
-        """The items that the present record compares."""
+        """Return the items that the present record compares."""
         record, known = self.record(), self._items
         if known is None or known[0] is not record:
             with open_details(self.path) as details:
@@ -224,7 +226,7 @@ class FollowedRun:
         return known[1]
 
     def matrix(self) -> ItemMatrix:
-        """All items over the run, as of the present record."""
+        """Return all items over the run, as of the present record."""
         record, known = self.record(), self._matrix
         if known is None or known[0] is not record:
             with open_details(self.path) as details:
@@ -232,7 +234,7 @@ class FollowedRun:
         return known[1]
 
     def record(self) -> Record:
-        """The record as of now. Nothing is read when no file of the run has changed."""
+        """Return the record as of now. Nothing is read when no file of the run has changed."""
         with self._lock:
             if not (self.path / JOURNAL).is_file():
                 raise NoSuchRun(f"The run in {self.path} is gone: it was deleted or moved.")
@@ -258,7 +260,7 @@ class RunLibrary:
         return path.relative_to(self.folder).as_posix() if path != self.folder else path.name
 
     def find(self, name: str) -> Path:
-        """The directory of a run. Only names of runs inside the folder lead anywhere."""
+        """Return the directory of a run. Only names of runs inside the folder lead anywhere."""
         parts = Path(name).parts
         plain = name and "\x00" not in name and not Path(name).is_absolute() and ".." not in parts
         with suppress(OSError):  # the name is too long for the file system
@@ -268,11 +270,13 @@ class RunLibrary:
         raise NoSuchRun(f"There is no run {shorten(name, 200)!r}.")
 
     def _holds(self, path: Path) -> bool:
-        """Whether the run's journal is in the folder, with links followed."""
+        """Return whether the run's journal is in the folder, with links followed."""
         return (path / JOURNAL).resolve().is_relative_to(self.folder.resolve())
 
     def follow(self, path: Path) -> FollowedRun:
-        """The run in a directory, kept in memory with the others that were asked for last."""
+        """Return the run in a directory, kept in memory with the others that were asked for
+        last.
+        """
         with self._lock:
             followed = self._followed.get(path)
             if followed is None:
@@ -291,7 +295,7 @@ class RunLibrary:
         return (self.folder / JOURNAL).is_file()
 
     def config_folders(self) -> Iterator[Path]:
-        """The folders of the configs of the newest runs that are still there."""
+        """Yield the folders of the configs of the newest runs that are still there."""
         for run in self.index().runs[:_ASKED_RUNS]:
             try:
                 with closing(RunView.open(Path(run.card.path))) as view:
@@ -302,7 +306,7 @@ class RunLibrary:
                 yield Path(folder).resolve()
 
     def index(self) -> RunIndex:
-        """All runs. A run whose files did not change is not read again."""
+        """List all runs. A run whose files did not change is not read again."""
         runs: list[NamedRun] = []
         problems: list[str] = []
         if not self.folder.is_dir():
@@ -330,7 +334,7 @@ class RunLibrary:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Sizes and times of the files that change with a run."""
+    """Return sizes and times of the files that change with a run."""
     stamp: list[int] = []
     for name in (JOURNAL, f"{JOURNAL}-wal", LOCK, STEERING, HANDOFF, LABELS):
         try:
@@ -358,7 +362,9 @@ class ImageFile:
 
 
 def full_item(folders: Folders, record: Record, item_id: str) -> FullItem | None:
-    """The item, or None when its file is not there, not inside the folders, or no data file."""
+    """Return the item, or None when its file is not there, not inside the folders, or no data
+    file.
+    """
     path = Path(record.data.tasks)
     if path.suffix not in FILE_SUFFIXES or not folders.holds(path) or not path.is_file():
         return None
@@ -381,12 +387,14 @@ def full_item(folders: Folders, record: Record, item_id: str) -> FullItem | None
 def _items_of_file(
     path: Path, modified: int, fields: tuple[tuple[str, str], ...]
 ) -> dict[str, Item]:
-    """`modified` makes a changed file another entry of the cache."""
+    """Read the items of a file by id. `modified` makes a changed file another entry of the
+    cache.
+    """
     return {item.id: item for item in items_of(read_rows(path), dict(fields))}
 
 
 def image_file(folders: Folders, path: Path) -> ImageFile | None:
-    """An image inside the folders, recognised by its first bytes; None for anything else."""
+    """Read an image inside the folders, recognised by its first bytes; None for anything else."""
     if not folders.holds(path) or not path.is_file() or path.stat().st_size > _LARGEST_IMAGE:
         return None
     data = path.read_bytes()
@@ -395,19 +403,19 @@ def image_file(folders: Folders, path: Path) -> ImageFile | None:
 
 
 def run_url(page: str, name: str, /, **query: object) -> str:
-    """The address of a page of a run."""
+    """Return the address of a page of a run."""
     words = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in query.items())
     return f"/{page}/{quote(name)}" + (f"?{words}" if words else "")
 
 
 def number_in(request: Request, name: str, default: int = 1, least: int = 1) -> int:
-    """A whole number of the query; the default where there is none."""
+    """Return a whole number of the query; the default where there is none."""
     text = request.query_params.get(name, "")
     return max(least, int(text)) if text.isdecimal() and len(text) < 10 else default
 
 
 def steps_in(request: Request) -> StepRange | None:
-    """The part of a curve that the query asks for."""
+    """Return the part of a curve that the query asks for."""
     if not {"from", "to"} <= set(request.query_params):
         return None
     first = number_in(request, "from", 0, 0)
@@ -436,7 +444,7 @@ class ListPage(Generic[ListedRow]):
 def page_of(
     rows: Sequence[ListedRow], number: int, size: int, query: QueryParams
 ) -> ListPage[ListedRow]:
-    """The page with this number, or the last one."""
+    """Return the page with this number, or the last one."""
     pages = max(1, -(-len(rows) // size))
     number = min(number, pages)
     kept = [(key, value) for key, value in query.multi_items() if key not in ("page", "message")]
@@ -448,7 +456,7 @@ def page_of(
 def stream_parts(
     studio: Studio, request: Request, look: Look, is_over: Callable[[], bool] = lambda: False
 ) -> Response:
-    """Server-sent events with the parts that changed. `look` runs in a thread; when the client
+    """Stream the parts that changed as server-sent events. `look` runs in a thread; when the client
     leaves, a read in progress finishes and nothing else happens. The stream ends when the server is
     shutting down, and when nothing will change any more: `is_over` is asked after each look. A
     browser has six connections to a site, and an open stream holds one of them.

@@ -88,8 +88,8 @@ def make_app(
     host: str = "127.0.0.1",
     project: Path | None = None,
 ) -> Starlette:
-    """The studio for the runs under `path`. New runs take skills and tasks from `project`; by
-    default that is found as `project_of` says.
+    """Create the studio for the runs under `path`. New runs take skills and tasks from `project`;
+    by default that is found as `project_of` says.
     """
     if not path.is_dir():
         raise InputError(f"{path} is not a folder.", hint="Give the folder that your runs are in.")
@@ -120,8 +120,9 @@ def make_app(
 
 
 def project_of(library: RunLibrary, project: Path | None) -> Path | None:
-    """The folder that skills and tasks of new runs are picked from: as given, else the current one
-    if the runs lie in it, else the one with the config of the newest run. None: it is not known.
+    """Return the folder that skills and tasks of new runs are picked from: as given, else the
+    current one if the runs lie in it, else the one with the config of the newest run. None: it is
+    not known.
 
     The studio may read and write in the project, and a run may come from somebody else. So the
     folder that a run names only counts if the runs lie in it and it has a config file.
@@ -158,8 +159,8 @@ async def _problem(studio: Studio, request: Request, error: Exception) -> Respon
 
 
 async def _failure(studio: Studio, request: Request, error: Exception) -> Response:
-    """An error in skillfit itself. It is raised again behind this page, so that the terminal shows
-    its traceback. `Guard` is not around this page.
+    """Show an error in skillfit itself. It is raised again behind this page, so that the terminal
+    shows its traceback. `Guard` is not around this page.
     """
     problem = (
         f"skillfit itself failed ({type(error).__name__}: {shorten(str(error), 300)}). The terminal"
@@ -219,8 +220,8 @@ def serve_studio(
 
 
 def make_web_server(config: uvicorn.Config, studio: Studio) -> uvicorn.Server:
-    """A server that ends the streams of open pages before it shuts down. Otherwise it would wait
-    for them, and cancel them with a traceback.
+    """Create a server that ends the streams of open pages before it shuts down. Otherwise it would
+    wait for them, and cancel them with a traceback.
     """
     import uvicorn
 
@@ -242,8 +243,8 @@ class Session:
     """The secrets of one running studio."""
 
     def __init__(self, token: str = "", announce: Callable[[str], object] = lambda token: None):
-        """`token`: chosen by the user, works any number of times. Without one, links work once and
-        `announce` is called with the token of the next one.
+        """Choose the first token. `token`: chosen by the user, works any number of times. Without
+        one, links work once and `announce` is called with the token of the next one.
         """
         if token:
             check_token(token)
@@ -271,7 +272,7 @@ class Session:
         return hmac.new(self._cookie.encode(), b"csrf", hashlib.sha256).hexdigest()
 
     def accepts_token(self, token: str) -> bool:
-        """Whether the link is right. A link without a chosen token is used up by this."""
+        """Return whether the link is right. A link without a chosen token is used up by this."""
         if not _same(token, self._next):
             return False
         if not self._chosen:
@@ -322,7 +323,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Why a request gets no page; None when it may pass."""
+        """Return the response to a request that gets no page; None when it may pass."""
         if self._loopback and _host_name(request) not in _OWN_NAMES:
             return Response("Unknown host name.", 400)
         cookie = request.cookies.get(_cookie_name(request), "")
@@ -367,7 +368,9 @@ def _protect(headers: MutableHeaders) -> None:
 
 
 def _cookie_name(request: Request) -> str:
-    """Cookies do not tell ports apart, so two studios on one machine need two names."""
+    """Return a name with the port: cookies do not tell ports apart, so two studios on one machine
+    need two names.
+    """
     server = request.scope.get("server")
     return f"skillfit-studio-{server[1] if server else 0}"
 
@@ -380,7 +383,9 @@ def _host_name(request: Request) -> str:
 
 
 def _own_origin(request: Request) -> bool:
-    """Whether a changing request comes from our own pages. Browsers send an Origin with those."""
+    """Return whether a changing request comes from our own pages. Browsers send an Origin with
+    those.
+    """
     origin = request.headers.get("origin")
     if origin is None:
         return request.headers.get("sec-fetch-site", "same-origin") == "same-origin"

@@ -157,7 +157,7 @@ class OpenTelemetryTracker:
         self._start(name, parent, at, {"skillfit.stage": event.stage, **self._model_of(role)})
 
     def _rollout_finished(self, event: RolloutFinished, at: float) -> None:
-        """A rollout that several stages share is a span of the first one."""
+        """Send the span of a rollout. One that several stages share is a span of the first one."""
         if at < self._began or event.rollout in self._rollouts:
             return
         self._rollouts.add(event.rollout)
@@ -179,7 +179,7 @@ class OpenTelemetryTracker:
         span.end(int(at * 1e9))
 
     def _send_calls(self) -> None:
-        """The model calls recorded since the last time."""
+        """Send the model calls recorded since the last time."""
         if self._journal is None:
             return
         for entry in self._journal.entries("call/", after=self._seen):
@@ -228,7 +228,7 @@ class OpenTelemetryTracker:
         attributes: Attributes,
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Span:
-        """A span with the id of `name` inside the span with the id of `parent`."""
+        """Start a span with the id of `name` inside the span with the id of `parent`."""
         inside = Context()
         if parent:
             inside = set_span_in_context(NonRecordingSpan(self._ids.context(parent)), inside)

@@ -56,7 +56,7 @@ class Tracker(Protocol):
 
 
 def make_tracker(spec: str | Callable[..., Any], run: Path) -> Tracker:
-    """The tracker for `mlflow[:URI]`, `wandb[:PROJECT]`, `tensorboard[:FOLDER]`,
+    """Create the tracker for `mlflow[:URI]`, `wandb[:PROJECT]`, `tensorboard[:FOLDER]`,
     `otel[:ENDPOINT]`, `jsonl:FILE`, `file.py:name[:TEXT]`, or the entry point of another package
     (group `skillfit.trackers`). `run` is the run's directory. Without a part behind the colon the
     tracker's own environment variables and defaults apply.
@@ -87,7 +87,7 @@ def make_tracker(spec: str | Callable[..., Any], run: Path) -> Tracker:
 
 
 def _divided(spec: str) -> tuple[str, str]:
-    """The name of a tracker, and the text behind it. The name may be file.py:name."""
+    """Split the name of a tracker from the text behind it. The name may be file.py:name."""
     if match := re.match(r"(?P<name>.+?\.py:\w+)(?::(?P<text>.*))?$", spec):
         return match["name"], match["text"] or ""
     name, _, where = spec.partition(":")
@@ -95,7 +95,7 @@ def _divided(spec: str) -> tuple[str, str]:
 
 
 def _tracker(found: object, name: str, where: str, run: Path) -> Tracker:
-    """What is called with events: `found` itself, or what the class or function makes."""
+    """Return what is called with events: `found` itself, or what the class or function makes."""
     if isinstance(found, type) or (callable(found) and can_be_called_with(found, where, run)):
         found = call_factory("tracker", found, (where, run), name)
     if not callable(found):
@@ -205,7 +205,9 @@ def _numbers(event: Event) -> Mapping[str, float | None]:
 
 
 def parameters(started: RunStarted) -> dict[str, str]:
-    """The settings with dotted names (`train.batch_size`), without those that are not set."""
+    """Return the settings with dotted names (`train.batch_size`), without those that are not
+    set.
+    """
     return {
         "skillfit.version": started.version,
         "skill.hash": started.skill_hash,
