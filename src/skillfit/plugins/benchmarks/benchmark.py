@@ -321,7 +321,7 @@ def text(row: Row, *columns: str) -> str:
 
 
 def optional(row: Row, *columns: str) -> str:
-    """As `text`, but empty when no column holds anything."""
+    """Return the same as `text`, but empty when no column holds anything."""
     values = (row.values.get(column) for column in columns)
     return next((str(value).strip() for value in values if value not in (None, "", [])), "")
 

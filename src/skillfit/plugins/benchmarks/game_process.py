@@ -139,7 +139,7 @@ def _generate(path: Path, challenge: str, settings: dict[str, int | str], seed: 
 
 
 def _plain(text: str) -> str:
-    """Without the status line that Z-machine games print at the right margin."""
+    """Remove the status line that Z-machine games print at the right margin."""
     lines = [line.rstrip() for line in text.splitlines()]
     kept = [line for line in lines if not (line.startswith(">") and "-=" in line)]
     return "\n".join(kept).strip().removesuffix(">").strip()

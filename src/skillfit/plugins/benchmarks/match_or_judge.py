@@ -32,7 +32,7 @@ _LATEX_TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
 def match_or_judge(
     extract: Sequence[str | Mapping[str, str]], *, use_judge: bool
 ) -> Callable[[LoadContext], SourceItems]:
-    """Grading by `MatchOrJudge`, as the argument `how` of `Benchmark.source`."""
+    """Return grading by `MatchOrJudge`, as the argument `how` of `Benchmark.source`."""
 
     def how(context: LoadContext) -> SourceItems:
         grader = MatchOrJudge.create(context.judge, use_judge=use_judge, extract=extract)

@@ -185,7 +185,7 @@ def _folders(reference: SourceReference, data_dirs: str | Sequence[str]) -> list
 
 @cache
 def _files(folder: Path, suffix: str) -> dict[str, Path]:
-    """File name -> path of all documents below a folder, which is walked once."""
+    """Map the names of all documents below a folder, which is walked once, to their paths."""
     return {path.name: path for path in sorted(folder.rglob(f"*{suffix}"))}
 
 
@@ -247,7 +247,7 @@ def page_text(path: Path, number: int) -> str:
 
 @lru_cache(maxsize=64)
 def _pages(path: Path, version: int) -> dict[int, str]:
-    """Page number from 1 -> text. `version` makes a changed file load again."""
+    """Map page numbers from 1 to texts. `version` makes a changed file load again."""
     try:
         elements = json.loads(path.read_bytes())["document"]["elements"]
         pages: dict[int, list[str]] = {}
@@ -270,7 +270,7 @@ class OfficeAnswer(TextGrader, name="office_answer"):
 
 
 def tokens(text: str) -> list[str]:
-    """Words in lower case and numbers by value, in order."""
+    """Return words in lower case and numbers by value, in order."""
     found = []
     for match in _TOKEN.finditer(text):
         if word := match["word"]:

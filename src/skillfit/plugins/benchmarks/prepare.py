@@ -322,7 +322,9 @@ def make(name: str, source: Path, *, splits: Path | None = None) -> Prepared:
 
 
 def _files(source: Path) -> list[Path]:
-    """Files whose checksums are recorded: all at the top of the folder, and big ones below it."""
+    """List the files whose checksums are recorded: all at the top of the folder, and big ones below
+    it.
+    """
     if source.is_file():
         return [source]
     return sorted(

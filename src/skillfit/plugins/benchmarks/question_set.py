@@ -162,8 +162,8 @@ class Option:
 
 
 def read_options(given: Any) -> list[Option]:
-    """Options from a list of texts or of {label, text}, or from {label: text}. Labels that stand
-    before the texts ("B. a cat") are used if all options have one; else they are A, B, C, ….
+    """Read options from a list of texts or of {label, text}, or from {label: text}. Labels that
+    stand before the texts ("B. a cat") are used if all options have one; else they are A, B, C, ….
     """
     if isinstance(given, Mapping):
         return [Option(str(label).strip(), str(text).strip()) for label, text in given.items()]

@@ -83,8 +83,8 @@ def searchqa(reference: SourceReference, *, max_context_chars: int = 6000) -> Ta
 
 
 def shortened_context(context: str, limit: int) -> str:
-    """As many whole snippets from the beginning as fit into `limit` characters; if not even one
-    does, the beginning of the first.
+    """Return as many whole snippets from the beginning as fit into `limit` characters; if not even
+    one does, the beginning of the first.
     """
     if len(context) <= limit:
         return context
@@ -157,7 +157,9 @@ def show_results(given: Any) -> str:
 
 
 def _theorem_id(row: Row) -> str:
-    """`MONTH:NUMBER`. Publisher's rows have no month; the name of their file says it."""
+    """Return `MONTH:NUMBER`. Publisher's rows have no month; it is taken from the name of their
+    file.
+    """
     if given := optional(row, "id"):
         return given
     named = _MONTH_IN_FILE_NAME.search(row.where)

@@ -306,7 +306,9 @@ def comparable(value: Any) -> tuple[str, Any]:
 
 
 def _parts(position: str, default: str) -> Iterator[tuple[str, str]]:
-    """Sheet and range of each part. Commas inside quoted sheet names do not separate parts."""
+    """Yield sheet and range of each part. Commas inside quoted sheet names do not separate
+    parts.
+    """
     found = re.findall(r"((?:'[^']*'|[^,'])+)", position)
     parts = [part.strip() for part in found if part.strip()]
     if not parts:
@@ -317,7 +319,7 @@ def _parts(position: str, default: str) -> Iterator[tuple[str, str]]:
 
 
 def _cells(text: str, rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Row and column numbers of a range; whole rows and columns end where the sheets end."""
+    """Yield row and column numbers of a range; whole rows and columns end where the sheets end."""
     from openpyxl.utils import column_index_from_string
 
     match = _RANGE.match(text)
@@ -450,7 +452,7 @@ def _folder(row: Row, root: Path | None) -> Path:
 
 
 def preview(workbook: Path) -> str:
-    """Sheets with their sizes and first rows."""
+    """Show sheets with their sizes and first rows."""
     import openpyxl
 
     book = openpyxl.load_workbook(workbook, read_only=True, data_only=True)

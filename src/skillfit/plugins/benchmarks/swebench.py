@@ -465,7 +465,7 @@ def files_in(patch: str) -> list[str]:
 
 
 def parse_log(log: str) -> dict[str, str]:
-    """Test -> its status; the last line about a test counts."""
+    """Map tests to their status; the last line about a test counts."""
     found = {}
     for status, name in _LINE.findall(log):
         if not (status == "SKIPPED" and _COUNT.match(name)):
@@ -599,7 +599,7 @@ def _patch(row: Row, column: str) -> str:
 
 
 def _names(row: Row, column: str) -> list[str]:
-    """Names of tests: a list, or its JSON text."""
+    """Return the names of tests, given as a list or its JSON text."""
     value = row.values.get(column)
     if isinstance(value, str):
         try:

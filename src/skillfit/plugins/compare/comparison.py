@@ -324,8 +324,8 @@ class _Runner:
         return best.skill, _measured_cost(measured, path)
 
     def test(self, attempts: Sequence[WayAttempt], repeats: int) -> tuple[list[WayAttempt], Cost]:
-        """MeasureSkills all attempts on the test split. Attempts with the same
-        skill share its rollouts.
+        """Measure all attempts on the test split. Attempts with the same skill share its
+        rollouts.
         """
         path = self.folder / "test"
         inputs = self._capped((), path)

@@ -76,7 +76,7 @@ class PeerLink:
 
 
 def run_gepa(link: PeerLink, work: dict[str, Any]) -> None:
-    """`gepa.optimize` with its defaults; the skill is the one text that it changes."""
+    """Call `gepa.optimize` with its defaults; the skill is the one text that it changes."""
     import gepa
     from gepa.core.adapter import EvaluationBatch
 
@@ -137,7 +137,7 @@ def run_gepa(link: PeerLink, work: dict[str, Any]) -> None:
 
 
 def run_skillopt(link: PeerLink, work: dict[str, Any]) -> None:
-    """SkillOpt's trainer with its defaults, for as many epochs as fit into the rollouts."""
+    """Run SkillOpt's trainer with its defaults, for as many epochs as fit into the rollouts."""
     import skillopt.engine.trainer as trainer
     import skillopt.model.azure_openai as model
     from skillopt.datasets.base import SplitDataLoader

@@ -119,7 +119,7 @@ def cells(row: WayRow) -> tuple[str, ...]:
 
 
 def notes(comparison: Comparison) -> str:
-    """Explain the table."""
+    """Explain how the numbers of the table were measured, and list what was left out or failed."""
     seeds = max(len(row.attempts) for row in comparison.rows)
     cost = comparison.test_cost
     lines = [

@@ -86,7 +86,7 @@ def _one_rewrite(rollouts: int, sizes: SplitSizes) -> tuple[Training, ...]:
 
 
 def _several_rewrites(rollouts: int, sizes: SplitSizes) -> tuple[Training, ...]:
-    """Half of the rollouts are read by the rewrites, the other half chooses among them."""
+    """Plan rewrites that read half of the rollouts; the other half chooses among them."""
     read = min(REWRITE_ROLLOUTS, sizes.train, max(FEWEST_READ, rollouts // (2 * REWRITES)))
     return tuple(_rewrite(f"rewrite_{number}", read) for number in range(1, REWRITES + 1))
 

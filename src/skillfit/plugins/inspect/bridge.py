@@ -159,13 +159,13 @@ class InspectRollout:
         return replace(request, purpose=f"{self.item.id}/{self.seed}/{number}")
 
     def begin(self, active_sample: ActiveSample) -> None:
-        """Its sample has begun: model calls from within the sample belong to this rollout."""
+        """Note that the sample has begun: model calls from within it belong to this rollout."""
         self.sample = active_sample
         _RUNNING[active_sample.sample_uuid] = self
         self.begun.set()
 
     def end(self) -> None:
-        """Its sample has ended."""
+        """Note that the sample has ended."""
         if self.sample is not None:
             _RUNNING.pop(self.sample.sample_uuid, None)
             self.sample = None
@@ -326,7 +326,9 @@ def text_of(turn: ChatMessage) -> str:
 
 
 def _our_image(part: ContentImage, folder: Path) -> Image:
-    """Inspect has turned every image into a data URL by now. The file is named by its content."""
+    """Save an image, which Inspect has turned into a data URL by now. The file is named by its
+    content.
+    """
     head, _, data = part.image.partition(",")
     media_type = head.removeprefix("data:").partition(";")[0]
     content = base64.b64decode(data)
@@ -368,7 +370,9 @@ def _before_stop(text: str, stop: Sequence[str]) -> str:
 
 
 def _inspect_call(call: ToolCall) -> InspectCall:
-    """Arguments that are not a JSON object are reported to the model by Inspect."""
+    """Convert a tool call. Arguments that are not a JSON object are reported to the model by
+    Inspect.
+    """
     from inspect_ai.tool import ToolCall as InspectCall
 
     arguments, problem = {}, None
@@ -383,9 +387,9 @@ def _inspect_call(call: ToolCall) -> InspectCall:
 
 @cache
 def refuse_other_models() -> None:
-    """From now on a call that a sample makes to another provider is refused before it is sent:
-    skillfit could neither record nor budget it. To be called when Inspect has loaded its hooks,
-    because it prints those that are there before.
+    """Refuse from now on a call that a sample makes to another provider before it is sent: skillfit
+    could neither record nor budget it. To be called when Inspect has loaded its hooks, because it
+    prints those that are there before.
     """
     from inspect_ai.hooks import BeforeModelGenerate, Hooks, SampleScoring, hooks
     from inspect_ai.util import LimitExceededError

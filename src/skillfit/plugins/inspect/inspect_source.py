@@ -71,7 +71,9 @@ _REFERENCE_HINT = "Write inspect:file.py@task or inspect:package/task."
 
 
 def inspect_source(reference: SourceReference, **task_args: JsonValue) -> TaskSource:
-    """`inspect:package/task` or `inspect:file.py@task`. Options are arguments of the task."""
+    """Return the source for `inspect:package/task` or `inspect:file.py@task`. Options are arguments
+    of the task.
+    """
 
     def load(context: LoadContext) -> SourceItems:
         task = _find_task(reference.argument, reference.base, task_args)
@@ -120,8 +122,8 @@ def _find_task(reference: str, base: Path, task_args: Mapping[str, JsonValue]) -
 
 
 def _refuse_unknown_task(reference: str) -> None:
-    """Inspect would take an unknown name for a pattern of file names. Packages offer their tasks
-    through an entry point.
+    """Refuse an unknown name, which Inspect would take for a pattern of file names. Packages offer
+    their tasks through an entry point.
     """
     from inspect_ai._util.registry import registry_find
     from inspect_ai.util import registry_info
@@ -193,7 +195,7 @@ def _prerequisite_missing(message: str) -> InputError:
 
 
 def _refuse_unknown_arguments(task: InspectTask, task_args: Mapping[str, JsonValue]) -> None:
-    """Inspect drops arguments that the task does not have."""
+    """Refuse arguments that the task does not have, which Inspect would drop."""
     from inspect_ai._util.registry import registry_lookup
     from inspect_ai.util import registry_info
 
@@ -326,8 +328,8 @@ class InspectEvaluator(Evaluator):
 
     @asynccontextmanager
     async def opened(self, run_path: Path) -> AsyncIterator[None]:
-        """Inspect's logs are written under `run_path`. At the end, running samples are cancelled
-        and their log is completed.
+        """Write Inspect's logs under `run_path`. At the end, running samples are cancelled and
+        their log is completed.
         """
         self._logs = run_path / "inspect_logs"
         try:
@@ -409,7 +411,7 @@ class InspectEvaluator(Evaluator):
             raise TaskFailure("inspect", f"Inspect stopped: {logs[0].error.message}")
 
     def _inspect_models(self) -> tuple[InspectModel, dict[str, InspectModel]]:
-        """Inspect's model under test, and those for the task's roles."""
+        """Return Inspect's model under test, and those for the task's roles."""
         from inspect_ai.model import get_model
 
         agent = get_model(f"{PROVIDER}/{self._models[AGENT].id}", memoize=False)
@@ -430,7 +432,9 @@ class InspectEvaluator(Evaluator):
         return get_model(name, memoize=False, plays=role)
 
     async def _next_samples(self) -> None:
-        """Inspect calls this when no sample is left. The eval continues if some are added."""
+        """Add the waiting samples. Inspect calls this when no sample is left, and continues if some
+        are added.
+        """
         self._eval = copy_context()
         if not self._add_waiting(self._eval):
             self._eval = None
@@ -582,7 +586,9 @@ def _skill_read(
 
 
 def _trajectory(turns: Iterable[ChatMessage], *, users: bool = False) -> Iterator[TrajectoryStep]:
-    """`users`: also what the users say, where that is not the item's own text."""
+    """Convert turns to the steps of a trajectory. `users`: also what the users say, where that is
+    not the item's own text.
+    """
     for turn in turns:
         if users and turn.role == "user":
             yield TrajectoryStep("message", text_of(turn), "user")
@@ -644,7 +650,9 @@ def _mean_value(value: Value, limits: tuple[float, float] | None) -> float:
 
 
 def _is_number(value: Any) -> bool:
-    """Also one in a text, as `model_graded_qa` returns it."""
+    """Return whether the value is a finite number, or one in a text, as `model_graded_qa` returns
+    it.
+    """
     try:
         return not isinstance(value, bool) and math.isfinite(float(value))
     except (TypeError, ValueError):

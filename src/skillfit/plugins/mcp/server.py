@@ -366,7 +366,7 @@ class Tools:
 
 
 async def _wait_until(is_so: Callable[[], bool]) -> None:
-    """Until something is so, or the longest wait is over."""
+    """Wait until something is so, or the longest wait is over."""
     for _ in range(round(_WAIT / _POLL)):
         if is_so():
             return
@@ -397,7 +397,7 @@ def _update(standing: RunStanding, path: Path, after: int, limit: int) -> RunUpd
 
 
 def _brief_fields(line: Mapping[str, JsonValue]) -> BriefEvent:
-    """Without long texts: skills and patches are read with `show`."""
+    """Leave out long texts: skills and patches are read with `show`."""
     return {name: _brief(value) for name, value in line.items() if name not in _OMITTED}
 
 

@@ -260,7 +260,9 @@ def _packer(file: io.BytesIO, models: list[Model]) -> Any:
 
 
 def _portable(assignment: Assignment) -> Assignment:
-    """With the item's row in it: the file that holds the row may be on this machine only."""
+    """Put the item's row into the assignment: the file that holds the row may be on this machine
+    only.
+    """
     item = assignment.item
     if isinstance(item.row, RowAt):
         item = item.loaded()
@@ -352,7 +354,9 @@ def _has_token() -> bool:
 
 
 def _reread_settings() -> None:
-    """Ray has read its settings from the environment when it was imported."""
+    """Make Ray read its settings again: it has read them from the environment when it was
+    imported.
+    """
     settings = getattr(importlib.import_module("ray._raylet"), "Config", None)
     if settings is not None:  # None: a version of Ray without token authentication
         settings.initialize("")

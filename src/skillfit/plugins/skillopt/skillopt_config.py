@@ -260,8 +260,8 @@ class _Translation:
             self.put("run", str(Path.cwd() / str(given.value)), given.key)
 
     def _task(self) -> None:
-        """Tasks, their options, splits and skill. A benchmark that skillfit has brings its own data
-        and initial skill, which are used when the file names paths that do not exist.
+        """Translate tasks, their options, splits and skill. A benchmark that skillfit has brings
+        its own data and initial skill, which are used when the file names paths that do not exist.
         """
         name, data = self.get("env"), self.get("split_dir", "data_path")
         benchmark = str(name.value) if name is not None and is_source(str(name.value)) else ""
@@ -337,7 +337,9 @@ class _Translation:
         return None
 
     def _judge(self) -> None:
-        """In SkillOpt, variables of the environment name the judge of some benchmarks."""
+        """Set a judge where none is named. In SkillOpt, variables of the environment name the judge
+        of some benchmarks.
+        """
         name = self.get("env")
         if name is None or name.value not in self.table.always_judged:
             return
@@ -351,8 +353,9 @@ class _Translation:
             )
 
     def _time_limits(self) -> None:
-        """There, exec_timeout limits one call of the agent's model, or one run of a command-line
-        agent. Here a rollout has a limit too, which leaves room for all of its turns.
+        """Translate exec_timeout, which limits one call of the agent's model in SkillOpt, or one
+        run of a command-line agent. Here a rollout has a limit too, which leaves room for all of
+        its turns.
         """
         given = self.get("exec_timeout")
         if given is None or given.value == 0:  # there, 0 is no limit
