@@ -85,8 +85,8 @@ class Agent(Protocol):
         ...
 
     def describe(self) -> PartDescription:
-        """The settings that distinguish this agent from others, as JSON, for the run's identity.
-        They hold nothing secret.
+        """Return the settings that distinguish this agent from others, as JSON, for the run's
+        identity. They hold nothing secret.
         """
         ...
 
@@ -96,8 +96,8 @@ class Agent(Protocol):
         ...
 
     def slots(self, cores: int) -> int | None:
-        """How many attempts may run at the same time on a machine with this many cores. None: as
-        many as `model.concurrency` allows.
+        """Return how many attempts may run at the same time on a machine with this many cores.
+        None: as many as `model.concurrency` allows.
         """
         ...
 
@@ -187,8 +187,8 @@ def system_messages(template: str, skill: Skill) -> tuple[Message, ...]:
 def item_messages(
     item: Item, instruction: str = "", *, inline_files: bool = True
 ) -> tuple[Message, ...]:
-    """The item's conversation. The last turn also holds its files (with `inline_files`: for agents
-    without a workspace) and the instruction.
+    """Return the item's conversation. The last turn also holds its files (with `inline_files`: for
+    agents without a workspace) and the instruction.
     """
     *before, last = item.messages
     parts = [last.content]
@@ -221,7 +221,7 @@ class Workspace:
 
     @classmethod
     def create(cls, corpus: Path | None = None) -> Workspace:
-        """A fresh and empty workspace."""
+        """Make an empty workspace in a new folder."""
         workspace = cls(new_folder("rollout"), corpus)
         for folder in (workspace.work, workspace.home, workspace.temporary):
             folder.mkdir()
@@ -241,7 +241,7 @@ class Workspace:
         return self.root / "tmp"
 
     def inside(self, name: str) -> Path:
-        """The path in the work folder, or in the corpus, that `name` means.
+        """Return the path in the work folder, or in the corpus, that `name` means.
 
         Absolute names, `..` and symbolic links that lead out are refused.
         """
@@ -259,7 +259,7 @@ class Workspace:
         return path
 
     def in_corpus(self, name: str) -> bool:
-        """Whether `name` is a path in the corpus."""
+        """Return whether `name` is a path in the corpus."""
         return self.corpus is not None and Path(name).parts[:1] == (CORPUS,)
 
     def leave_only_work(self) -> None:
@@ -279,8 +279,8 @@ class Workspace:
 
 
 def corpus_fingerprint(folder: Path) -> str:
-    """Changes when files are added, removed or changed in size. Reading all of a large corpus at
-    every start would take too long.
+    """Return a hash that changes when files are added, removed or changed in size. Reading all of a
+    large corpus at every start would take too long.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return stable_hash(
@@ -293,7 +293,7 @@ class OutsideWorkspace(ValueError):
 
 
 def new_workspace(item: Item, corpus: Path | None = None) -> Workspace:
-    """A fresh workspace that holds the item's files and images under their names."""
+    """Make a workspace that holds the item's files and images under their names."""
     attached = {**{image.path.name: image.path for image in item.images}, **item.files}
     if corpus is not None and any(Path(name).parts[:1] == (CORPUS,) for name in attached):
         raise AgentFailure(
@@ -318,7 +318,7 @@ def new_workspace(item: Item, corpus: Path | None = None) -> Workspace:
 
 @contextmanager
 def workspace_for(item: Item, corpus: Path | None = None) -> Iterator[Workspace]:
-    """A new workspace. It stays, for graders to look at, unless the body raises."""
+    """Yield a new workspace. It stays, for graders to look at, unless the body raises."""
     workspace = new_workspace(item, corpus)
     try:
         yield workspace
@@ -375,7 +375,7 @@ class ModelAgent(BaseAgent):
         return Request(messages, "rollout", tools, seed=context.seed, purpose=purpose)
 
     def token_limit_note(self, usage: Usage) -> TrajectoryStep | None:
-        """The note to end with when the attempt has reached its token limit."""
+        """Return the note to end with when the attempt has reached its token limit, else None."""
         if not self.max_tokens or usage.tokens < self.max_tokens:
             return None
         return TrajectoryStep(
@@ -476,7 +476,7 @@ class CallableAgent(BaseAgent):
 
 
 def visible_fields(item: Item) -> JsonObject:
-    """The item's fields that an agent may see: no gold answers and no hidden reference."""
+    """Return the item's fields that an agent may see: no gold answers and no hidden reference."""
     fields = item.as_dict()
     return {name: value for name, value in fields.items() if name not in _HIDDEN_FIELDS}
 
@@ -535,7 +535,7 @@ class AgentObject:
 
 
 def as_agent(found: Any, name: str = "") -> Agent:
-    """A user's class, object or function as an agent. A class is called without arguments."""
+    """Make an agent of a user's class, object or function. A class is called without arguments."""
     if isinstance(found, type) and hasattr(found, "attempt"):
         found = build_part("agent", found, _Attempts, source=name)
     if hasattr(found, "attempt"):
@@ -564,7 +564,7 @@ AGENTS = {
 
 
 def load_agent(name: str, base: Path = Path()) -> Agent:
-    """The agent that `file.py:name`, or an entry point of group `skillfit.agents`, names."""
+    """Load the agent that `file.py:name`, or an entry point of group `skillfit.agents`, names."""
     agent = as_agent(find_extension("agent", name, AGENTS, base, setting="env.agent"), name)
     if isinstance(agent, CallableAgent) and is_reference(name):
         file, _, function = name.rpartition(":")

@@ -109,8 +109,8 @@ class CliAgent(BaseAgent):
         return self.command.description.uses("max_usd") and not chosen
 
     def slots(self, cores: int) -> int:
-        """How many may run at the same time: one per core, unless the user chose otherwise. Each is
-        a program of some hundred megabytes.
+        """Return how many attempts may run at the same time: one per core, unless the user chose
+        otherwise. Each is a program of some hundred megabytes.
         """
         return int(self.command.spec.options.get("concurrency", cores))
 
@@ -230,7 +230,7 @@ class CliProvider:
 
 
 def as_prompt(request: Request) -> str:
-    """The messages as one text, with the required form of the reply at the end."""
+    """Join the messages into one text, with the required form of the reply at the end."""
     return "\n\n".join(_as_text(message) for message in schema_in_prompt(request).messages)
 
 
@@ -241,7 +241,7 @@ def _as_text(message: Message) -> str:
 
 
 def make_provider(setup: Setup) -> Provider:
-    """The provider of `cli/…` models."""
+    """Make the provider of `cli/…` models. Raises InputError where the program is only an agent."""
     command = configured_program(setup.spec, setup.environ)
     if not command.description.model_argv:
         raise InputError(
@@ -258,8 +258,8 @@ def _description_of(spec: ModelSpec) -> ProgramDescription:
 
 
 def described_program(spec: ModelSpec) -> PartDescription:
-    """The description of the program that a spec names, for the run's identity: editing the user's
-    own description file makes another run. Where the program is installed does not matter.
+    """Return the description of the program that a spec names, for the run's identity: editing the
+    user's own description file makes another run. Where the program is installed does not matter.
     """
     description = _description_of(spec)
     fields = description.model_dump(mode="json", exclude_defaults=True)
@@ -269,7 +269,7 @@ def described_program(spec: ModelSpec) -> PartDescription:
 def configured_program(
     spec: ModelSpec, environ: Mapping[str, str] | None = None, sandbox: SandboxMode = "auto"
 ) -> ConfiguredProgram:
-    """The program of a `cli/NAME[/MODEL]` spec. Settings that it would never see are refused."""
+    """Return the program of a `cli/NAME[/MODEL]` spec. Refuse settings that it would never see."""
     description, model = _description_of(spec), spec.id.removeprefix("cli/").partition("/")[2]
     unknown = sorted(set(spec.options) - set(COMMON_OPTIONS) - set(description.options))
     if unknown:
@@ -301,7 +301,7 @@ def configured_program(
 
 
 def program_isolation(spec: ModelSpec, sandbox: SandboxMode) -> Isolation:
-    """The isolation of a command-line program: as `options.isolation` says, else `env.sandbox`."""
+    """Choose the isolation of a command-line program: `options.isolation`, else `env.sandbox`."""
     if "isolation" in spec.options:
         return choose_isolation(spec.options["isolation"], f"options.isolation of {spec.id}")
     return choose_isolation(sandbox, "env.sandbox")
@@ -338,7 +338,7 @@ class ConfiguredProgram:
         self._isolation()
 
     def program(self) -> str:
-        """The path of the program."""
+        """Return the path of the program. Raises InputError when it is not installed."""
         name = str(self.spec.options.get("program", self.description.program))
         path = shutil.which(name, path=self._environ.get("PATH"))
         if path is None:
@@ -406,7 +406,7 @@ class ConfiguredProgram:
         max_usd: float | None = None,
         isolation: Isolation = NO_ISOLATION,
     ) -> dict[str, str]:
-        """The values of the description's $variables in one run."""
+        """Return the values of the description's $variables in one run."""
         description = self.description
         defaults = description.options | (description.login_options if self._uses_login else {})
         defaults |= description.landlock_options if "landlock" in isolation.name else {}
@@ -433,7 +433,7 @@ class ConfiguredProgram:
     def environment(
         self, workspace: Workspace, values: Mapping[str, str], login: Login | None = None
     ) -> dict[str, str]:
-        """The program's environment: of ours only PATH, its own variables, and `options.env`."""
+        """Return the program's environment: of ours only PATH, its variables and `options.env`."""
         description, parent = self.description, self._environ
         env = {
             "HOME": str(workspace.home),
@@ -473,11 +473,11 @@ class ConfiguredProgram:
         return Path(self._environ.get("HOME") or Path.home())
 
     def _login(self) -> Login | None:
-        """The user's own login, when options.login asks for it."""
+        """Find the user's own login, when options.login asks for it."""
         return Login.find(self.description, self._user_home) if self._uses_login else None
 
     def _shared(self) -> dict[str, Path]:
-        """Folders with tools of the program that exist in the user's HOME."""
+        """Return the folders with tools of the program that exist in the user's HOME."""
         found = {name: self._user_home / name for name in self.description.share}
         return {name: path for name, path in found.items() if path.exists()}
 
@@ -497,7 +497,7 @@ class ConfiguredProgram:
             link.symlink_to(path)
 
     def _access(self, workspace: Workspace, login: Login | None) -> Access:
-        """What the program may use: its workspace, its installation, its login, the network."""
+        """Return what the program may use: workspace, installation, login, network."""
         search_path = self._environ.get("PATH", "")
         on_path = [Path(folder) for folder in search_path.split(os.pathsep) if folder]
         named = self.spec.options.get("readable", ())
@@ -564,8 +564,8 @@ class ConfiguredProgram:
 
 
 def _written_by_program(path: Path) -> str:
-    """The text of a file in a folder that the program controls: it may have left there a link to
-    somebody else's file, bytes that are no text, or more than fits into memory.
+    """Read a file in a folder that the program controls: it may have left there a link to somebody
+    else's file, bytes that are no text, or more than fits into memory.
     """
     if path.is_symlink() or not path.is_file():
         return ""
@@ -595,7 +595,7 @@ class Login:
 
     @classmethod
     def find(cls, description: ProgramDescription, user_home: Path) -> Login:
-        """The login on this machine. Its tokens are hidden in all output from now on."""
+        """Find the login on this machine. Its tokens are hidden in all output from now on."""
         names = tuple(name for name in description.login if (user_home / name).is_file())
         if not names:
             places = ", ".join(f"~/{name}" for name in description.login)
@@ -619,13 +619,13 @@ class Login:
         return {self.folder_variable: str(self.folder)} if self.folder is not None else {}
 
     def writable(self) -> tuple[Path, ...]:
-        """What the program must be able to write to."""
+        """Return what the program must be able to write to."""
         if self.folder is not None:
             return (self.folder,)
         return tuple(self.user_home / name for name in self.names)
 
     def hidden(self) -> tuple[Path, ...]:
-        """Other entries of the user's folder, which a program in a rollout must not see."""
+        """Return other entries of the user's folder, which a program in a rollout must not see."""
         if self.folder is None:
             return ()
         own = {Path(name).name for name in self.names}
@@ -654,6 +654,6 @@ class Login:
 
 
 def _belongs(entry: Path, credentials: set[str]) -> bool:
-    """Whether an entry is a credential file, a part of writing one, or a lock."""
+    """Return whether an entry is a credential file, a part of writing one, or a lock."""
     name = entry.name
     return name.endswith(".lock") or any(name.startswith(own) for own in credentials)

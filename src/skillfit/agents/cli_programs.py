@@ -161,7 +161,7 @@ class ProgramDescription(DescriptionPart):
     """
 
     def uses(self, variable: str) -> bool:
-        """Whether a value for `variable` would reach the program at all."""
+        """Return whether a value for `variable` would reach the program at all."""
         strings = [
             *_strings(self.argv),
             *_strings(self.model_argv),
@@ -188,9 +188,7 @@ class ProgramDescription(DescriptionPart):
 
 
 def fill(text: str, values: Mapping[str, str]) -> str | None:
-    """`text` with its variables filled in, None when one of them is empty. Unknown `$words` stay
-    as they are.
-    """
+    """Fill in the variables of `text`; None if one of them is empty. Unknown `$words` stay."""
     names = Template(text).get_identifiers()
     if any(name in values and not values[name] for name in names):
         return None
@@ -198,7 +196,7 @@ def fill(text: str, values: Mapping[str, str]) -> str | None:
 
 
 def arguments(argv: tuple[str | Arguments, ...], values: Mapping[str, str]) -> list[str]:
-    """The argument list for these values."""
+    """Return the argument list for these values, without what an empty value leaves out."""
     done: list[str] = []
     for part in argv:
         group = Arguments(args=(part,)) if isinstance(part, str) else part
@@ -209,7 +207,7 @@ def arguments(argv: tuple[str | Arguments, ...], values: Mapping[str, str]) -> l
 
 
 def readiness(environ: Mapping[str, str]) -> Readiness:
-    """Which of the built-in programs are installed."""
+    """Return which of the built-in programs are installed."""
     names = sorted(file.stem for file in DESCRIPTIONS.glob("*.yaml"))
     path = environ.get("PATH", os.defpath)
     found = [name for name in names if shutil.which(load_description(name).program, path=path)]
@@ -219,7 +217,7 @@ def readiness(environ: Mapping[str, str]) -> Readiness:
 
 
 def load_description(name: str) -> ProgramDescription:
-    """A built-in description by name, or the one in the file at this path."""
+    """Load a built-in description by name, or the one in the file at this path."""
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     path = Path(name) if is_path else DESCRIPTIONS / f"{name}.yaml"
     if not path.is_file():
@@ -233,7 +231,7 @@ def load_description(name: str) -> ProgramDescription:
 
 @cache
 def _read(path: Path, version: int) -> ProgramDescription:
-    """`version` makes a changed file load again."""
+    """Read the description in a file. `version` makes a changed file load again."""
     data: Any = None
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -321,7 +319,7 @@ def _answer(
 
 
 def _events(text: str) -> Iterator[ProgramEvent]:
-    """One JSON object per line, or one value over the whole text. Other lines are skipped."""
+    """Parse one JSON object per line, or one value over the whole text. Skip other lines."""
     whole = _json(text)
     if whole is None:
         found = [_json(line) for line in text.splitlines()]
@@ -345,7 +343,7 @@ class _FoundStep:
 
 
 def _steps(picks: Sequence[StepPick], events: Iterable[ProgramEvent]) -> Iterator[_FoundStep]:
-    """Steps in the order of the events. Chunks of one message (`delta: true`) are joined."""
+    """Yield steps in the order of the events. Chunks of one message (`delta: true`) are joined."""
     chunks: list[str] = []
     for event in events:
         for pick in picks:
@@ -378,7 +376,7 @@ def _joined(chunks: list[str]) -> Iterator[_FoundStep]:
 
 
 def _usage(picks: Sequence[UsagePick], events: Iterable[ProgramEvent]) -> Usage:
-    """The usage of the whole run, which counts as one call.
+    """Add up the usage of the whole run, which counts as one call.
 
     Dollars are None when the program reports none. Zero dollars for some tokens means that it does
     not know the price (of a model at another `base_url`, for example), not that they were free.
@@ -406,7 +404,7 @@ def _usage(picks: Sequence[UsagePick], events: Iterable[ProgramEvent]) -> Usage:
 
 
 def _is_read(description: ProgramDescription, found: Sequence[_FoundStep], skill: Skill) -> bool:
-    """Whether the program loaded the skill: by a call that only loads skills, or because the
+    """Return whether the program loaded the skill: by a call that only loads skills, or because the
     skill's text is in the result of any call.
     """
     name = rf"(?<![\w-]){re.escape(skill.name)}(?![\w-])"
@@ -445,7 +443,7 @@ def _parts(pick: Pick, event: ProgramEvent) -> Iterator[ProgramEvent]:
 
 
 def _elements(event: ProgramEvent, path: str) -> Iterator[ProgramEvent]:
-    """The event itself, or the elements of the list at `path` in it."""
+    """Yield the event itself, or the elements of the list at `path` in it."""
     found = at_path(event, path) if path else [event]
     for part in found if isinstance(found, list) else ():
         if isinstance(part, dict):
@@ -461,8 +459,8 @@ def _sum(event: ProgramEvent, paths: Sequence[str]) -> int:
 
 
 def _number(value: Any, most: float) -> float:
-    """A number that may be added up: 0 for everything that is no usable count or price, `most` for
-    what is larger than any.
+    """Return a number that may be added up: 0 for everything that is no usable count or price,
+    `most` for what is larger than any.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         return 0.0

@@ -62,7 +62,7 @@ class FileTools:
     search_seconds: float = 60.0
 
     def read(self, name: str, first: int) -> str:
-        """A page of a text file, from line `first` on (1 is the first)."""
+        """Read a page of a text file, from line `first` on (1 is the first)."""
         path = _regular_file(self.workspace.inside(name), name)
         shown: list[str] = []
         size, number = 0, 0
@@ -104,7 +104,7 @@ class FileTools:
         return self.write(name, text.replace(old, new))
 
     def list(self, name: str) -> str:
-        """All files in a folder. The corpus is listed only when it is asked for."""
+        """List all files in a folder. The corpus is listed only when it is asked for."""
         names: list[str] = []
         for found, _ in self._files(name, with_corpus=False):
             names.append(found)
@@ -116,7 +116,7 @@ class FileTools:
         return "\n".join(names) or "(empty)"
 
     def search(self, text: str, name: str) -> str:
-        """Lines of text files that contain a text, whatever its case."""
+        """Find the lines of text files that contain a text, whatever its case."""
         wanted, matches, count = text.casefold(), list[str](), 0
         give_up = time.monotonic() + self.search_seconds
         for found, path in self._files(name, with_corpus=True):
@@ -133,7 +133,7 @@ class FileTools:
         return "\n".join(matches) or "no match"
 
     def _files(self, name: str, *, with_corpus: bool) -> Iterator[tuple[str, Path]]:
-        """Regular files at or under a path, with the name the agent knows them by, in order.
+        """Yield regular files at or under a path, with the name the agent knows them by, in order.
         Symbolic links are not followed.
         """
         top = self.workspace.inside(name)
@@ -150,7 +150,9 @@ class FileTools:
 
 
 def _regular_file(path: Path, name: str) -> Path:
-    """Only regular files are opened: reading a pipe would block the whole run."""
+    """Return the path of a regular file; raise ValueError for others: reading a pipe would block
+    the whole run.
+    """
     if not path.is_file():
         raise ValueError(f"there is no file {name}")
     return path
@@ -169,7 +171,7 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers. A very long line comes in parts, because a file
+    """Yield the lines of a file with their numbers. A very long line comes in parts, because a file
     without line ends may be larger than the memory.
     """
     number = 1
@@ -180,7 +182,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _skip_rest(line: str, lines: object) -> int:
-    """Read on to the end of a line that is longer than a page; how many characters that were."""
+    """Read on to the end of a line that is longer than a page; return the number of characters."""
     skipped = 0
     while line and not line.endswith(("\n", "\r")):
         line = lines.readline(PAGE)  # type: ignore[attr-defined]
@@ -201,7 +203,7 @@ def _tool(
     required: Mapping[str, JsonObject],
     optional: Mapping[str, JsonObject] | None = None,
 ) -> Tool:
-    """A tool with these parameters, each a JSON schema."""
+    """Make a tool with these parameters, each a JSON schema."""
     schema = {
         "type": "object",
         "properties": {**required, **(optional or {})},
@@ -316,7 +318,7 @@ class ToolsAgent(ModelAgent):
         )
 
     def known_good(self, modules: Sequence[str]) -> KnownGood:
-        """A command that imports these modules."""
+        """Return a command of the agent that must work: it imports these modules."""
         imports = "".join(f"import {module}\n" for module in modules)
 
         async def run(isolation: Isolation) -> str:
@@ -341,7 +343,7 @@ class ToolsAgent(ModelAgent):
         return self.prompt if self.corpus is None else f"{self.prompt}\n\n{CORPUS_PROMPT}"
 
     def describe(self) -> PartDescription:
-        """Without what may differ between machines that give the same results."""
+        """Leave out what may differ between machines that give the same results."""
         settings = {name: value for name, value in super().describe().items() if name != "sandbox"}
         return {**settings, "corpus": self.corpus is not None}
 
@@ -395,7 +397,7 @@ class ToolSession:
         return text if self.answer is None else self.answer, usage
 
     async def use(self, tool_call: ToolCall) -> Message:
-        """The tool's result. Misuse is reported to the model, which may correct itself."""
+        """Use a tool and return its result. The model is told of misuse and may correct itself."""
         self.steps.append(
             TrajectoryStep(
                 "tool_call", head_and_tail(tool_call.arguments, STEP_TEXT), name=tool_call.name
