@@ -100,7 +100,7 @@ class Shown:
 
 
 def shown(access: Access) -> list[Shown]:
-    """The file system of a program, in the order in which its entries are made."""
+    """Return the entries of a program's file system, in the order in which they are made."""
     view = _View()
     for path in (*_SYSTEM_FOLDERS, _ETC, *(_ETC / name for name in _LINKED_SETTINGS), *_HARDWARE):
         view.show(path)
@@ -141,7 +141,7 @@ class _View:
             self.entries.append(Shown("hide", _EMPTY_FILE, real))
 
     def _follow(self, path: Path) -> Path:
-        """The path without symbolic links. Links on the way are made inside the view as well."""
+        """Resolve the symbolic links of a path, and make those on the way in the view as well."""
         done = Path(path.anchor)
         waiting = list(path.parts[1:])
         links = 0
@@ -173,7 +173,9 @@ class LandlockPaths:
 
 
 def landlock_paths(access: Access, *, own_view: bool) -> LandlockPaths:
-    """`own_view`: the program has a file system of its own, in which /dev and /tmp are its own."""
+    """Return the paths that a program may read or write. `own_view`: it has a file system of its
+    own, in which /dev and /tmp are its own.
+    """
     linked = (_ETC / name for name in _LINKED_SETTINGS)
     readable = [*_SYSTEM_FOLDERS, *_public_settings(), *_HARDWARE, Path("/proc")]
     readable += [path.resolve() for path in (*linked, *access.readable)]
@@ -192,16 +194,16 @@ def landlock_paths(access: Access, *, own_view: bool) -> LandlockPaths:
 
 @cache
 def _private_settings() -> tuple[Path, ...]:
-    """What is in /etc and not for everybody: entries that other users of the machine may not read
-    (password hashes, private keys), and those that set environment variables.
+    """Return what is in /etc and not for everybody: entries that other users of the machine may not
+    read (password hashes, private keys), and those that set environment variables.
     """
     named = [_ETC / name for name in _ENVIRONMENTS]
     return (*(path for path in named if path.exists()), *_not_read_by_all(_ETC))
 
 
 def _not_read_by_all(folder: Path) -> Iterator[Path]:
-    """Entries at any depth; a folder in place of all that is in it. Symbolic links are left out:
-    where they lead has its own mode.
+    """Yield entries at any depth that not everybody may read; a folder in place of all that is in
+    it. Symbolic links are left out: where they lead has its own mode.
     """
     for entry in _entries(folder):
         mode = entry.stat(follow_symlinks=False).st_mode
@@ -216,7 +218,7 @@ def _not_read_by_all(folder: Path) -> Iterator[Path]:
 
 @cache
 def _public_settings() -> tuple[Path, ...]:
-    """/etc without its private entries, as the largest folders and files that hold none."""
+    """Return /etc without its private entries, as the largest folders and files that hold none."""
     return tuple(_without(_ETC, set(_private_settings())))
 
 
@@ -244,8 +246,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def python_installation() -> tuple[Path, ...]:
-    """What this Python needs: its environment, the installation the environment was made of, and
-    other folders of installed packages.
+    """Return what this Python needs: its environment, the installation the environment was made of,
+    and other folders of installed packages.
     """
     found = [Path(sys.prefix), Path(sys.base_prefix), *installation_of(Path(sys.executable), "")]
     found += [folder for folder in map(Path, sys.path) if folder.name in _PACKAGES]
@@ -253,7 +255,7 @@ def python_installation() -> tuple[Path, ...]:
 
 
 def installation_of(program: Path, search_path: str) -> tuple[Path, ...]:
-    """The folders and files a program outside the system folders needs in order to run.
+    """Return the folders and files a program outside the system folders needs in order to run.
 
     `search_path` is the PATH under which the interpreter of a script is looked up.
     """
@@ -268,13 +270,13 @@ def installation_of(program: Path, search_path: str) -> tuple[Path, ...]:
 
 
 def is_system(path: Path) -> bool:
-    """Whether the path is in a folder that every sandboxed program sees."""
+    """Return whether the path is in a folder that every sandboxed program sees."""
     return any(path.is_relative_to(folder) for folder in _SYSTEM_FOLDERS)
 
 
 def is_for_every_program(path: Path) -> bool:
-    """Whether this is a file that all programs are meant to read: of the system, of its settings
-    for everybody, or of the Python installation.
+    """Return whether this is a file that all programs are meant to read: of the system, of its
+    settings for everybody, or of the Python installation.
     """
     real = Path(os.path.realpath(path))
     if not os.path.isfile(real):  # noqa: PTH113  # Path.is_file raises for long names
@@ -287,7 +289,7 @@ def is_for_every_program(path: Path) -> bool:
 
 
 def _link_chain(path: Path) -> Iterator[Path]:
-    """The path, and each path that its last part links to in turn."""
+    """Yield the path, and each path that its last part links to in turn."""
     for _ in range(_MOST_LINKS):
         yield path
         if not path.is_symlink():
@@ -296,7 +298,7 @@ def _link_chain(path: Path) -> Iterator[Path]:
 
 
 def _package_of(path: Path) -> Path:
-    """The package that a program's file is part of, as far as its place shows it."""
+    """Return the package that a program's file is part of, as far as its place shows it."""
     parts = path.parts
     if "node_modules" in parts:
         return Path(*parts[: parts.index("node_modules") + 1])
@@ -306,7 +308,7 @@ def _package_of(path: Path) -> Path:
 
 
 def _shared_prefixes() -> tuple[Path, ...]:
-    """Prefixes that hold much besides programs, such as a user's settings and logins."""
+    """Return prefixes that hold much besides programs, such as a user's settings and logins."""
     home = Path.home()
     return (Path("/"), home, home / ".local")
 

@@ -85,7 +85,7 @@ async def prove(known: KnownGood) -> None:
 
 
 def missing_module(output: str) -> str:
-    """The module that a program could not import, by what it printed; empty: none."""
+    """Return the module that a program could not import, by what it printed; empty: none."""
     found = _MISSING.search(output)
     return found[1] if found else ""
 
@@ -95,8 +95,8 @@ def _sentence(text: str) -> str:
 
 
 def imported_modules(codes: Iterable[str]) -> tuple[str, ...]:
-    """The modules that programs import when they start. Those that a program can do without (in a
-    `try`), and code that is not Python, are left out.
+    """Return the modules that programs import when they start. Those that a program can do without
+    (in a `try`), and code that is not Python, are left out.
     """
     found: dict[str, None] = {}
     for code in filter(_IMPORT.search, codes):

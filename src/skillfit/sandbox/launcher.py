@@ -199,7 +199,8 @@ def _supervise(settings: LauncherSettings, command: list[str]) -> NoReturn:
 
 
 def _wait_for(program: int) -> int:
-    """The program's exit code, 128 + N when signal N ended it or told this process to end.
+    """Wait for the program and return its exit code: 128 + N when signal N ended it or told this
+    process to end.
 
     Collects adopted orphans too.
     """
@@ -249,7 +250,7 @@ def _descendants(ancestor: int) -> list[int]:
 
 
 def landlock_version() -> int:
-    """The version of Landlock this kernel has; 0: none."""
+    """Return the version of Landlock this kernel has; 0: none."""
     return max(0, _syscall(_LANDLOCK_CREATE, None, 0, _LANDLOCK_VERSION))
 
 
@@ -290,7 +291,7 @@ def _make_devices() -> None:
 
 
 def _show(how: str, source: str, at: str) -> None:
-    """One entry of a view: see `Shown` in file_view.py."""
+    """Make one entry of a view: see `Shown` in file_view.py."""
     if how == "link":
         os.makedirs(os.path.dirname(at), exist_ok=True)
         if not os.path.lexists(at):
@@ -340,7 +341,7 @@ def _refuse_sockets(*, all_families: bool) -> None:
 
 
 def _socket_filter(machine: Machine, *, all_families: bool) -> list[tuple[str, int, int, str, str]]:
-    """A seccomp filter: label, code, value, and the labels to go to if it holds and if not.
+    """Return a seccomp filter: label, code, value, and the labels to go to if it holds and if not.
 
     io_uring is refused because it makes sockets without these calls, and so are the calls of the
     other interfaces of a processor (32 bits, x32), which have other numbers.
@@ -378,7 +379,9 @@ def _assembled(rules: list[tuple[str, int, int, str, str]]) -> bytes:
 
 
 def _give_up_privileges() -> None:
-    """Capabilities would bypass the restrictions, and let the program change its mounts."""
+    """Drop all capabilities, which would bypass the restrictions and let the program change its
+    mounts, and the means to get new ones.
+    """
     for capability in range(64):
         _prctl(_PR_CAPBSET_DROP, capability)
     _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
@@ -422,7 +425,7 @@ def _allow(rules: int, paths: Iterable[str], rights: int) -> None:
 
 
 def _syscall(number: int, *arguments: int | bytes | None) -> int:
-    """Raise nothing: the result is negative when the call failed. `bytes` are passed by address."""
+    """Make a system call. The result is negative when it failed. `bytes` are passed by address."""
     import ctypes
 
     passed = [

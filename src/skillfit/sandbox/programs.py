@@ -116,8 +116,8 @@ ISOLATIONS: tuple[Isolation, ...] = (
 
 
 def choose_isolation(mode: SandboxMode, setting: str) -> Isolation:
-    """The isolation that a setting asks for. `require` is an error where there is no full one; the
-    error names the `setting`.
+    """Return the isolation that a setting asks for. `require` is an error where there is no full
+    one; the error names the `setting`.
     """
     if mode == "off":
         return NO_ISOLATION
@@ -133,12 +133,12 @@ def choose_isolation(mode: SandboxMode, setting: str) -> Isolation:
 
 @cache
 def best_isolation() -> Isolation:
-    """The strongest isolation that works on this machine. Tried once per process."""
+    """Return the strongest isolation that works on this machine. Tried once per process."""
     return next(isolation for isolation in ISOLATIONS if works(isolation))
 
 
 def works(isolation: Isolation) -> bool:
-    """Whether a program can be run under this isolation here."""
+    """Return whether a program can be run under this isolation here."""
     if isolation == NO_ISOLATION:
         return True
     if sys.platform != "linux":
@@ -166,7 +166,7 @@ for act, path in zip((connect, open), sys.argv[1:]):
 
 
 def _keeps_its_promises(isolation: Isolation) -> bool:
-    """Whether a program runs here under the isolation, and what it must not reach is hidden."""
+    """Return whether a program runs here under the isolation and cannot reach what it hides."""
     with (
         scratch_folder("try") as cwd,
         scratch_folder("hidden") as hidden,
@@ -295,7 +295,7 @@ class Limits:
     disk: int | None = _MOST_DISK  # bytes of all files in the folders that it may write to
 
     def resources(self, isolation: Isolation) -> list[str]:
-        """As settings of the launcher, by the names in `resource`."""
+        """Return the limits as settings of the launcher, by the names in `resource`."""
         limits = {"CORE": 0}
         if self.cpu_seconds is not None:
             limits["CPU"] = int(self.cpu_seconds) + 1
@@ -477,7 +477,7 @@ class InheritedDescriptors:
 
 
 def plain_environment() -> dict[str, str]:
-    """The part of our environment that a child process may see: places and language, no keys."""
+    """Return the part of our environment that a child may see: places and language, no keys."""
     return {name: os.environ[name] for name in (*_LOCALE, *_PLACES) if name in os.environ}
 
 
@@ -497,7 +497,7 @@ class Launch:
     most_disk: int | None = None  # bytes
 
     def command(self, argv: Sequence[str], status: int) -> list[str]:
-        """The whole command line; `status` is the descriptor for the launcher's report."""
+        """Return the whole command line; `status` is the descriptor for the launcher's report."""
         settings = [f"status={status}", *self.settings]
         supervised = [f"parent={os.getpid()}"] if sys.platform == "linux" else []
         if self.contained:
@@ -519,7 +519,9 @@ async def _start_process(
     writable: InheritedDescriptors,
     inherited: InheritedDescriptors,
 ) -> asyncio.subprocess.Process:
-    """`writable`: its standard output, its standard error and the launcher's report."""
+    """Start a program. `writable`: its standard output, its standard error and the launcher's
+    report. Those and `inherited` are closed here.
+    """
     stdout, stderr, status = writable.descriptors
     try:
         with tempfile.TemporaryFile() as given:
@@ -593,7 +595,7 @@ async def _until_too_many(pid: int, most: int | None) -> None:
 
 
 def _count_descendants(pid: int, enough: int) -> int:
-    """How many descendants a process has; stops counting soon after `enough`."""
+    """Count the descendants of a process; stop soon after `enough`."""
     found = [pid]
     for each in found:  # grows while it is read
         if len(found) > enough + 1:
@@ -617,7 +619,7 @@ async def _until_full(folders: Sequence[Path], most: int | None) -> None:
 
 
 def disk_use(folders: Sequence[Path]) -> int:
-    """The bytes that the files at or under these paths take on the disk."""
+    """Return the bytes that the files at or under these paths take on the disk."""
     total, waiting = 0, [str(folder) for folder in folders]
     while waiting:
         try:
@@ -633,8 +635,8 @@ def disk_use(folders: Sequence[Path]) -> int:
 
 
 def _require_started(argv: Sequence[str], outputs: Mapping[str, _Output], killed: str) -> None:
-    """The launcher reports the start of the program. What it writes before or after that is a
-    problem.
+    """Raise `SandboxNotStarted` unless the launcher reported the start of the program, and nothing
+    after it. What it writes before or after that is a problem.
     """
     before, started, after = outputs["status"].text().partition(STARTED.decode())
     reason = before or after or last_part(outputs["stderr"].text().strip(), 500)
@@ -687,7 +689,7 @@ def _temporary_root() -> str:
 
 
 def new_folder(purpose: str) -> Path:
-    """A fresh folder, which `remove_folder` removes."""
+    """Make a folder, which `remove_folder` removes."""
     global _root
     with _root_guard, setting_up(f"No folder could be made in {_temporary_root()}"):
         if _root is None or _root.process != os.getpid() or not _root.path.exists():
@@ -714,7 +716,7 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """A fresh folder that is removed at the end."""
+    """Yield a new folder that is removed at the end."""
     folder = new_folder(purpose)
     try:
         yield folder
@@ -775,7 +777,7 @@ class _ProcessRoot:
 
 
 def _process_mark() -> str:
-    """What the programs of this process carry in `MARK`: the name of its root folder, if any."""
+    """Return what the programs of this process carry in `MARK`: the name of its root folder."""
     return _root.path.name if _root is not None else f"{_ROOT_PREFIX}{os.getpid()}"
 
 
