@@ -85,7 +85,7 @@ def _entry(text: str, material: Material) -> ChangeEntry:
 
 
 def _named(text: str, names: Sequence[str]) -> Iterator[str]:
-    """The names that occur in a text as whole words."""
+    """Yield the names that occur in a text as whole words."""
     for name in names:
         if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE):
             yield name
@@ -96,7 +96,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def checked_counts(text: str, material: Material) -> str:
-    """The text with a mark behind each count ("16 of 50") that the rollouts contradict.
+    """Return the text with a mark behind each count ("16 of 50") that the rollouts contradict.
 
     A count of failures or successes must be that of all rollouts or items, or of the kinds that its
     sentence names, in all rounds or in the newest. Other counts only have to be possible.
@@ -122,7 +122,9 @@ def _named_kinds(text: str, material: Material) -> list[Kind]:
 def _checked_clause(
     clause: str, kinds: Sequence[Kind], around: Sequence[Kind], material: Material
 ) -> str:
-    """`kinds` are those that the clause names, `around` those of its sentence."""
+    """Mark the counts of a clause that the rollouts contradict. `kinds` are those that the clause
+    names, `around` those of its sentence.
+    """
     failing, succeeding = _FAILED.search(clause), _SUCCEEDED.search(clause)
     side = "failed" if failing else "succeeded"
     if bool(failing) == bool(succeeding):
@@ -140,7 +142,7 @@ def _checked_clause(
 def _problem(
     part: int, whole: int, scopes: Sequence[Sequence[Kind]], side: str, rollouts: int
 ) -> str:
-    """Why a count is wrong; empty: it is right or cannot be checked."""
+    """Return why a count is wrong; empty: it is right or cannot be checked."""
     if part > whole or whole > rollouts:
         return f"wrong: there are {rollouts} rollouts"
     if not side:
@@ -155,7 +157,7 @@ def _problem(
 
 
 def _count(kinds: Sequence[Kind], side: str) -> Mapping[str, tuple[int, int]]:
-    """How many failed or succeeded of how many, counted in different ways."""
+    """Count how many failed or succeeded of how many, in different ways."""
     every = [seen for kind in kinds for seen in kind.rollouts]
     newest = [seen for seen in every if seen.newest]
     wanted = side == "succeeded"

@@ -69,7 +69,7 @@ class AgentFolder:
         trace: bool = True,
         parts: tuple[Part, ...] = ONLY_BODY,
     ) -> AgentFolder:
-        """The folder of a round. Without `trace`, tool steps of rollouts are left out."""
+        """Compose the folder of a round. Without `trace`, tool steps of rollouts are left out."""
         shown = _Shown(skill, context.pending_ids, trace)
         kinds = {seen.item.id: kind.name for kind in material.kinds for seen in kind.rollouts}
         rollouts = material.rollouts[-_MOST_ROLLOUTS:]
@@ -195,7 +195,7 @@ def _csv(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _pairs(rollouts: Sequence[Seen]) -> Iterator[tuple[str, list[Seen]]]:
-    """The latest success and the latest failure of each item that has both."""
+    """Yield the latest success and the latest failure of each item that has both."""
     latest: dict[str, dict[bool, Seen]] = {}
     for seen in rollouts:
         latest.setdefault(seen.item.id, {})[seen.outcome.succeeded] = seen
@@ -234,7 +234,7 @@ def _edits_json(effects: Sequence[EditEffect]) -> str:
 def _read_text(
     folder: Path, name: str, limit: int, problems: list[str], *, required: bool = True
 ) -> str | None:
-    """The text of a regular file in the folder; None, with the problem noted, for anything else."""
+    """Read a regular file in the folder; return None, with the problem noted, for anything else."""
     path = folder
     try:
         for part in Path(name).parts:
@@ -259,7 +259,7 @@ def _read_text(
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Entries that are no folder, in order. Links are not followed."""
+    """Yield entries that are no folder, in order. Links are not followed."""
     for parent, folders, files in os.walk(top):
         folders.sort()
         linked = [name for name in folders if Path(parent, name).is_symlink()]
@@ -288,7 +288,7 @@ def _read_notes(folder: Path, problems: list[str]) -> dict[str, str]:
 
 
 def _changed_files(folder: Path, given: Skill, document: str) -> list[str]:
-    """The other files of the skill that were changed, added or removed."""
+    """Return the names of the skill's other files that were changed, added or removed."""
     top, found, names = folder / _SKILL, list[str](), set[str]()
     if top.is_symlink():
         return [_SKILL]

@@ -153,7 +153,7 @@ def _patch(
     material: Material,
     context: Context,
 ) -> Patch:
-    """The changes of a session as single edits, each with what the agent says that it is for."""
+    """Turn the changes of a session into single edits, each with the purpose the agent gives."""
     step, given = context.step, assignment.folder.skill
     for problem in session.left.problems:
         optimizer.discard(step, STAGE, _NAME, problem)
@@ -195,7 +195,7 @@ def _proposal(edit: Edit, entry: ChangeEntry | None, material: Material) -> Prop
 
 
 def _items(entry: ChangeEntry, material: Material) -> tuple[str, ...]:
-    """The items that a change is for: those it names, else the failing ones of its kinds."""
+    """Return the items that a change is for: those it names, else the failing ones of its kinds."""
     if entry.items:
         return entry.items
     failed = set(material.failed_items)
@@ -204,7 +204,7 @@ def _items(entry: ChangeEntry, material: Material) -> tuple[str, ...]:
 
 
 def _failure_notes(entries: Sequence[ChangeEntry], material: Material) -> tuple[FailureNote, ...]:
-    """The causes that the agent named, with the items that did fail."""
+    """Return the causes that the agent named, with the items that did fail."""
     failed = set(material.failed_items)
     items, purposes = dict[str, tuple[str, ...]](), dict[str, str]()
     for entry in entries:

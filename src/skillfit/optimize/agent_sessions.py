@@ -261,7 +261,7 @@ class _Conversation:
 
 
 def _fitting(messages: tuple[Message, ...], room: int) -> tuple[Message, ...]:
-    """The messages within `room` tokens: the oldest results of tools are left out first."""
+    """Cut the messages to `room` tokens: the oldest results of tools are left out first."""
     sizes = [estimate_tokens(_whole_text(message)) for message in messages]
     fitted = list(messages)
     for at, message in enumerate(messages):
@@ -282,12 +282,12 @@ def _is_fatal(error: SkillfitError) -> bool:
 
 
 def _changed(left: LeftBehind, folder: AgentFolder) -> bool:
-    """Whether the agent changed the skill."""
+    """Return whether the agent changed the skill."""
     return bool(left.files) or left.document not in (None, folder.skill.text)
 
 
 def _shortened(session: AgentSession) -> AgentSession:
-    """The session as it is recorded: its last steps, long texts cut."""
+    """Return the session as it is recorded: its last steps, long texts cut."""
     steps = tuple(
         replace(step, text=head_and_tail(step.text, _STEP_TEXT))
         for step in session.steps[-_SHOWN_STEPS:]

@@ -97,7 +97,7 @@ def render_cases(
     trace: bool = True,
     pending: frozenset[str] = frozenset(),
 ) -> str:
-    """The cases in order within `room` tokens, each with a fair share of it.
+    """Render the cases in order within `room` tokens, each with a fair share of it.
 
     Without `trace`, tool steps are left out. `pending` are ids of edits under test: each attempt
     says which of them its skill carried.
@@ -114,7 +114,7 @@ def render_cases(
 
 
 def failure_reason(outcome: Outcome) -> str:
-    """What the optimizer is told about a score below full marks."""
+    """Return what the optimizer is told about a score below full marks, else an empty text."""
     if outcome.score is None or outcome.succeeded:
         return ""
     return outcome.score.feedback.strip() or "the answer was not accepted"
@@ -173,7 +173,7 @@ class _ShownCase:
         return "\n\n".join(pieces)
 
     def within(self, room: int) -> _ShownCase:
-        """The case cut to about `room` characters. The verdicts are cut first: together to a third
+        """Cut the case to about `room` characters. The verdicts are cut first: together to a third
         of the room, but none below _SHORTEST_VERDICT. Task and steps share what is left.
         """
         if len(self.text()) <= room:
@@ -206,7 +206,7 @@ class _ShownAttempt:
 
 
 def _carried_text(arm: Arm, pending: frozenset[str]) -> str:
-    """Which pending edits an attempt carried, or which it did not, whichever is shorter."""
+    """Say which pending edits an attempt carried, or which it did not, whichever is shorter."""
     carried = sorted(pending.intersection(arm.edits))
     missing = sorted(pending.difference(arm.edits))
     if not missing:
@@ -228,7 +228,7 @@ def _attached_files(item: Item) -> str:
 
 
 def expected_answer(item: Item) -> str:
-    """What the optimizer is told of the right answer; empty where there is none."""
+    """Return what the optimizer is told of the right answer; empty where there is none."""
     texts = {"Expected answer": "\n".join(item.answers), "Reference": item.reference}
     return "".join(
         f"\n\n{name} (the agent does not see it):\n{text.strip()}"
@@ -238,7 +238,7 @@ def expected_answer(item: Item) -> str:
 
 
 def steps_text(outcome: Outcome, *, trace: bool) -> str:
-    """What the agent did, a line for each step. Without `trace`, tool steps are left out."""
+    """Render what the agent did, a line for each step. Without `trace`, tool steps are left out."""
     attempt = outcome.attempt
     if attempt is None:
         return "(no trajectory was kept)"
@@ -261,7 +261,7 @@ def _step_line(step: TrajectoryStep) -> str:
 
 
 def _without_repeats(text: str, task: str, skill: str) -> str:
-    """The text with a placeholder wherever it repeats the whole skill or the whole task."""
+    """Put a placeholder wherever the text repeats the whole skill or the whole task."""
     for repeated, name in ((skill.strip(), "the skill"), (task, "the task, as above")):
         if len(repeated) >= _SHORTEST_REPEAT:
             text = text.replace(repeated, f"[{name}]")
@@ -269,7 +269,7 @@ def _without_repeats(text: str, task: str, skill: str) -> str:
 
 
 def verdict_text(outcome: Outcome) -> str:
-    """The scores of a rollout and what the grader says; empty where it has no score."""
+    """Render the scores of a rollout and what the grader says; empty where it has no score."""
     score = outcome.score
     if score is None:
         return ""
@@ -283,8 +283,8 @@ def verdict_text(outcome: Outcome) -> str:
 
 
 def render_memory(entries: Sequence[StepMemory], refused: Sequence[RefusedText] = ()) -> str:
-    """The entries as analysts read them. When they do not fit, the oldest go first and a line says
-    how many. Below them, the latest texts that the leak check refused.
+    """Render the entries as analysts read them. When they do not fit, the oldest go first and a
+    line says how many. Below them, the latest texts that the leak check refused.
     """
     shown: list[str] = []
     for entry in reversed(entries):
@@ -325,12 +325,12 @@ def _memory_entry(entry: StepMemory) -> str:
 
 
 def render_pending(effects: Sequence[EditEffect]) -> str:
-    """The pending edits as analysts read them: one line each, with the measured effect."""
+    """Render the pending edits as analysts read them: one line each, with the measured effect."""
     return "\n".join(f"[{effect.id}] {_effect_line(effect)}" for effect in effects)
 
 
 def _effect_line(effect: EditEffect) -> str:
-    """An edit and its effect: `append "…": +0.04 (+0.01 to +0.07) after 120 rollouts`."""
+    """Render an edit and its effect: `append "…": +0.04 (+0.01 to +0.07) after 120 rollouts`."""
     return f"{edit_text(effect.edit)}: {measured_effect(effect)}"
 
 
@@ -346,7 +346,7 @@ def measured_effect(effect: EditEffect) -> str:
 
 
 def edit_text(edit: Edit) -> str:
-    """What the optimizer wrote of an edit, as JSON; cut when it is long."""
+    """Return what the optimizer wrote of an edit, as JSON; cut when it is long."""
     return head_and_tail(_payload_text(edit), _EDIT_ROOM)
 
 
@@ -356,7 +356,7 @@ def _proposal_text(proposal: ProposalRecord) -> str:
 
 
 def _payload_text(payload: Payload) -> str:
-    """The fields of a payload as JSON, without empty ones."""
+    """Return the fields of a payload as JSON, without empty ones."""
     fields = {name: value for name, value in payload_fields(payload).items() if value}
     return json.dumps(fields, ensure_ascii=False)
 
@@ -364,8 +364,8 @@ def _payload_text(payload: Payload) -> str:
 def failure_patterns(
     outcomes: Sequence[Outcome], patches: Sequence[Patch]
 ) -> tuple[FailurePattern, ...]:
-    """The kinds of failure of a step, most frequent first: as analysts described them, and the rest
-    by the grader's reason.
+    """Return the kinds of failure of a step, most frequent first: as analysts described them, and
+    the rest by the grader's reason.
     """
     reasons = {
         outcome.item_id: failure_reason(outcome)
@@ -384,8 +384,8 @@ def failure_patterns(
 def _described_patterns(
     notes: Sequence[FailureNote], solved: Collection[str]
 ) -> list[FailurePattern]:
-    """One pattern for each failure type that analysts named, with items of earlier steps that they
-    read too. A type that names no failed item keeps the analysts' own count.
+    """Return one pattern for each failure type that analysts named, with items of earlier steps
+    that they read too. A type that names no failed item keeps the analysts' own count.
     """
     patterns: dict[str, FailurePattern] = {}
     for note in notes:
@@ -397,9 +397,7 @@ def _described_patterns(
 
 
 def _patterns_by_reason(reasons: Mapping[str, str]) -> list[FailurePattern]:
-    """One pattern for each distinct beginning of a grader's reason, up to its first colon or line
-    end.
-    """
+    """Group failures by the beginning of the grader's reason, up to its first colon or line end."""
     items: dict[str, list[str]] = {}
     for item, reason in reasons.items():
         beginning = reason.partition(":")[0].partition("\n")[0].strip()

@@ -152,11 +152,11 @@ class _ShownSkill:
         )
 
     def text_of(self, file: str) -> str:
-        """The text of a part without marks; empty for a file that does not exist."""
+        """Return the text of a part without marks; empty for a file that does not exist."""
         return part_text(self.skill, file) or ""
 
     def other_edits(self, evidence: str) -> str:
-        """The edits that are not in the text, and not in the evidence either."""
+        """List the edits that are not in the text, and not in the evidence either."""
         return "\n".join(
             f"[{effect.id}] {effect.status}: {edit_text(effect.edit)}: {measured_effect(effect)}"
             for effect in self.effects
@@ -190,7 +190,7 @@ class _Reading:
 def _readings(
     optimizer: Optimizer, material: Material, shown: _ShownSkill, context: Context
 ) -> list[_Reading]:
-    """One call, or two where there are many failing kinds or their cases do not fit."""
+    """Plan one call, or two where there are many failing kinds or their cases do not fit."""
     other_edits = shown.other_edits(context.evidence)
     system = render(
         "corpus",
@@ -231,7 +231,7 @@ def _readings(
 
 
 async def _read(optimizer: Optimizer, reading: _Reading, context: Context) -> Patch | ModelError:
-    """One call. Returns the error when there is no usable reply (emitted as Discarded)."""
+    """Make one call. Returns the error when there is no usable reply (emitted as Discarded)."""
     try:
         answered = await _ask(optimizer, reading, context)
     except ModelError as error:
@@ -265,8 +265,8 @@ class _Answered:
 
 
 async def _ask(optimizer: Optimizer, reading: _Reading, context: Context) -> _Answered:
-    """The reply. Token counts are estimates, so a prompt that turns out to be too long is sent
-    again with half the room for cases.
+    """Ask for the reply. Token counts are estimates, so a prompt that turns out to be too long is
+    sent again with half the room for cases.
     """
     try:
         return await _ask_once(optimizer, reading, context)
@@ -288,7 +288,7 @@ async def _ask_once(
 
 
 def _patch(optimizer: Optimizer, answered: _Answered, reading: _Reading, step: int) -> Patch:
-    """The edits of the reply that can be used."""
+    """Return the edits of the reply that can be used."""
     failed = frozenset(reading.material.failed_items)
     by_kind = {kind.name.casefold(): kind for kind in reading.material.kinds}
     mixed = any(case.mixed for case in answered.cases)
@@ -322,8 +322,9 @@ def _items(
     shown: Sequence[str],
     failed: frozenset[str],
 ) -> tuple[str, ...]:
-    """The training items that an edit was written from: those that it names, else the failing ones
-    of its kinds. An edit cannot have been written from an item that the call did not show.
+    """Return the training items that an edit was written from: those that it names, else the
+    failing ones of its kinds. An edit cannot have been written from an item that the call did not
+    show.
     """
     named = tuple(item for item in union(entry.items) if item in shown)
     if named:
@@ -334,8 +335,8 @@ def _items(
 
 
 def _note(entry: FailureNoteReply, failed: frozenset[str]) -> FailureNote:
-    """A failure with the items that did fail, which are counted here: a model's own count of what
-    it read is often wrong.
+    """Return a failure with the items that did fail, which are counted here: a model's own count of
+    what it read is often wrong.
     """
     items = tuple(item for item in union(entry.items) if item in failed)
     count = len(items) or min(max(entry.count or 1, 1), len(failed))
@@ -346,7 +347,7 @@ def _note(entry: FailureNoteReply, failed: frozenset[str]) -> FailureNote:
 
 
 def _edits(entry: CorpusEditReply, shown: _ShownSkill) -> list[Edit] | str:
-    """The edits that an entry of the reply stands for, or why it cannot be used."""
+    """Return the edits that an entry of the reply stands for, or why it cannot be used."""
     file = named_file(entry.file) if isinstance(entry, CorpusFileEditReply) else BODY
     moves = entry.op.strip().casefold() == "move"
     target = _resolved(entry.target, shown, BODY if moves else file)
@@ -371,8 +372,8 @@ def _edits(entry: CorpusEditReply, shown: _ShownSkill) -> list[Edit] | str:
 
 
 def _resolved(target: str, shown: _ShownSkill, file: str) -> str:
-    """The text that a target names: an id stands for the text that the edit wrote, marks do not
-    count, and a line that differs in spacing or case is the line itself.
+    """Return the text that a target names: an id stands for the text that the edit wrote, marks do
+    not count, and a line that differs in spacing or case is the line itself.
     """
     text = target.strip("\n")
     if (named := text.strip(" \t⟦⟧[]`:")) in shown.lines:
@@ -390,13 +391,13 @@ def _plain(line: str) -> str:
 
 
 def _says(text: str, content: str) -> bool:
-    """Whether a text holds all these lines already."""
+    """Return whether a text holds all these lines already."""
     lines = {_plain(line) for line in text.split("\n")}
     return all(_plain(line) in lines for line in content.split("\n") if line.strip())
 
 
 def _single_bullets(content: str) -> list[str]:
-    """The bullets of a list, so that each is measured by itself; other text as it is."""
+    """Split a list into its bullets, so that each is measured by itself; keep other text."""
     lines = [line for line in content.split("\n") if line.strip()]
     is_list = all(_BULLET.match(line) for line in lines)
     return lines if is_list else [content]

@@ -92,7 +92,7 @@ def cut_edits(
 
 
 def _description_edit(old: Skill, new: Skill) -> Edit | None:
-    """The edit of the description, where nothing else in the frontmatter changed."""
+    """Return the edit of the description; None if it is the same or other frontmatter changed."""
     before, after = part_text(old, DESCRIPTION), part_text(new, DESCRIPTION)
     if before == after or not after:
         return None
@@ -135,12 +135,12 @@ def _with_moves(found: list[Edit | RefusedChange], file: str, present: str, text
 
 
 def _words(text: str) -> str:
-    """The text with single spaces between and around its words, to find it in another."""
+    """Return the text with single spaces between and around its words, to find it in another."""
     return f" {' '.join(text.split())} "
 
 
 def _text_edits(old: str, new: str, appended: frozenset[str]) -> Sequence[Edit | RefusedChange]:
-    """The edits that turn one text of a skill into another."""
+    """Return the edits that turn one text of a skill into another."""
     before, after = pieces(old), pieces(new)
     if max(len(before), len(after)) > _MOST_PARTS:
         return [RefusedChange("", f"more than {_MOST_PARTS:,} lines of text")]
@@ -148,12 +148,12 @@ def _text_edits(old: str, new: str, appended: frozenset[str]) -> Sequence[Edit |
 
 
 def without_doubled_bullets(text: str) -> str:
-    """`- - text` as `- text`."""
+    """Replace `- - text` by `- text`."""
     return _DOUBLED_BULLET.sub(r"\1", text)
 
 
 def appended_lines(effects: Sequence[EditEffect]) -> frozenset[str]:
-    """The texts that edits appended to the skill."""
+    """Return the texts that edits appended to the skill."""
     return frozenset(
         effect.edit.content.strip("\n") for effect in effects if effect.edit.op == "append"
     )
@@ -185,7 +185,7 @@ def move_edit(
 
 
 def _without_head(old: Skill, text: str) -> str:
-    """The text without the lines of the old frontmatter, of which a part may be missing."""
+    """Drop the lines of the old frontmatter, some of which may be missing, from a text."""
     lines = text.split("\n")
     head = {line.strip() for line in old.head.split("\n")}
     while lines and (not lines[0].strip() or lines[0].strip() in head):
@@ -244,7 +244,7 @@ class _TextComparison:
     def _insertions(
         self, same: Mapping[int, int], reworded: Mapping[int, int], moved: Mapping[int, int]
     ) -> list[Edit]:
-        """Each new part after the nearest line above it that stays, or at the end."""
+        """Insert each new part after the nearest line above it that stays, or at the end."""
         come = [at for at in range(len(self.after)) if at not in {*same, *reworded, *moved}]
         last = max((at for at in {**same, **reworded} if not self.after[at].protected), default=-1)
         appended, inserted = list[Edit](), dict[str, list[Edit]]()
@@ -260,8 +260,8 @@ class _TextComparison:
         return [edit for edits in inserted.values() for edit in reversed(edits)] + appended
 
     def _anchor(self, place: int, same: Mapping[int, int], reworded: Mapping[int, int]) -> str:
-        """A text that names the nearest line above a new part: of one that is reworded, what the
-        wordings have in common. Empty: there is none.
+        """Return a text that names the nearest line above a new part: of one that is reworded, what
+        the wordings have in common. Empty: there is none.
         """
         for at in range(place - 1, -1, -1):
             part = self.after[at]
@@ -289,7 +289,7 @@ class _TextComparison:
 def _moved_parts(
     keys: Sequence[Sequence[str]], differ: Sequence[tuple[range, range]]
 ) -> dict[int, int]:
-    """New part -> the old one that is the same text in another place."""
+    """Map each new part to the old one that is the same text in another place."""
     counts = [Counter(side) for side in keys]
     gone = {keys[0][at]: at for old, _ in differ for at in old}
     return {
@@ -306,7 +306,7 @@ def _in_common(one: str, other: str) -> str:
 
 
 def _reworded(old: Sequence[Piece], new: Sequence[Piece]) -> list[tuple[int, int]]:
-    """Which new part is which old one in other words."""
+    """Pair old parts with new ones that say the same in other words."""
     if len(old) == len(new) == 1 and old[0].heading == new[0].heading:
         return [(0, 0)]
     likeness = [
@@ -328,7 +328,7 @@ def _likeness(one: str, other: str) -> float:
 
 
 def _with_headings(all_parts: Sequence[Piece], chosen: Sequence[int]) -> list[list[int]]:
-    """The chosen parts, each heading with the part that follows it."""
+    """Group the chosen parts, each heading with the part that follows it."""
     groups: list[list[int]] = []
     for at in chosen:
         last = groups[-1] if groups else []

@@ -57,7 +57,7 @@ class DraftTask(BaseModel):
     @field_validator("answer", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> Any:
-        """Models may write numbers and objects instead of text."""
+        """Turn a value into text: models may write numbers and objects instead."""
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     @property
@@ -67,7 +67,7 @@ class DraftTask(BaseModel):
         return f"draft-{sha256(text.encode()).hexdigest()[:8]}"
 
     def row(self, check: DraftCheck, *, reviewed: bool) -> DraftRow:
-        """The row for a tasks file."""
+        """Return the row for a tasks file."""
         row: DraftRow = {"id": self.id, "input": self.input}
         row["reference" if check == "rubric" else "answer"] = self.answer
         if self.type:
@@ -106,8 +106,8 @@ class Drafts:
 async def draft_tasks(
     model: Model, skill: Skill, *, count: int, about: str = "", besides: Sequence[str] = ()
 ) -> Drafts:
-    """Up to `count` different tasks. `about` is what the user says on the work; `besides` are the
-    inputs of tasks that are there already. Fewer tasks come back if the model repeats itself.
+    """Draft up to `count` different tasks. `about` is what the user says on the work; `besides` are
+    the inputs of tasks that are there already. Fewer tasks come back if the model repeats itself.
     """
     check: DraftCheck | None = None
     tasks: list[DraftTask] = []
@@ -141,7 +141,7 @@ def _material(skill: Skill, about: str, earlier: Sequence[str]) -> str:
 
 
 def _other_files(skill: Skill) -> str:
-    """The text files of the skill's folder, as far as they fit, and the names of the others."""
+    """Return the text files of the skill's folder, as far as they fit, and names of the others."""
     parts, room = [], _LONGEST_FILES
     for name, data in skill.files.items():
         text = data.decode("utf-8", errors="replace")
@@ -158,7 +158,7 @@ def _bullets(inputs: Sequence[str]) -> str:
 
 
 def _different(tasks: Sequence[DraftTask], earlier: Sequence[str]) -> list[DraftTask]:
-    """The tasks whose input is not there already, word by word."""
+    """Return the tasks whose input is not there already, word by word."""
     known = {normalized(text) for text in earlier}
     new = []
     for task in tasks:
@@ -172,7 +172,7 @@ def _different(tasks: Sequence[DraftTask], earlier: Sequence[str]) -> list[Draft
 def problems(
     tasks: Sequence[DraftTask], skill: Skill, besides: Sequence[str] = ()
 ) -> list[tuple[str, ...]]:
-    """For each task, what the reviewer should look at."""
+    """Return, for each task, what the reviewer should look at."""
     skill_text = f" {normalized(skill.text)} "
     labels = Counter(normalized(task.answer) for task in tasks)
     known = [(f"existing task {at}", _word_set(text)) for at, text in enumerate(besides, 1)]
@@ -191,7 +191,7 @@ def problems(
 
 
 def _word_set(text: str) -> frozenset[str]:
-    """The words, all numbers as one: tasks that differ in their numbers alone are alike."""
+    """Return the words, all numbers as one: tasks that differ in their numbers alone are alike."""
     return frozenset(re.sub(r"\d+", "#", normalized(text)).split())
 
 
@@ -200,15 +200,15 @@ def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def _is_stated(answer: str, skill_text: str) -> bool:
-    """Whether the skill says the answer. Single words are left out: a skill names its labels."""
+    """Return whether the skill says the answer. Single words do not count: they may be labels."""
     words = normalized(answer)
     telling = " " in words or re.fullmatch(r"\d{3,}", words) is not None
     return telling and f" {words} " in skill_text
 
 
 async def fitting_grader(check: DraftCheck, tasks: Sequence[DraftTask]) -> GraderSetting:
-    """A value for `env.grader`: the model's choice if it grades these answers rightly, else one
-    that does.
+    """Return a value for `env.grader`: the model's choice if it grades these answers rightly, else
+    one that does.
     """
     if check == "rubric":
         return {"rubric": SAME_FACTS}

@@ -15,19 +15,19 @@ WordVector = Mapping[str, float]
 
 
 def word_vectors(texts: Sequence[str]) -> list[WordVector]:
-    """A vector of length 1 per text. The weight of a word depends on all texts."""
+    """Return a vector of length 1 per text. The weight of a word depends on all texts."""
     words = [Counter(_WORD.findall(text[:_LOOKED_AT].casefold())) for text in texts]
     in_texts = Counter(word for counts in words for word in counts)
     return [_weighed(counts, in_texts, len(texts)) for counts in words]
 
 
 def likeness(one: WordVector, other: WordVector) -> float:
-    """From 0, no common word, to 1."""
+    """Return how alike two texts are: from 0, no common word, to 1."""
     return sum(weight * other.get(word, 0.0) for word, weight in one.items())
 
 
 def groups_of_like(texts: Sequence[str], *, alike: float, most: int) -> list[int | None]:
-    """For each text the position of the text that its group began with.
+    """Return for each text the position of the text that its group began with.
 
     A text begins a group of its own where it is less than `alike` to all groups so far; it has none
     where there are `most` of them already. Numbers are all the same word: they are what tasks of
@@ -47,7 +47,7 @@ def groups_of_like(texts: Sequence[str], *, alike: float, most: int) -> list[int
 
 
 def _weighed(words: Counter[str], in_texts: Counter[str], texts: int) -> WordVector:
-    """A vector of length 1. `in_texts` says in how many of all texts a word occurs."""
+    """Return a vector of length 1. `in_texts` says in how many of all texts a word occurs."""
     weights = {
         word: count * (1 + log((1 + texts) / (1 + in_texts[word]))) for word, count in words.items()
     }

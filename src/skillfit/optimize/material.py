@@ -83,7 +83,7 @@ class Material:
 
     @classmethod
     def of(cls, history: Sequence[ItemAttempts], newest: Sequence[ItemAttempts]) -> Material:
-        """`history`: the cases of earlier steps, oldest first."""
+        """Sort all rollouts into kinds. `history`: the cases of earlier steps, oldest first."""
         seen = [one for case in history for one in _seen(case, newest=False)]
         seen += [one for case in newest for one in _seen(case, newest=True)]
         names = _kind_names(seen)
@@ -124,7 +124,7 @@ def _open_first(kind: Kind) -> tuple[bool, int, int]:
 
 
 def _kind_names(rollouts: Sequence[Seen]) -> dict[str, str]:
-    """Item id -> kind."""
+    """Return the kind of each item by id: its type, a grader's message or a group of like texts."""
     items = {seen.item.id: seen.item for seen in rollouts}
     if any(item.type for item in items.values()):
         return {name: item.type or "(no type)" for name, item in items.items()}
@@ -147,13 +147,13 @@ def _kind_names(rollouts: Sequence[Seen]) -> dict[str, str]:
 
 
 def _message(outcome: Outcome) -> str:
-    """The grader's message without what differs from item to item."""
+    """Return the grader's message without what differs from item to item."""
     first = failure_reason(outcome).partition("\n")[0]
     return one_line(_NUMBER.sub("#", _QUOTED.sub("'…'", first)), _MESSAGE_ROOM)
 
 
 def kinds_table(material: Material) -> str:
-    """The kinds with their rollouts and failures, also of the newest round alone."""
+    """Tabulate the kinds with their rollouts and failures, also of the newest round alone."""
     rows = ["kind | items | rollouts | failed | newest round | failed there"]
     for kind in material.kinds:
         counts = (kind.items, kind.rollouts, kind.failures, kind.newest, kind.new_failures)
@@ -162,7 +162,7 @@ def kinds_table(material: Material) -> str:
 
 
 def statistics(material: Material, edits: frozenset[str] = frozenset()) -> str:
-    """What can be counted over all rollouts. `edits`: ids of the edits that rollouts may carry."""
+    """List what can be counted over all rollouts. `edits`: ids of edits that rollouts may carry."""
     rollouts = material.rollouts
     parts = {
         "Grader messages of failed rollouts": _message_counts(rollouts),
@@ -236,7 +236,7 @@ def _tool_counts(rollouts: Sequence[Seen]) -> list[str]:
 
 
 def _contrast_counts(rollouts: Sequence[Seen], edits: frozenset[str]) -> list[str]:
-    """What the successes and failures of the same items differ in."""
+    """List what the successes and failures of the same items differ in."""
     by_item: dict[str, list[Seen]] = {}
     for seen in rollouts:
         by_item.setdefault(seen.item.id, []).append(seen)
@@ -300,8 +300,8 @@ def show_cases(
     trace: bool = True,
     pending: frozenset[str] = frozenset(),
 ) -> ShownCases:
-    """The most telling cases within `room` tokens: failures of `kinds`, at least one of each, then
-    a few successes, those of `kinds` before those of `others`.
+    """Show the most telling cases within `room` tokens: failures of `kinds`, at least one of each,
+    then a few successes, those of `kinds` before those of `others`.
     """
 
     def text(cases: Sequence[ItemAttempts], tokens: int) -> str:
@@ -317,14 +317,14 @@ def show_cases(
 
 
 def _in_turn(lists: Sequence[Sequence[ItemAttempts]]) -> list[ItemAttempts]:
-    """The first of each list, then the second of each, and so on."""
+    """Take the first of each list, then the second of each, and so on."""
     turns = zip_longest(*lists)
     return [case for turn in turns for case in turn if case is not None]
 
 
 def _failing_cases(kind: Kind) -> list[ItemAttempts]:
-    """The failing items of a kind: those of the newest round first, contrasts before others, and
-    later ones before earlier ones.
+    """Return the failing items of a kind: those of the newest round first, contrasts before others,
+    and later ones before earlier ones.
     """
     found: dict[str, list[Seen]] = {}
     for seen in reversed(kind.rollouts):
@@ -340,7 +340,7 @@ def _failing_cases(kind: Kind) -> list[ItemAttempts]:
 
 
 def _successes(kind: Kind) -> list[ItemAttempts]:
-    """The latest success of a kind, of an item that is not among the failing ones."""
+    """Return the latest success of a kind, of an item that is not among the failing ones."""
     failed = set(_ids(kind.failures))
     for seen in reversed(kind.rollouts):
         if seen.item.id not in failed:
@@ -349,7 +349,7 @@ def _successes(kind: Kind) -> list[ItemAttempts]:
 
 
 def _case(rollouts: Sequence[Seen]) -> ItemAttempts:
-    """The latest attempts at an item, with one of each outcome where there is one."""
+    """Return the latest attempts at an item, with one of each outcome where there is one."""
     shown = list(rollouts[-_SHOWN_ATTEMPTS:])
     for outcome in (True, False):
         alike = [seen for seen in rollouts if seen.outcome.succeeded == outcome]
@@ -375,8 +375,8 @@ def _fitting(
     *,
     at_least: int = 0,
 ) -> list[ItemAttempts]:
-    """As many of the first cases as fit when long ones are cut to a share of the room. The first
-    `at_least` are always among them.
+    """Return as many of the first cases as fit when long ones are cut to a share of the room. The
+    first `at_least` are always among them.
     """
     longest = max(room // max(_MOST_LINES, at_least), _SMALLEST_CASE)
     chosen: list[ItemAttempts] = []

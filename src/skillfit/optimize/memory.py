@@ -30,7 +30,7 @@ _FILE: TypeAdapter[EvidenceMemory] = TypeAdapter(EvidenceMemory)
 
 
 def render_evidence(memory: EvidenceMemory, room: int = _ROOM) -> str:
-    """The patterns as the optimizer reads them, the latest first, each with what was tried.
+    """Render the patterns as the optimizer reads them, the latest first, each with what was tried.
 
     The text of an edit that may be in the skill is not repeated.
     """
@@ -60,14 +60,14 @@ def _tried_text(effect: EditEffect) -> str:
 
 
 def evidence_hash(memory: EvidenceMemory) -> str:
-    """Empty for an empty memory."""
+    """Return a hash of the memory; empty for an empty memory."""
     if memory == EvidenceMemory():
         return ""
     return stable_hash(_FILE.dump_python(memory, mode="json"))
 
 
 def read_evidence(path: Path) -> EvidenceMemory:
-    """The memory that earlier runs left in a file; empty where there is no file yet."""
+    """Read the memory that earlier runs left in a file; empty where there is no file yet."""
     try:
         return _FILE.validate_json(path.read_bytes())
     except FileNotFoundError:

@@ -64,25 +64,25 @@ class Optimizer:
         return self.gradient.merge or self.settings.skill_update_mode != "patch"
 
     def reply_tokens(self, wanted: int | None = None) -> int:
-        """Tokens a reply may have: at most half of the model's context window."""
+        """Return the tokens a reply may have: at most half of the model's context window."""
         return min(wanted or self.max_reply_tokens, self.model.context_window // 2)
 
     def patch_tokens(self) -> int:
-        """Tokens a reply with proposals may have; one with whole skills needs more."""
+        """Return the tokens a reply with proposals may have; one with whole skills needs more."""
         if self.settings.skill_update_mode == "full_rewrite_minibatch":
             return self.settings.rewrite_max_completion_tokens
         return self.max_reply_tokens
 
     def room(self, *fixed: str, reply: int | None = None) -> int:
-        """Tokens left beside the fixed parts of a prompt. A tenth of the window stays free, because
-        token counts are estimates.
+        """Return the tokens left beside the fixed parts of a prompt. A tenth of the window stays
+        free, because token counts are estimates.
         """
         window = self.model.context_window
         used = sum(estimate_tokens(part) for part in fixed)
         return max(_SMALLEST_PROMPT_ROOM, window - window // 10 - self.reply_tokens(reply) - used)
 
     async def ask(self, returns: type[R], call: OptimizerCall) -> R:
-        """The reply as a value of this type. Raises `ModelError` when there is no usable one."""
+        """Ask for a reply of this type. Raises `ModelError` when there is no usable one."""
         request = Request(
             messages=(Message("system", call.system), Message("user", call.user)),
             stage=call.stage,
@@ -94,7 +94,9 @@ class Optimizer:
             return await ask(self.model, request, returns)
 
     async def try_ask(self, returns: type[R], call: OptimizerCall, *, otherwise: str) -> R | None:
-        """As `ask`, but None when the reply cannot be used; an event says what happens instead."""
+        """Ask as `ask` does, but return None when the reply cannot be used; an event then says what
+        happens instead.
+        """
         try:
             return await self.ask(returns, call)
         except ModelError as error:
@@ -125,13 +127,13 @@ class OptimizerCall:
 
 
 def render(name: str, **values: Any) -> str:
-    """The prompt `name`.md with its blanks filled; a missing value is an error."""
+    """Fill in the blanks of the prompt `name`.md; a missing value is an error."""
     return _prompt_environment().get_template(f"{name}.md").render(**values).strip()
 
 
 def sections(**parts: str | Skill) -> str:
-    """Tagged sections in the order given, empty texts left out. Material cannot close its own
-    section.
+    """Join texts as tagged sections in the order given, empty ones left out. Material cannot close
+    its own section.
     """
     tagged = []
     for name, part in parts.items():
@@ -186,7 +188,7 @@ class Proposal:
         return replace(self.payload, support_count=self.support, source_type=self.source)
 
     def record(self) -> ProposalRecord:
-        """As events and the files of a run hold it."""
+        """Return the proposal as events and the files of a run hold it."""
         payload = self.payload
         return ProposalRecord(
             source=self.source,
@@ -197,12 +199,12 @@ class Proposal:
         )
 
     def listed(self, number: int) -> str:
-        """The line a model reads, and names by its number."""
+        """Return the line a model reads, and names by its number."""
         shown = _payload_json(self.payload)
         return f"[{number}] {self.source}, {self.support} items: {shown}"
 
     def content_key(self) -> str:
-        """Equal for proposals that would do the same thing; case and spacing aside."""
+        """Return a key that is equal for proposals that do the same, case and spacing aside."""
         text = _payload_json(self.payload, sort_keys=True)
         return " ".join(text.casefold().split())
 
@@ -233,7 +235,7 @@ class Patch:
         return [proposal.support for proposal in self.proposals]
 
     def record(self) -> PatchRecord:
-        """As events and the files of a run hold it."""
+        """Return the patch as events and the files of a run hold it."""
         return PatchRecord(
             proposals=tuple(proposal.record() for proposal in self.proposals),
             source=self.source,
@@ -247,14 +249,12 @@ class Patch:
 
 
 def edits_of(proposals: Iterable[Proposal]) -> list[Edit]:
-    """The edits among some proposals, in order."""
+    """Return the edits among some proposals, in order."""
     return [edit for proposal in proposals if (edit := proposal.edit) is not None]
 
 
 def without_duplicates(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
-    """Equal proposals become one that carries all their items; the first one's place and source
-    stay.
-    """
+    """Merge equal proposals into the first, which then carries the items of all."""
     kept: dict[str, Proposal] = {}
     for proposal in proposals:
         key = proposal.content_key()
@@ -265,7 +265,7 @@ def without_duplicates(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
 
 
 def union(*groups: Iterable[str]) -> tuple[str, ...]:
-    """Distinct values in first-seen order."""
+    """Return distinct values in first-seen order."""
     return tuple(dict.fromkeys(value for group in groups for value in group))
 
 
@@ -278,12 +278,12 @@ def _check_origin(source: str, items: Sequence[str]) -> None:
 
 
 def _payload_json(payload: Payload, *, sort_keys: bool = False) -> str:
-    """What a model is shown of a proposal, and what it would send back."""
+    """Return what a model is shown of a proposal, and what it would send back."""
     return json.dumps(payload_fields(payload), sort_keys=sort_keys, ensure_ascii=False)
 
 
 def payload_fields(payload: Payload) -> Mapping[str, JsonValue]:
-    """The fields of a payload that the optimizer reads: of an edit, only those that it writes."""
+    """Return a payload's fields that the optimizer reads: of an edit, only those that it writes."""
     if isinstance(payload, Edit):
         fields = {"op": payload.op, "target": payload.target, "content": payload.content}
         return {**fields, "file": payload.file} if payload.file else fields
@@ -291,7 +291,7 @@ def payload_fields(payload: Payload) -> Mapping[str, JsonValue]:
 
 
 def _as_text(value: Any) -> Any:
-    """Nulls are empty; a list of lines is text; numbers are read as written."""
+    """Read null as empty, a list of lines as text, and numbers as written."""
     if value is None:
         return ""
     if isinstance(value, list):
@@ -310,7 +310,7 @@ def _as_objects(value: Any) -> Any:
 
 
 def _as_indices(value: Any) -> Any:
-    """Whole numbers only: a model may name an index as text."""
+    """Keep whole numbers only: a model may name an index as text."""
     texts = (str(entry).strip() for entry in _as_list(value) if not isinstance(entry, bool))
     return [int(text) for text in texts if text.isdecimal()]
 
@@ -320,7 +320,7 @@ def _as_count(value: Any) -> Any:
 
 
 def _as_rate(value: Any) -> Any:
-    """The first whole number, also within words: "about 3"."""
+    """Find the first whole number, also within words: "about 3"."""
     if isinstance(value, bool):
         return None
     found = re.search(r"-?[0-9]{1,9}", str(value))
@@ -333,7 +333,7 @@ Indices = Annotated[list[int], BeforeValidator(_as_indices)]
 
 
 def _one_of(ops: Sequence[str]) -> Any:
-    """The operation of an edit. Any text is read; the schema names those that exist."""
+    """Declare the operation of an edit. Any text is read; the schema names those that exist."""
     return Field(default="", json_schema_extra={"enum": list(ops)})
 
 
@@ -449,7 +449,7 @@ class AnalystReply(BaseModel, Generic[P]):  # of one reflection group
     @model_validator(mode="before")
     @classmethod
     def _proposals_at_the_top(cls, value: Any) -> Any:
-        """Some models leave out the `patch` object and put its fields beside the summary."""
+        """Accept the fields of `patch` beside the summary: some models leave out the object."""
         if (
             isinstance(value, dict)
             and "patch" not in value

@@ -83,7 +83,7 @@ class Proposals:
         return (*(patch for batch in self.batches for patch in batch), *self.extra)
 
     def __add__(self, other: Proposals) -> Proposals:
-        """The patches of both. The first batch of one belongs to the first batch of the other."""
+        """Join the patches of both. The first batch of one belongs to the first of the other."""
         batches = zip_longest(self.batches, other.batches, fillvalue=())
         return Proposals(
             tuple((*mine, *theirs) for mine, theirs in batches),
@@ -103,8 +103,8 @@ class Proposer(Protocol):
     async def propose(
         self, skill: Skill, rollouts: StepRollouts, context: Context
     ) -> Proposals | Sequence[Patch]:
-        """Patches for the skill. The rollouts may still run: `await finished_cases(rollouts)`
-        waits for them. Only training items appear here.
+        """Propose patches for the skill. The rollouts may still run; `finished_cases` waits for
+        them. Only training items appear here.
         """
         ...
 
@@ -137,8 +137,9 @@ OptimizerUse = Literal["required", "possible", "never"]
 
 
 def optimizer_use(proposer: Proposer | ProposerFactory) -> OptimizerUse:
-    """Whether a proposer, or what makes it, calls the optimizer's model. `needs_optimizer = True`:
-    it is required. False: it is never called. One that does not say may call it where there is one.
+    """Return whether a proposer, or what makes it, calls the optimizer's model. It is required
+    where `needs_optimizer` is True, and never called where that is False. A proposer that does not
+    say may call it where there is one.
     """
     needs: bool | None = getattr(proposer, "needs_optimizer", None)
     if needs is None:
@@ -150,13 +151,13 @@ Author = Literal["model", "examples", "custom"]
 
 
 def author_of(proposer: Proposer) -> Author:
-    """Who writes the edits, for the diagnosis of a run."""
+    """Return who writes the edits, for the diagnosis of a run."""
     author: Author = getattr(proposer, "author", "custom")
     return author
 
 
 async def finished_cases(rollouts: StepRollouts) -> list[ItemAttempts]:
-    """Each item of the step with all its rollouts, in planned order."""
+    """Wait for the step's rollouts; return each item with all its rollouts, in planned order."""
     await rollouts.outcomes()
     batches = zip(rollouts.requests, rollouts.running, strict=True)
     return [case for requests, running in batches async for case in _cases(requests, running)]
@@ -184,8 +185,8 @@ class AnalystProposer:
     async def _reflect_on_batch(
         self, skill: Skill, rollouts: StepRollouts, number: int, context: Context
     ) -> Reflection:
-        """Ends only after the batch's last rollout, also on errors: rollouts in flight are paid
-        for and must be recorded.
+        """Ask analysts about a batch. Ends only after its last rollout, also on errors: rollouts in
+        flight are paid for and must be recorded.
         """
         requests, running = rollouts.requests[number], rollouts.running[number]
         if self._optimizer is None:
@@ -233,7 +234,7 @@ async def ask_analysts(
     *,
     prefix: str = "",
 ) -> Reflection:
-    """Patches from a batch whose rollouts may still run.
+    """Ask for patches from a batch whose rollouts may still run.
 
     `rollouts` belong to `requests`, one by one. `prefix` distinguishes the groups of several
     batches of one step. Raises InfrastructureError when no analyst could be reached.
@@ -268,8 +269,8 @@ async def _groups(
     rollouts: Sequence[asyncio.Future[Outcome]],
     prefix: str,
 ) -> AsyncIterator[Group]:
-    """Failures and successes in groups of `gradient.minibatch_size`, each as soon as it is full;
-    the last ones may be smaller.
+    """Yield failures and successes in groups of `gradient.minibatch_size`, each as soon as it is
+    full; the last ones may be smaller.
     """
     size = optimizer.gradient.minibatch_size
     waiting: dict[Side, list[ItemAttempts]] = {"failure": [], "success": []}
@@ -310,7 +311,7 @@ async def _cases(
 async def analyse(
     optimizer: Optimizer, skill: Skill, group: Group, context: Context, *, stage: str = ""
 ) -> Patch | ModelError:
-    """One analyst call. Returns the error when there is no usable reply (emitted as Discarded)."""
+    """Make one analyst call. Returns the error without a usable reply (emitted as Discarded)."""
     stage = stage or f"reflect.{group.side}"
     try:
         reply = await _ask_analyst(optimizer, skill, group, context, stage)
@@ -335,8 +336,8 @@ async def analyse(
 async def _ask_analyst(
     optimizer: Optimizer, skill: Skill, group: Group, context: Context, stage: str
 ) -> AnalystReply[PatchReply]:
-    """The analyst's reply. Token counts are estimates, so a prompt that turns out to be too long is
-    sent again with half the room for trajectories.
+    """Ask for the analyst's reply. Token counts are estimates, so a prompt that turns out to be too
+    long is sent again with half the room for trajectories.
     """
     returns = ANALYST_REPLY[optimizer.settings.skill_update_mode]
     try:
@@ -391,7 +392,7 @@ def _call(
 
 
 def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
-    """Whether the analyst is asked for appendix notes."""
+    """Return whether the analyst is asked for appendix notes."""
     settings = optimizer.settings
     from_this_side = group.side == "failure" or settings.skill_aware_appendix_source == "both"
     return settings.use_skill_aware_reflection and from_this_side
@@ -400,8 +401,8 @@ def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
 def _patch(
     optimizer: Optimizer, reply: AnalystReply[PatchReply], group: Group, context: Context
 ) -> Patch:
-    """The proposals of the reply, limited to the edit budget. Their support is the items of the
-    group, whatever the analyst claims.
+    """Return the proposals of the reply, limited to the edit budget. Their support is the items of
+    the group, whatever the analyst claims.
     """
     mode = optimizer.settings.skill_update_mode
     limit = None if mode == "full_rewrite_minibatch" else context.edit_budget
@@ -427,7 +428,7 @@ def _patch(
 
 
 def _note(reply: FailureNoteReply, group: Group) -> FailureNote:
-    """An analyst's pattern with its items; names of items it was not shown do not count."""
+    """Return an analyst's pattern with its items; names of items it was not shown do not count."""
     items = tuple(item for item in union(reply.items) if item in group.items)
     count = len(items) or min(max(reply.count or 1, 1), len(group.items))
     return FailureNote(reply.failure_type or "unnamed", reply.description, count, items)
@@ -438,9 +439,7 @@ Reroll = Callable[[str, Sequence[Item]], Awaitable[Sequence[Outcome]]]
 
 
 def worth_diagnosing(cases: Sequence[ItemAttempts], limit: int) -> tuple[ItemAttempts, ...]:
-    """Failed cases of as many kinds as possible: one of each kind of failure in turn, in planned
-    order.
-    """
+    """Choose failed cases of as many kinds as possible: one of each in turn, in planned order."""
     failed = {case.item.id: case for case in cases if case.failed}
     outcomes = [outcome for case in failed.values() for outcome in case.scored]
     kinds = [pattern.task_ids for pattern in failure_patterns(outcomes, ())]
@@ -457,9 +456,7 @@ async def diagnose(
     *,
     limit: int,
 ) -> tuple[Patch, ...]:
-    """Extra patches from diagnosed failures; none when there is nothing to diagnose or no
-    instruction came.
-    """
+    """Return extra patches from diagnosed failures; none without failures or an instruction."""
     chosen = worth_diagnosing(cases, limit)
     if not chosen:
         return ()
@@ -487,7 +484,7 @@ async def diagnose(
 async def _diagnostic_instruction(
     optimizer: Optimizer, skill: Skill, cases: Sequence[ItemAttempts], step: int
 ) -> str | None:
-    """What to ask the agent in the rollouts of a diagnosis; None without a usable reply."""
+    """Return what to ask the agent in the rollouts of a diagnosis; None without a usable reply."""
     system = render("diagnose")
     known = sections(current_skill=skill)
     room = optimizer.room(system, known)
@@ -565,8 +562,8 @@ class AnalystsAndExamples:
 
 
 def solved_examples(items: Sequence[Item], outcomes: Iterable[Outcome] = ()) -> tuple[Example, ...]:
-    """Training items with an answer known to be right: the agent's own where a rollout succeeded,
-    else the gold one.
+    """Return training items with an answer known to be right: the agent's own where a rollout
+    succeeded, else the gold one.
 
     Items with attached files or images are left out: without these, an example would mislead.
     """
@@ -599,8 +596,8 @@ def propose_examples(
     edit_budget: int | None,
     max_tokens: int | None = None,
 ) -> Patch:
-    """At most as many examples as the edit budget allows. Each is the one that adds most: how much
-    more it resembles the failures than the examples chosen before it.
+    """Propose at most as many examples as the edit budget allows. Each is the one that adds most:
+    how much more it resembles the failures than the examples chosen before it.
 
     Where there is no room, an example takes the place of one that resembles the failures less.
     """
@@ -640,15 +637,15 @@ def _elementwise_max(one: Sequence[float], other: Sequence[float]) -> list[float
 
 
 def _gain(alike: Sequence[float], covered: Sequence[float]) -> list[float]:
-    """By how much an example resembles each failure more than the examples so far."""
+    """Return by how much an example resembles each failure more than the examples so far."""
     return [max(0.0, now - before) for now, before in zip(alike, covered, strict=True)]
 
 
 def _ways_to_add(
     example: Example, old: Sequence[Example], alike: Mapping[Example, Sequence[float]]
 ) -> Iterator[Edit]:
-    """The edit that adds an example; then, for a skill without room, those that put it in place of
-    an old one that resembles the failures less, the least first.
+    """Yield the edit that adds an example; then, for a skill without room, those that put it in
+    place of an old one that resembles the failures less, the least first.
     """
     yield example_edit(example)
     for held in sorted(old, key=lambda held: sum(alike[held])):
@@ -657,7 +654,7 @@ def _ways_to_add(
 
 
 def _likeness(failures: Sequence[Item], shown: Sequence[Example]) -> dict[Example, list[float]]:
-    """How alike each example is to each failure."""
+    """Return how alike each example is to each failure."""
     texts = [*(item.input for item in failures), *(example.input for example in shown)]
     vectors = word_vectors(texts)
     of_failures, of_examples = vectors[: len(failures)], vectors[len(failures) :]

@@ -100,8 +100,8 @@ _SHOWN_KINDS: tuple[PairKind, ...] = ("regressed", "persistent_fail", "improved"
 async def merge_patches(
     optimizer: Optimizer, skill: Skill, patches: Sequence[Patch], *, step: int, meta_skill: str = ""
 ) -> Patch:
-    """One patch out of many. A merge that cannot be used becomes the union of its parts, and an
-    event says so.
+    """Merge many patches into one. A merge that cannot be used becomes the union of its parts, and
+    an event says so.
     """
     merge = _Merge(optimizer, skill, step, meta_skill)
     usable = [patch for patch in patches if patch.proposals]
@@ -159,8 +159,8 @@ class _Merge:
         )
 
     def _batches(self, patches: Sequence[Patch], side: MergeSide) -> list[list[Patch]]:
-        """Patches in order, at most `merge_batch_size` together and never more than the context
-        window takes.
+        """Split the patches, in order, into batches of at most `merge_batch_size`, and never more
+        than the context window takes.
         """
         room = self._optimizer.room(
             self._system(side), self._known, reply=self._optimizer.patch_tokens()
@@ -182,13 +182,13 @@ class _Merge:
 
 
 def _union_of(patches: Sequence[Patch], side: MergeSide) -> Patch:
-    """All their proposals in one patch, equal ones once."""
+    """Put all their proposals into one patch, equal ones once."""
     proposals = without_duplicates(proposal for patch in patches for proposal in patch.proposals)
     return replace(_without_proposals(patches, side), proposals=proposals)
 
 
 def _without_proposals(patches: Sequence[Patch], side: MergeSide) -> Patch:
-    """A patch with everything of these but their proposals."""
+    """Return a patch with everything of these but their proposals."""
     return Patch(
         proposals=(),
         source="success" if side == "success" else "failure",
@@ -201,7 +201,7 @@ def _without_proposals(patches: Sequence[Patch], side: MergeSide) -> Patch:
 
 
 def _listed_proposals(patches: Sequence[Patch]) -> str:
-    """The proposals under one numbering, so that a merged one can name what it was made from."""
+    """List the proposals under one numbering, so that a merged one can name its sources."""
     numbers = count()
     lines = []
     for patch in patches:
@@ -212,9 +212,7 @@ def _listed_proposals(patches: Sequence[Patch]) -> str:
 
 
 def _with_support(reply: PatchReply, given: Sequence[Proposal]) -> tuple[Proposal, ...]:
-    """The merged proposals, each supported by the distinct items behind the proposals it was made
-    from.
-    """
+    """Return the merged proposals, each supported by the distinct items of its sources."""
     merged = []
     for entry in reply.entries():
         payload = entry.payload()
@@ -228,8 +226,8 @@ def _with_support(reply: PatchReply, given: Sequence[Proposal]) -> tuple[Proposa
 
 
 def _look_alike(merged: Proposal, given: Sequence[Proposal]) -> list[Proposal]:
-    """The probable sources of a merged proposal that names none: equal proposals, or else those
-    that change the same place.
+    """Return the probable sources of a merged proposal that names none: equal proposals, or else
+    those that change the same place.
     """
     equal = [proposal for proposal in given if proposal.content_key() == merged.content_key()]
     if equal or not isinstance(merged.payload, Edit) or not merged.payload.target:
@@ -245,7 +243,7 @@ def _look_alike(merged: Proposal, given: Sequence[Proposal]) -> list[Proposal]:
 async def select_proposals(
     optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: ControlMode
 ) -> SelectedProposals:
-    """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
+    """Select the proposals to use. `context.edit_budget` applies in `fixed` mode only."""
     budget = context.edit_budget
     decision = SelectionDecision()
     mode = optimizer.settings.skill_update_mode
@@ -279,7 +277,7 @@ class SelectedProposals:
 
 
 def selection_event(step: int, selected: SelectedProposals) -> EditsSelected:
-    """The selected proposals as the event log and ranked_edits.json show it."""
+    """Return the selected proposals as the event log and ranked_edits.json show it."""
     return EditsSelected(
         step=step,
         edit_budget=selected.edit_budget,
@@ -291,8 +289,8 @@ def selection_event(step: int, selected: SelectedProposals) -> EditsSelected:
 def edit_budget(
     scheduler: Scheduler, step: int, total_steps: int, *, maximum: int, minimum: int
 ) -> int | None:
-    """Edits that step `step` (from 1) may apply; None means no limit. Decay starts with the first
-    step and ends at `minimum`.
+    """Return how many edits step `step` (from 1) may apply; None means no limit. Decay starts with
+    the first step and ends at `minimum`.
     """
     if scheduler == "autonomous":
         return None
@@ -307,7 +305,7 @@ def edit_budget(
 async def _decide_edit_budget(
     optimizer: Optimizer, skill: Skill, patch: Patch, context: Context
 ) -> SelectionDecision:
-    """The optimizer's own learning rate for this step, between none and all of the proposals."""
+    """Ask the optimizer for its learning rate of this step, from none to all of the proposals."""
     available = len(patch.proposals)
     system = render("learning_rate", available=available)
     user = _selection_prompt(optimizer, skill, patch, context, system, memory=context.memory)
@@ -330,7 +328,7 @@ async def _decide_edit_budget(
 async def _rank_proposals(
     optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, context: Context
 ) -> SelectionDecision:
-    """Which proposals to keep, best first, and why."""
+    """Choose which proposals to keep, best first, and say why."""
     if budget <= 0:
         return SelectionDecision(selected_indices=())
     otherwise = f"the {budget} proposals with the most support are used instead"
@@ -361,8 +359,8 @@ def _selection_prompt(
     system: str,
     memory: str = "",
 ) -> str:
-    """Skill, memory and the numbered proposals. If these do not fit, each is cut to the same
-    length.
+    """Write the prompt: skill, memory and the numbered proposals. If the proposals do not fit, each
+    is cut to the same length.
     """
     known = sections(
         current_skill=skill, optimizer_meta_skill=context.meta_skill, previous_steps=memory
@@ -388,8 +386,8 @@ def apply_proposals(
 async def rewrite_skill(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
 ) -> SkillChange:
-    """The candidate of the two rewriting update modes. `changed` is False when it equals the
-    incumbent.
+    """Return the candidate of the two rewriting update modes. Its `changed` is False when it equals
+    the incumbent.
     """
     if optimizer.settings.skill_update_mode == "rewrite_from_suggestions":
         return await _rewrite_from_suggestions(optimizer, skill, proposals, context)
@@ -446,7 +444,7 @@ async def _rewrite_from_suggestions(
 def _first_candidate(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
 ) -> SkillChange:
-    """The first whole skill among the proposals."""
+    """Return the first whole skill among the proposals."""
     for proposal in proposals:
         candidate = proposal.payload
         if isinstance(candidate, SkillCandidate) and candidate.new_skill.strip():
@@ -462,7 +460,7 @@ def _first_candidate(
 def _checked_rewrite(
     optimizer: Optimizer, skill: Skill, written: RewriteRecord, context: Context
 ) -> SkillChange:
-    """A whole skill that a model wrote, unless it is empty or above the token ceiling."""
+    """Return a whole skill that a model wrote, unless it is empty or above the token ceiling."""
     candidate = rewrite(skill, written.new_skill)
     limit = optimizer.settings.max_skill_tokens
     problem = "" if written.new_skill.strip() else "the rewritten skill is empty"
@@ -492,7 +490,7 @@ class Pair:
         return _PAIR_KINDS[self.previous.succeeded, self.current.succeeded]
 
     def record(self) -> PairRecord:
-        """For the log, with long texts cut."""
+        """Return the pair for the log, with long texts cut."""
         return PairRecord(
             id=self.item.id,
             category=self.kind,
@@ -511,7 +509,7 @@ class Pair:
 def pair_up(
     items: Sequence[Item], previous: Sequence[Outcome], current: Sequence[Outcome]
 ) -> tuple[Pair, ...]:
-    """The items scored under both skills: a rollout that failed says nothing about either."""
+    """Pair the items scored under both skills: a rollout that failed says nothing about either."""
     pairs = []
     for item, before, after in zip(items, previous, current, strict=True):
         if before.score is not None and after.score is not None:
@@ -525,7 +523,7 @@ async def top_up(
     target: int,
     compare: Callable[[Sequence[Item]], Awaitable[Sequence[Pair]]],
 ) -> tuple[Pair, ...]:
-    """More pairs until `target` of them changed or nothing is left to try.
+    """Add pairs until `target` of them changed or nothing is left to try.
 
     Each round tries as many items as changed pairs are still missing, in the planned order. So it
     tries no item that would be left out if the items were tried one by one.
@@ -539,7 +537,7 @@ async def top_up(
 
 
 def keep_pairs(pairs: Sequence[Pair], policy: PairPolicy) -> tuple[Pair, ...]:
-    """The pairs that `optimizer.longitudinal_pair_policy` shows to the optimizer."""
+    """Return the pairs that `optimizer.longitudinal_pair_policy` shows to the optimizer."""
     return tuple(pair for pair in pairs if pair.kind in _KEPT_KINDS[policy])
 
 
@@ -556,7 +554,7 @@ async def write_lesson(
     epoch: int,
     step: int,
 ) -> EpochText:
-    """The lesson of a slow update, in place of the one in the skill; empty: that one stays."""
+    """Write the lesson of a slow update, to replace the one in the skill; empty: that one stays."""
     if not pairs:
         return EpochText("")
     known = sections(
@@ -583,7 +581,7 @@ async def write_advice(
     epoch: int,
     step: int,
 ) -> EpochText:
-    """The advice of a meta skill, in place of `advice`; empty: that one stays."""
+    """Write the advice of a meta skill, to replace `advice`; empty: that one stays."""
     if not pairs:
         return EpochText("")
     known = sections(previous_skill=previous, current_skill=current, previous_advice=advice)
@@ -614,8 +612,8 @@ def _look_back_call(
     epoch: int,
     step: int,
 ) -> OptimizerCall:
-    """The question of a stage: what is `known` (both skills and the earlier text), the kind of
-    every pair, and as many trajectories of the pairs that teach something as have room.
+    """Compose the question of a stage: what is `known` (both skills and the earlier text), the kind
+    of every pair, and as many trajectories of the pairs that teach something as have room.
     """
     counts = Counter(pair.kind for pair in pairs)
     training_items = quantity(len(pairs), "training item")
@@ -638,15 +636,15 @@ def _look_back_call(
 
 
 def collect_notes(patches: Sequence[Patch]) -> tuple[str, ...]:
-    """The notes of a step in planned order, each once."""
+    """Return the notes of a step in planned order, each once."""
     return union(note for patch in patches for note in patch.appendix_notes)
 
 
 async def consolidate_notes(
     optimizer: Optimizer, notes: Sequence[str], *, step: int
 ) -> tuple[str, ...] | None:
-    """Fewer notes that say the same, or None when the threshold is not passed or the result would
-    not be smaller.
+    """Return fewer notes that say the same, or None when the threshold is not passed or the result
+    would not be smaller.
     """
     threshold = optimizer.settings.skill_aware_consolidate_threshold
     if not threshold or len(notes) <= threshold:
