@@ -221,13 +221,11 @@ class TextFilter:
         return self.refusal(text, step) is None
 
     def refusal(self, text: str, step: int) -> RefusedText | None:
-        """Refuse a text that leaks, with its words that do; None if it may enter the skill."""
+        """Refuse a text that leaks; return None if it may enter the skill."""
         return self._refuse(text, self._leaks(text), step)
 
     def refusal_of_skill(self, wanted: Skill, present: Skill, step: int) -> RefusedText | None:
-        """Refuse the new lines of a skill that leaks more than the present one; None if it does
-        not.
-        """
+        """Refuse new lines of a skill that leaks more than the present one; else return None."""
         if wanted.hash == present.hash:
             return None
         before, after = _trained_text(present), _trained_text(wanted)

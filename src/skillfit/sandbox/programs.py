@@ -777,7 +777,9 @@ class _ProcessRoot:
 
 
 def _process_mark() -> str:
-    """Return what the programs of this process carry in `MARK`: the name of its root folder."""
+    """Return what the programs of this process carry in `MARK`: the name of its root folder, or one
+    made of the process id as long as it has none.
+    """
     return _root.path.name if _root is not None else f"{_ROOT_PREFIX}{os.getpid()}"
 
 
