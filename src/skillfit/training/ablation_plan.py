@@ -65,7 +65,7 @@ class AblationPlan:
             ]
 
     def _balanced_subsets(self, key: str, size: int, overlap: Matrix) -> Matrix:
-        """Subsets as rows: 1 for a unit that is left out, -1 for one that stays.
+        """Choose subsets, one per row: 1 for a unit that is left out, -1 for one that stays.
 
         The effects of two units are easy to tell apart when they are left out together as often as
         apart, over all rounds. All numbers are integers, so the choice is the same everywhere.
@@ -98,7 +98,7 @@ def _shuffled(key: str, items: Sequence[Item]) -> list[Item]:
 
 
 def _whole_before(place: int) -> int:
-    """Rollouts under the whole skill among the first `place` of an ablation."""
+    """Return how many of the first `place` rollouts of an ablation are under the whole skill."""
     return int(place * WHOLE + 0.5)
 
 
@@ -107,5 +107,5 @@ def _is_whole(place: int) -> bool:
 
 
 def _imbalance(subsets: Matrix, overlap: Matrix) -> float:
-    """How much larger the sum of squares of `overlap` is with these subsets, up to a constant."""
+    """Return by how much these subsets raise the sum of squares of `overlap`, up to a constant."""
     return float(2 * ((subsets @ overlap) * subsets).sum() + ((subsets @ subsets.T) ** 2).sum())

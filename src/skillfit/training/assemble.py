@@ -326,8 +326,8 @@ def _engine(
 
 
 def _most_in_flight(agent: Agent | None, executor: Executor, concurrency: int) -> int:
-    """How many rollouts may run at the same time. `model.concurrency` limits requests; a rollout
-    that waits or is graded needs no request slot. A program is limited by the machine too.
+    """Return how many rollouts may run at the same time. `model.concurrency` limits requests; a
+    rollout that waits or is graded needs no request slot. A program is limited by the machine too.
     """
     slots = agent.slots(executor.cores) if agent is not None else None
     return 2 * concurrency if slots is None else min(concurrency, slots)

@@ -105,7 +105,7 @@ class Ending:
     tests: Mapping[str, Tally] = field(default_factory=dict)
 
     def unproven(self, initial: Skill) -> bool:
-        """Whether training found a skill that is not handed back."""
+        """Return whether training found a skill that is not handed back."""
         return self.found.hash not in (self.handed_back.hash, initial.hash)
 
 
@@ -157,8 +157,9 @@ def _keep(run: Components, need: Amounts, steps: int) -> None:
 
 
 def _used_by(run: Components, steps: int) -> Amounts:
-    """Before the first step: what will be used after it. Later: the calls so far. Computed from
-    the usage of rollouts and not from the budget, so that a resumed run decides the same.
+    """Return what will be used after the first step or, once a step is done, the calls so far.
+    Computed from the usage of rollouts and not from the budget, so that a resumed run decides the
+    same.
     """
     if run.schedule.bought is not None:
         return Amounts()  # the plan has room for its steps and the ship test
@@ -196,7 +197,7 @@ def _at_most_half(need: Amounts, caps: BudgetSection) -> Amounts:
 
 
 def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
-    """Whether this is at most a share of every cap."""
+    """Return whether `need` is at most a share of every cap."""
     amounts = asdict(need)
     return all(cap is None or amounts[name] <= cap * share for name, cap in caps if name in amounts)
 
@@ -207,7 +208,7 @@ async def finish(
     pairs: int | None,
     cut_short: BudgetReached | None = None,
 ) -> RunFinished:
-    """Compose, ship test, verdict.
+    """Compose the finalists, run the ship test and end the run with its verdict.
 
     `pairs`: what the part of the budget that was kept for the ship test has room for.
     `cut_short`: the cap that ended training early. The ship test still runs, on what was kept for
@@ -386,8 +387,8 @@ class ShipRollouts:
     def compared(
         self, initial: Skill, found: Skill, items: Sequence[Item]
     ) -> ComparedTallies | None:
-        """Two skills under the training grader on some of the items; None where one has no scored
-        rollout.
+        """Return the tallies of two skills under the training grader on some of the items; None
+        where one has no scored rollout.
         """
         before, after = (
             self._samples(skill.hash, self._trained_score, items) for skill in (initial, found)
@@ -410,8 +411,8 @@ class ShipRollouts:
         return [one for one in found if one.outcomes]
 
     def gap(self, skill_hash: str, initial_hash: str) -> float | None:
-        """With a second grader: the gain under the training grader minus the gain under the second
-        one, on the same rollouts.
+        """Return the gain under the training grader minus the gain under the second one, on the
+        same rollouts; None without a second grader, or for the initial skill itself.
         """
         if not self._second_grader or skill_hash == initial_hash:
             return None
@@ -444,7 +445,7 @@ class ShipRollouts:
 
 
 def _ship_score(score: Score) -> Score | None:
-    """By the ship grader, where the training grader has a score too."""
+    """Return the score by the ship grader; None where the training grader has no score."""
     return score if score.trained else None
 
 
@@ -514,7 +515,7 @@ def _known_scores(
 def _scores_before_and_after(
     evaluation: EvaluationSection, gate: Gate, ending: Ending
 ) -> tuple[float, float]:
-    """Scores of the initial and the found skill under the gate's metric."""
+    """Return the scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
         before = gate.initial_score
         return (0.0, 0.0) if before is None else (before, gate.standings.current_score)
@@ -641,7 +642,7 @@ def summarise(
     finish_reason: RunFinishReason,
     diagnosis: str,
 ) -> RunSummary:
-    """summary.json of a run that ends now."""
+    """Build the summary.json of a run that ends now."""
     actions, ship, stats = count_actions(state.records), ending.ship, run.engine.stats
     best_step, best_origin = _source_of(ending.handed_back, run.initial, run.gate)
     summary = RunSummary(
@@ -679,7 +680,7 @@ def summarise(
 
 
 def _current_origin(gate: Gate) -> str:
-    """Where the last incumbent comes from; also for a run that ended before it had a baseline."""
+    """Return the origin of the last incumbent, also for a run that ended before its baseline."""
     return gate.standings.current_origin if gate.initial_score is not None else INITIAL.name
 
 
@@ -771,7 +772,7 @@ class ActionCounts:
 
 
 def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
-    """Every step is exactly one of the three."""
+    """Count the accepted, rejected and skipped steps. Every step is exactly one of the three."""
     actions = [record.action for record in records]
     return ActionCounts(
         sum(action in ACCEPTED for action in actions),

@@ -69,8 +69,8 @@ class RolloutCost:
 
     @classmethod
     def of(cls, finished: Sequence[RolloutFinished], initial: str = "") -> RolloutCost | None:
-        """From finished rollouts; None when none of them was scored. `initial`: hash of the initial
-        skill.
+        """Average the finished rollouts; return None when none of them was scored. `initial`: hash
+        of the initial skill.
         """
         scored = [event for event in finished if event.status == "scored"]
         if not scored:
@@ -88,7 +88,9 @@ class RolloutCost:
 
     @classmethod
     def mean(cls, rollouts: int, used: Usage) -> RolloutCost | None:
-        """From the usage of all scored rollouts together. How long they took is not known."""
+        """Average the usage of all scored rollouts together; return None when there are none. How
+        long they took is not known.
+        """
         if not rollouts:
             return None
         usage = Usage(
@@ -356,7 +358,7 @@ def _around(amount: float) -> Range:
 
 
 def rollouts_at_once(config: Config) -> int:
-    """Rollouts that can run at the same time. A model on this machine has few slots."""
+    """Return how many rollouts can run at the same time. A model on this machine has few slots."""
     return min(
         config.model.concurrency, local_slots(config.model.agent) or config.model.concurrency
     )
@@ -468,8 +470,8 @@ def _row(
 
 
 def _optimizer_calls(config: Config, schedule: Schedule) -> dict[str, Range]:
-    """Optimizer calls per stage; replies that have to be asked for again are not counted. How many
-    patches a user's proposer writes is not known: as many as the analysts.
+    """Estimate the optimizer calls per stage, without replies that have to be asked for again. How
+    many patches a user's proposer writes is not known: assume as many as the analysts.
     """
     gradient, optimizer, steps = config.gradient, config.optimizer, schedule.total_steps
     sizes = [len(batch.items) for batch in schedule.batches]

@@ -164,7 +164,7 @@ def _task_identity(task: Task) -> Identity:
 
 
 def _programs(config: Config) -> dict[str, str]:
-    """Hashes of the descriptions of the command-line programs that the run uses, by role."""
+    """Hash the descriptions of the command-line programs that the run uses, by role."""
     return {
         role: stable_hash(described_program(spec))
         for role, spec in config.model.by_role().items()

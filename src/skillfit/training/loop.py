@@ -113,7 +113,9 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
 
 
 async def take_step(run: Components, planned: PlannedStep, state: TrainingState) -> TrainingState:
-    """One step. Selection rollouts of edits that wait in a pool run while the optimizer reads."""
+    """Take one step of the run. Selection rollouts of edits that wait in a pool run while the
+    optimizer reads.
+    """
     gate, log = run.gate, StepLog(run.emit, planned.place)
     with run.decision(planned.name):
         found = await follow_requests(run.requests, planned.name, gate, run.budget, run.emit)
@@ -159,7 +161,7 @@ async def learn(
     context: Context,
     log: StepLog,
 ) -> Learned:
-    """Stages 2 to 4: from trajectories to the edits that the step proposes."""
+    """Run stages 2 to 4: from trajectories to the edits that the step proposes."""
     optimizer = run.optimizer
     with log.stage("reflect"):
         proposals = await reflect(run, skill, rollouts, context)  # 2
@@ -192,7 +194,9 @@ def roll_out(
 
 
 def _requests(arms: Sequence[Arm], items: Sequence[Item], repeats: int) -> list[RolloutRequest]:
-    """All items of the first repeat, then of the next: the order in which the gate gives arms."""
+    """List all items of the first repeat, then of the next: the order in which the gate gives
+    arms.
+    """
     planned = [(item, repeat) for repeat in range(repeats) for item in items]
     return [
         RolloutRequest(arm, item, repeat) for arm, (item, repeat) in zip(arms, planned, strict=True)
@@ -320,7 +324,7 @@ async def reflect_again(
     context: Context,
     log: StepLog,
 ) -> Proposals:
-    """Deep reflection: some failures are rolled out again with the optimizer's question."""
+    """Do deep reflection: roll out some failures again with the optimizer's question."""
     if optimizer is None or not optimizer.gradient.deep_reflection:
         return Proposals()
     cases = await finished_cases(rollouts)
@@ -360,7 +364,7 @@ async def aggregate(
     context: Context,
     log: StepLog,
 ) -> Aggregated:
-    """One patch of all, without what the leak check refuses and what may not be tried."""
+    """Merge all patches into one, without what the leak check refuses and what may not be tried."""
     refused: list[RefusedText] = []
     cleaned = [_without_leaks(text_filter, patch, log.step, refused) for patch in patches]
     to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
@@ -412,7 +416,7 @@ async def select(
     context: Context,
     log: StepLog,
 ) -> SelectedProposals | None:
-    """At most an edit budget of the merged proposals."""
+    """Select at most an edit budget of the merged proposals."""
     if patch is None:
         return None
     with log.stage("select"):

@@ -175,7 +175,9 @@ class Measured:
         }
 
     def cheaper_than(self, other: Measured, margin: float) -> bool:
-        """Whether it takes clearly fewer tokens, and a loss of score of `margin` is excluded."""
+        """Return whether the skill takes clearly fewer tokens than the other, and a loss of score
+        of `margin` is excluded.
+        """
         saved = list(savings(self._tokens, other._tokens).values())
         differences = pair_differences(self._scores, other._scores)
         saves = bool(saved) and interval(saved).low > 0
@@ -277,7 +279,7 @@ class _Replayed:
             self._times[stored.event.skill_hash][stored.event.rollout] = stored.at
 
     def of(self, skill: Skill) -> tuple[int, float | None]:
-        """How many rollouts under the skill there were, and the time of the oldest."""
+        """Return the number of earlier rollouts under the skill, and the time of the oldest."""
         times = self._times[skill.hash]
         return len(times), min(times.values(), default=None)
 
@@ -356,7 +358,7 @@ class Ablation:
 
 
 def default_rollouts(count: int) -> int:
-    """Rollouts that `ablate` spends on `count` units when the user names no number."""
+    """Return how many rollouts `ablate` spends on `count` units when the user names no number."""
     return min(MOST, max(FEWEST, PER_UNIT * count))
 
 
@@ -585,8 +587,8 @@ class AblationRollouts:
 
 
 def _not_worse(new: Samples, old: Samples, evaluation: EvaluationSection) -> bool:
-    """No loss of more than NO_LOSS is more likely than not, on enough scored rollouts. With
-    `objective: cheaper` a loss of the margin is excluded.
+    """Return whether a loss of more than NO_LOSS is less likely than not, on enough scored
+    rollouts. With `objective: cheaper`, return whether a loss of the margin is excluded.
     """
     if min(new.coverage, old.coverage) < evaluation.coverage_floor:
         return False

@@ -94,9 +94,9 @@ def _measured_noise(events: EventLog) -> float | None:
 
 
 async def probe(ready: Assembled, *, again: bool = False) -> list[str]:
-    """One small call per model that can be tested; returns role and name. Raises what would make
-    every call of a run fail: a wrong key, a wrong model name, an address where no model answers.
-    What the model replies does not matter.
+    """Send one small call to each model that can be tested; return role and name of each. Raise
+    what would make every call of a run fail: a wrong key, a wrong model name, an address where no
+    model answers. What the model replies does not matter.
 
     A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
@@ -146,7 +146,7 @@ def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:
 
 
 def _marker_checks(skill: Skill) -> list[CheckResult]:
-    """Markers in the skill that do not protect as their author may expect."""
+    """Warn about markers in the skill that do not protect as their author may expect."""
     problems = [problem for problem in document_problems(skill) if problem.rule == "marker"]
     if not problems:
         return []
@@ -155,7 +155,7 @@ def _marker_checks(skill: Skill) -> list[CheckResult]:
 
 
 def _draft_checks(items: Sequence[Item]) -> list[CheckResult]:
-    """Tasks that a model wrote and no person has reviewed (`skillfit tasks draft --yes`)."""
+    """Warn about tasks that a model wrote and nobody reviewed (`skillfit tasks draft --yes`)."""
     unread = count_unreviewed(items)
     if not unread:
         return []
@@ -176,7 +176,9 @@ async def _key_check(ready: Assembled) -> CheckResult:
 
 
 def _isolation_checks(config: Config, task: Task) -> list[CheckResult]:
-    """How programs are isolated on this machine: those of the agent, and answers that are some."""
+    """Report how the agent's programs are isolated on this machine or, where it runs none, the
+    programs in answers.
+    """
     if config.agent_kind not in PROGRAM_AGENTS:
         known = task.known_good()
         return [_isolation_check(known[0].isolation, "Programs in answers")] if known else []
@@ -199,7 +201,7 @@ def _isolation_check(isolation: Isolation, programs: str) -> CheckResult:
 
 
 async def _gold_checks(task: Task, ship_task: Task | None, config: Config) -> list[CheckResult]:
-    """Gold answers under the training grader, and under the ship grader where there is one."""
+    """Check the gold answers with the training grader, and with the ship grader if there is one."""
     timeout = config.rollout_seconds
     found = [await _gold_check_of(task, "gold", "The grader", timeout)]
     if ship_task is not None:
@@ -230,9 +232,9 @@ async def _gold_check_of(task: Task, name: CheckName, grader: str, timeout: floa
 async def _rollout_checks(
     run: Components, tried: CheckRollouts, measured_noise: float | None
 ) -> list[CheckResult]:
-    """Rollouts of some training items with the skill and without it: noise, headroom, and whether
-    the skill helps. The first rollout of each item with the skill is also one of the first step.
-    `measured_noise`: for a check that rolls out no item twice.
+    """Roll out some training items with the skill and without it, and check noise, headroom, and
+    whether the skill helps. The first rollout of each item with the skill is also one of the first
+    step. `measured_noise`: for a check that rolls out no item twice.
     """
     engine, task, skill, settings = run.engine, run.task, run.initial, run.gate_settings
     first_step = run.schedule.steps[0]
@@ -318,7 +320,7 @@ def _budget_checks(run: Components) -> list[CheckResult]:
 
 
 def budget_check(run: Components, cost: RolloutCost | None) -> CheckResult:
-    """Whether every cap has room for one step and the ship test."""
+    """Check that every cap has room for one step and the ship test."""
     small = small_caps(run.config, run.task, run.initial, run.schedule, cost)
     level: Level = "stop" if any(cap.certain for cap in small) else "warn" if small else "go"
     return CheckResult("budget", level, " ".join(map(str, small)))

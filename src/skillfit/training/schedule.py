@@ -156,7 +156,9 @@ class CheckRollouts:
 
 
 def check_rollouts(config: Config, train_items: int) -> CheckRollouts:
-    """Leave a small budget to the run: then the check reads the first training rollouts only."""
+    """Choose the rollouts of the check. A small budget is left to the run: then the check reads the
+    first training rollouts only.
+    """
     budget, items = config.budget.rollouts, min(PREFLIGHT_ITEMS, train_items)
     if budget is None or budget >= 600:
         return CheckRollouts(items, PREFLIGHT_REPEATS, bare=True)
@@ -346,8 +348,8 @@ def looked_back(epochs: int) -> int:
 
 
 def _look_back_rollouts(config: Config, sizes: SplitSizes, epochs: int, lesson: int) -> int:
-    """Rollouts at the end of all epochs, at the most: both skills on some training items, and what
-    the gate makes for a lesson.
+    """Return the most rollouts that the ends of all epochs take: both skills on some training
+    items, and what the gate makes for a lesson.
     """
     optimizer = config.optimizer
     if config.model.optimizer is None:
@@ -366,7 +368,7 @@ def training_series(step: str, batch: int) -> str:
 
 
 def ship_pairs(config: Config, sizes: SplitSizes, rollouts: float) -> int:
-    """Pairs of rollouts of the ship test, at the most, in a run of so many rollouts in all."""
+    """Return the most pairs of rollouts for the ship test of a run of so many rollouts in all."""
     items = sizes.compared(config)
     few = min(FEW_PAIRS, rollouts // 4)
     wanted = max(few, min(round(SHIP_SHARE * rollouts), max(ENOUGH_PAIRS, items)))
@@ -446,5 +448,7 @@ def _bought(
 
 
 def _batch_size(config: Config, sizes: SplitSizes) -> int:
-    """Small batches: more steps are worth more than more trajectories per step."""
+    """Return the batch size: small, as more steps are worth more than more trajectories per
+    step.
+    """
     return min(config.train.batch_size, BATCH, sizes.train)

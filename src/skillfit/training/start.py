@@ -150,7 +150,7 @@ async def check_run(
 
 
 async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> RunFinished:
-    """Preflight, loop and finish.
+    """Run the preflight, the loop and the last stages.
 
     When a budget is reached after the first step, pruning and the ship test still run on what was
     kept for them.
@@ -190,7 +190,7 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
 
 
 async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
-    """Wrong keys and model names end every run here, before it spends. So does a budget that has no
+    """End a run with wrong keys or model names here, before it spends, or with a budget that has no
     room for a step.
     """
     if not ready.components.config.evaluation.preflight:

@@ -123,16 +123,16 @@ class TrainingState:
 
     @classmethod
     def begin(cls, initial: Skill, evidence: EvidenceMemory | None = None) -> TrainingState:
-        """Before the baseline. `evidence`: of earlier runs."""
+        """Return the state before the baseline. `evidence`: of earlier runs."""
         known = evidence or EvidenceMemory()
         return cls(epoch_start=initial, evidence=known)
 
     def next_epoch(self, incumbent: Skill) -> TrainingState:
-        """At the start of an epoch: the optimizer's memory of steps is empty again."""
+        """Return the state at the start of an epoch, with the optimizer's memory of steps empty."""
         return replace(self, epoch_start=incumbent, memory=())
 
     def with_notes(self, requests: Sequence[SteeringRequest]) -> TrainingState:
-        """After people said that answers are right or wrong."""
+        """Return the state after people said that answers are right or wrong."""
         said = dict(self.feedback)
         for request in requests:
             if request.action in NOTE_ACTIONS:

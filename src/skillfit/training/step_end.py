@@ -261,8 +261,8 @@ def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
 
 
 def _decided(before: TrainingState, verdict: Verdict | None) -> tuple[EditEffect, ...]:
-    """Edits that are promoted or dropped now and that no earlier step of this epoch lists. The
-    first step of an epoch lists all of them, as the memory of steps begins anew.
+    """Return the edits that are promoted or dropped now and that no earlier step of this epoch
+    lists. The first step of an epoch lists all of them, as the memory of steps begins anew.
     """
     if verdict is None:
         return ()
@@ -309,7 +309,7 @@ def _record(config: Config, gate: Gate, result: StepResult, log: StepLog) -> Ste
 def _with_proposals(
     record: StepRecord, learned: Learned, batches: tuple[BatchRecord, ...]
 ) -> StepRecord:
-    """Stages 2 to 4: what was proposed, merged and selected."""
+    """Add stages 2 to 4 to the record: what was proposed, merged and selected."""
     patch, selected = learned.patch, learned.selected
     extra = [patch for patch in learned.proposals.extra if patch.proposals]
     successes = sum(patch.source == "success" for patch in extra)
@@ -335,7 +335,7 @@ def _with_proposals(
 
 
 def _with_candidate(record: StepRecord, updated: StepUpdate) -> StepRecord:
-    """Stage 5: what became of the selected edits, and the candidate they made."""
+    """Add stage 5 to the record: what became of the selected edits, and the candidate they made."""
     change = updated.change
     if change is None:
         return record
@@ -350,7 +350,9 @@ def _with_candidate(record: StepRecord, updated: StepUpdate) -> StepRecord:
 
 
 def _with_verdict(record: StepRecord, verdict: Verdict | None) -> StepRecord:
-    """Stage 6: the scores that were compared, the decision, and the pool of edits after it."""
+    """Add stage 6 to the record: the compared scores, the decision, and the pool of edits after
+    it.
+    """
     if verdict is None:
         return record
     statuses = [effect.status for effect in verdict.effects]
@@ -383,7 +385,7 @@ def _with_notes(record: StepRecord, notes: Notes) -> StepRecord:
 
 
 def _batch_records(result: StepResult) -> tuple[BatchRecord, ...]:
-    """Scores and patches of each accumulated batch. A user's proposer may return its patches
+    """Record scores and patches of each accumulated batch. A user's proposer may return its patches
     without saying which batch they come from.
     """
     records = []
