@@ -114,7 +114,7 @@ class RolloutEngine:
         step: int = 0,
         instruction: str = "",
     ) -> list[asyncio.Future[Outcome]]:
-        """One future per request; the futures are in the order of the requests.
+        """Queue the requests and return one future for each, in the order of the requests.
 
         `stage` and `step`: what the rollouts are for, as in StageStarted.
         `series` separates rollouts that must not be shared: equal requests of one series are one
@@ -154,7 +154,7 @@ class RolloutEngine:
         step: int = 0,
         instruction: str = "",
     ) -> list[Outcome]:
-        """As `start`, and waits: the outcomes in the order of the requests."""
+        """Start the requests as `start` does, and wait for their outcomes, in the same order."""
         return await gather(
             self.start(requests, stage=stage, series=series, step=step, instruction=instruction)
         )
@@ -312,8 +312,8 @@ class RolloutEngine:
     async def _metered_attempt(
         self, assignment: Assignment, meter: RolloutMeter
     ) -> tuple[Attempt, Score, Usage]:
-        """Attempt, score and cost. An attempt that reaches the limit of its reservation is made
-        again with a larger one.
+        """Return an attempt with its score and cost. An attempt that reaches the limit of its
+        reservation is made again with a larger one.
         """
         spent, limit = Usage(), 0.0
         while True:
@@ -538,7 +538,7 @@ class RolloutMeter:
         self._highest = Usage(input=max(highest.tokens, tokens), usd=max(highest.usd or 0.0, usd))
 
     def _most_at_once(self) -> float:
-        """How many rollouts may run at the same time."""
+        """Return how many rollouts may run at the same time."""
         if not self.capped:
             return math.inf
         left, bound = self.budget.left(), self._bound()
@@ -562,8 +562,8 @@ class RolloutMeter:
         )
 
     def _margin(self, lowest: float, highest: float) -> float:
-        """How much more than the highest cost so far the next rollout may cost: much while few
-        rollouts were seen, later as much as they differed.
+        """Return the most that the next rollout may cost, as a multiple of the highest cost so far:
+        large while few rollouts were seen, later as large as they differed.
         """
         spread = (highest - lowest) / highest if highest else 0.0
         return 1 + max(spread, 1 / self._seen)
@@ -733,7 +733,7 @@ def _failed_outcome(plan: _Planned, error: ModelError | TaskFailure, seconds: fl
 
 
 def _rollout_seed(run_seed: int, plan: _Planned) -> int:
-    """Independent of the skill, so that skills under comparison get the same seed."""
+    """Return a seed that does not depend on the skill: skills under comparison get the same one."""
     text = f"{run_seed}/{plan.series}/{plan.request.item.id}/{plan.request.repeat}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 

@@ -45,7 +45,7 @@ class RolloutRequest:
 def requests_for(
     skill: Skill, items: Iterable[Item], repeats: Iterable[int] = range(1)
 ) -> list[RolloutRequest]:
-    """All items under one skill: all items of the first repeat, then all of the next."""
+    """Request all items under one skill: all items of the first repeat, then all of the next."""
     listed, arm = list(items), Arm(skill)
     return [RolloutRequest(arm, item, repeat) for repeat in repeats for item in listed]
 
@@ -102,7 +102,9 @@ class Tally:
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome], weights: Mapping[str, float] | None = None) -> Tally:
-        """`weights`: item id -> how much it counts, 1 where not named."""
+        """Count the outcomes and average their scores. `weights`: item id -> how much it counts, 1
+        where not named.
+        """
         listed = list(outcomes)
         scores = {
             at: outcome.score for at, outcome in enumerate(listed) if outcome.score is not None
@@ -172,6 +174,8 @@ def mark_retrieved(task: asyncio.Future[Any]) -> None:
 
 
 def raise_if_skipped(outcomes: Sequence[Outcome]) -> None:
-    """Nothing is decided from rollouts that a stop request kept from running."""
+    """Raise `Interrupted` if a stop request kept a rollout from running: nothing is decided
+    then.
+    """
     if any(outcome.status == "skipped" for outcome in outcomes):
         raise Interrupted
