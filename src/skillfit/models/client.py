@@ -298,7 +298,7 @@ class Client:
         self._notice(f"{plan}: {error}")
 
     def _back_off(self, error: ModelError, failures: int) -> float:
-        """Seconds to wait after this call has failed `failures` times in a row."""
+        """Return the seconds to wait after this call has failed `failures` times in a row."""
         limiter = self.limiter
         crowded = policy_of(error).endpoint == "crowded" and limiter.is_crowded
         if limiter.latency is not None and not crowded and not limiter.is_down:

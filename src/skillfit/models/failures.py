@@ -383,8 +383,8 @@ def _kind(status: int, words: str) -> type[ModelError]:
 
 
 def _retry_after(headers: Mapping[str, str], text: str) -> float | None:
-    """Seconds to wait, from the header (milliseconds, seconds or a date) or from the words `try
-    again in 2.5s`.
+    """Return the seconds to wait, from the header (milliseconds, seconds or a date) or from the
+    words `try again in 2.5s`; None when there is neither.
     """
     if millis := _number(headers.get("retry-after-ms")):
         return millis / 1000

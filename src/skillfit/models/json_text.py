@@ -67,8 +67,8 @@ def parse_model_json(text: str) -> Any:
 
 
 def json_candidates(text: str) -> Iterator[str]:
-    """Parts of a model's text that may be its JSON: the whole text, fenced blocks, and from the
-    first brackets on.
+    """Yield the parts of a model's text that may be its JSON: the whole text, fenced blocks, and
+    from the first brackets on.
     """
     text = text.strip()
     if text.startswith(("{", "[")):

@@ -40,7 +40,7 @@ class Clock(Protocol):
     """Tells the time and waits."""
 
     def now(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return the seconds since some moment. The value never goes back."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -85,7 +85,7 @@ _current: ContextVar[_PausableTimeout | None] = ContextVar("_current", default=N
 
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-    """As `asyncio.timeout`, but time inside `paused()` does not count."""
+    """Limit the block as `asyncio.timeout` does, but do not count time inside `paused()`."""
     async with asyncio.timeout(seconds) as timeout:
         limit = _PausableTimeout(timeout)
         token = _current.set(limit if seconds is not None else None)

@@ -102,8 +102,8 @@ class Prices:
         return _listed_price(model_id)
 
     def priced(self, model_id: str, usage: Usage) -> Usage:
-        """`usage` with its dollars: by the price, else as a program reported them itself, else
-        None.
+        """Return `usage` with its dollars: by the price, else as a program reported them itself,
+        else None.
         """
         price = self.of(model_id)
         return replace(usage, usd=price.cost(usage) if price else usage.usd or None)
@@ -118,7 +118,7 @@ class Prices:
 
 @cache
 def context_window_of(model_id: str) -> int:
-    """Tokens that fit in one request and its reply: of a known model, else a common size."""
+    """Return how many tokens fit in one request and its reply; a common size for unknown models."""
     name, listed = _bare_name(model_id), _listed(model_id)
     row = _table().models.get(name)
     in_table = _table().context_windows.get(name) or (row.context if row else None)

@@ -169,13 +169,13 @@ class Meter(Protocol):
         ...
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
-        """Around a wait that costs nothing (slot, back-off, Retry-After). Raises as soon as the
-        run must stop.
+        """Enclose a wait that costs nothing (slot, back-off, Retry-After). Raise as soon as the run
+        must stop.
         """
         ...
 
     def sending(self) -> AbstractAsyncContextManager[None]:
-        """Around an attempt that is being sent. Raises as soon as the run's time is over."""
+        """Enclose an attempt that is being sent. Raise as soon as the run's time is over."""
         ...
 
 

@@ -132,8 +132,8 @@ def local_slots(spec: ModelSpec | None) -> int | None:
 
 
 def local_threads(spec: ModelSpec) -> int:
-    """Threads of a GGUF model in this process. One core is left for other work: when a thread waits
-    for a core, all others wait for it, and a reply can take a hundred times longer.
+    """Return the threads of a GGUF model in this process. One core is left for other work: when a
+    thread waits for a core, all others wait for it, and a reply can take a hundred times longer.
     """
     return _whole_option(spec, "threads", max(1, (os.cpu_count() or 1) - 1))
 
@@ -298,7 +298,9 @@ class Setup:
         return url
 
     def custom_headers(self, variable: str) -> dict[str, str]:
-        """Headers that the user wants sent along, from a variable: `Name: value`, one per line."""
+        """Read the headers that the user wants sent along from a variable, one `Name: value` per
+        line.
+        """
         headers: dict[str, str] = {}
         for line in self.environ.get(variable, "").split("\n"):
             name, colon, value = line.partition(":")
@@ -308,7 +310,7 @@ class Setup:
         return headers
 
     def headers(self, request: Request) -> dict[str, str]:
-        """Headers by which a gateway can route requests and attribute their cost."""
+        """Return the headers by which a gateway can route requests and attribute their cost."""
         return {"X-Skillfit-Stage": request.stage, "X-Skillfit-Run": self.run_id}
 
 

@@ -30,7 +30,7 @@ _private: list[str] = []  # hidden in messages only: in a skill or reply it may 
 
 
 def remember_secret(secret: str) -> str:
-    """Hide `secret` everywhere from now on, also where it is escaped. Returns it."""
+    """Hide `secret` everywhere from now on, also where it is escaped, and return it."""
     _add(_keys, secret)
     return secret
 
@@ -46,7 +46,7 @@ def remember_setting(name: str, value: str) -> None:
 
 
 def redact(text: str) -> str:
-    """`text` for messages and logs: without secrets, private values, and what looks like a key."""
+    """Hide secrets, private values, and what looks like a key in `text`, for messages and logs."""
     # All places are found before any is replaced: a known value inside something that looks like a
     # key must not hide the rest of it from the pattern, nor the other way round.
     places = [match.span() for match in _LOOKS_LIKE_A_KEY.finditer(text)]
@@ -61,8 +61,8 @@ def redact(text: str) -> str:
 
 
 def hide_keys_in_use(text: str) -> str:
-    """`text` without any key in use. For skills, items and replies, where text that only looks like
-    a key is somebody's content.
+    """Hide every key in use in `text`. For skills, items and replies, where text that only looks
+    like a key is somebody's content.
     """
     for secret in _keys:
         text = text.replace(secret, HIDDEN)

@@ -49,7 +49,7 @@ _FINISH: dict[str, FinishReason] = {
 
 
 def anthropic(setup: Setup) -> AnthropicProvider:
-    """Anthropic, or a server with its API at `base_url` or ANTHROPIC_BASE_URL."""
+    """Set up Anthropic, or a server with its API at `base_url` or ANTHROPIC_BASE_URL."""
     setup.takes()
     base_url = setup.address()
     token = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
@@ -122,8 +122,8 @@ class AnthropicProvider:
 
 
 def _system(request: Request) -> JsonObject:
-    """System texts as blocks. The last two (instructions, skill) are marked: the provider caches
-    everything up to a mark.
+    """Return the system texts as blocks. The last two (instructions, skill) are marked: the
+    provider caches everything up to a mark.
     """
     blocks: list[JsonObject] = [
         {"type": "text", "text": m.content}

@@ -114,7 +114,7 @@ class HandoffProvider:
         )
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def _write(self, name: str, request: Request, form: _Form) -> None:
         """Return the files of a prompt. The prompt comes last: with it the others are there too."""

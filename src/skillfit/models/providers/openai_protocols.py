@@ -302,7 +302,9 @@ def chat(setup: Setup) -> ChatProvider:
 
 
 def openai(setup: Setup) -> ChatProvider:
-    """OpenAI, or a server with its API at `base_url` or OPENAI_BASE_URL, which may need no key."""
+    """Set up OpenAI, or a server with its API at `base_url` or OPENAI_BASE_URL, which may need no
+    key.
+    """
     setup.takes("api")
     base_url = setup.address(usual="")
     api = setup.spec.options.get(
@@ -319,7 +321,7 @@ def openai(setup: Setup) -> ChatProvider:
 
 
 def openai_headers(setup: Setup) -> dict[str, str]:
-    """Headers that OpenAI's usual variables ask for."""
+    """Return the headers that OpenAI's usual variables ask for."""
     wanted = {
         "OpenAI-Organization": setup.variable("OPENAI_ORG_ID"),
         "OpenAI-Project": setup.variable("OPENAI_PROJECT_ID"),
@@ -330,7 +332,7 @@ def openai_headers(setup: Setup) -> dict[str, str]:
 
 
 def qwen(setup: Setup) -> ChatProvider:
-    """DashScope, or a server of Qwen models (vLLM, SGLang) at `base_url`. Their switches for
+    """Set up DashScope, or a server of Qwen models (vLLM, SGLang) at `base_url`. Their switches for
     thinking differ.
     """
     setup.takes(thinking=True)
@@ -345,7 +347,7 @@ def qwen(setup: Setup) -> ChatProvider:
 
 
 def minimax(setup: Setup) -> ChatProvider:
-    """MiniMax. Its API requires its own spelling of names (MiniMax-M2)."""
+    """Set up MiniMax. Its API requires its own spelling of names (MiniMax-M2)."""
     setup.takes("region", thinking=True)
     setup = replace(setup, name=re.sub(r"(?i)^minimax-m(?=\d)", "MiniMax-M", setup.name))
     region = str(setup.spec.options.get("region") or setup.variable("MINIMAX_REGION") or "global")
@@ -372,8 +374,8 @@ def minimax(setup: Setup) -> ChatProvider:
 
 
 def ollama(setup: Setup) -> ChatProvider:
-    """Ollama on this machine or at OLLAMA_HOST. It silently cuts prompts that are longer than its
-    context size, so ours must be the same.
+    """Set up Ollama on this machine or at OLLAMA_HOST. It silently cuts prompts that are longer
+    than its context size, so ours must be the same.
     """
     setup.takes()
     base_url = setup.address(usual=f"{ollama_address(setup.variable('OLLAMA_HOST'))}/v1")
@@ -418,9 +420,9 @@ _AUTH = ("api_key", "openai_compatible", "azure_cli", "managed_identity", "auto"
 
 
 def azure(setup: Setup) -> ChatProvider:
-    """Azure OpenAI. With `auth: openai_compatible` the endpoint is called as a plain OpenAI API,
-    which may need no key. `auth: auto` is the mode in AZURE_OPENAI_AUTH_MODE, else the key when
-    there is one, else the login of the Azure CLI.
+    """Set up Azure OpenAI. With `auth: openai_compatible` the endpoint is called as a plain OpenAI
+    API, which may need no key. `auth: auto` is the mode in AZURE_OPENAI_AUTH_MODE, else the key
+    when there is one, else the login of the Azure CLI.
     """
     setup.takes("api_version", "auth", "scope", "client_id")
     options = setup.spec.options
@@ -666,8 +668,8 @@ def _from_hub(setup: Setup, repo: str, file: str) -> Path:
 
 
 def _download(url: str, token: str, target: Path) -> None:
-    """Follows redirects, as the hub redirects to its storage. httpx sends the token to the hub
-    only, and fails when fewer bytes arrive than announced.
+    """Download `url` to `target`. Follow redirects, as the hub redirects to its storage. httpx
+    sends the token to the hub only, and fails when fewer bytes arrive than announced.
     """
     import httpx
 

@@ -241,7 +241,7 @@ def practice_reply(stage: str, prompt: str) -> str:
 
 
 def _draft(prompt: str) -> JsonObject:
-    """Support tickets for a triage skill, as many as asked for."""
+    """Draft support tickets for a triage skill, as many as asked for."""
     asked = re.search(r"Write (\d+) tasks", prompt)
     present = _section(prompt, "tasks_that_are_there")
     tickets = [
@@ -294,8 +294,8 @@ def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> JsonObject:
 
 
 def _rules(cases: list[PracticeCase], skill: str) -> list[str]:
-    """For each label, the words that its failed tasks share and those of other labels do not have.
-    Most needed first.
+    """Write a rule for each label, from the words that its failed tasks share and those of other
+    labels do not have. The most needed rule comes first.
     """
     known = {stem(word) for word in _words(skill)} | _COMMON
     rules = []
@@ -430,7 +430,7 @@ class PracticeModel:
         return Reply(text, usage=usage, model=f"practice/{self.name}")
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def practice(setup: Setup) -> PracticeModel:

@@ -61,7 +61,7 @@ class ScriptedModel:
         return check_reply(await self.send(request), self.id)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def scripted(setup: Setup) -> ScriptedModel:
