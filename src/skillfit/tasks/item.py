@@ -287,13 +287,13 @@ def count_unreviewed(items: Sequence[Item]) -> int:
 
 
 def weights_of(items: Iterable[Item]) -> dict[str, float]:
-    """Item id -> weight, for the items whose weight is not 1."""
+    """Map item ids to weights, for the items whose weight is not 1."""
     return {item.id: item.weight for item in items if item.weight != 1.0}
 
 
 def _stable_encoder() -> Callable[[Any], str]:
-    """As `json.JSONEncoder(…).encode`, which builds its C encoder again for every value and takes
-    half as long again for it.
+    """Return an encoder equal to `json.JSONEncoder(…).encode`. That one builds its C encoder again
+    for every value and takes half as long again for it.
     """
     plain = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
     make = getattr(json.encoder, "c_make_encoder", None)
@@ -308,7 +308,7 @@ _encode = _stable_encoder()
 
 
 def stable_hash(value: Any) -> str:
-    """Sixteen hex digits that depend on the value alone, not on the order of keys."""
+    """Return sixteen hex digits that depend on the value alone, not on the order of keys."""
     return hashlib.sha256(_encode(value).encode()).hexdigest()[:16]
 
 
@@ -389,8 +389,8 @@ class Grader(Protocol):
     async def grade(self, item: Item, attempt: Attempt) -> Score: ...
 
     def patterns(self) -> tuple[str, ...]:
-        """Texts that would reveal the grader if a skill contained them (regexes, rubric lines).
-        The leak check looks for them.
+        """Return texts that would reveal the grader if a skill contained them (regexes, rubric
+        lines). The leak check looks for them.
         """
         ...
 
@@ -435,7 +435,7 @@ def as_score(value: Any, *, source: str) -> Score:
 
 
 def _number(value: Any) -> float:
-    """Numbers of any library, including numpy's bools; NaN for everything else."""
+    """Convert numbers of any library, including numpy's bools; return NaN for everything else."""
     try:
         return float(value) if isinstance(value, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError):
@@ -516,8 +516,8 @@ def _candidates(columns: tuple[str, ...], mapped: tuple[tuple[str, str], ...]) -
 
 
 def labelled_choices(column: Any) -> dict[str, str]:
-    """Label -> text of the choices in a column: a list of texts (A, B, C, …), a list of objects
-    with label and text, or an object of labels and texts.
+    """Map labels to texts for the choices in a column: a list of texts (A, B, C, …), a list of
+    objects with label and text, or an object of labels and texts.
     """
     if isinstance(column, Mapping):
         return {str(label).upper(): str(text) for label, text in column.items()}
@@ -531,7 +531,7 @@ def labelled_choices(column: Any) -> dict[str, str]:
 
 
 def checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """`env.fields` with canonical names as keys; unknown names are refused."""
+    """Return `env.fields` with canonical names as keys; refuse unknown names."""
     known = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
     for name in fields:
         if name not in known:

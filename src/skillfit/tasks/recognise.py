@@ -170,7 +170,7 @@ def _read(path: Path) -> tuple[str, list[Row]]:
 
 
 def propose_fields(rows: Table) -> dict[str, str]:
-    """Canonical field -> column, for fields that are not found by one of their usual names."""
+    """Propose columns for the canonical fields that are not found by one of their usual names."""
     columns = _columns(rows)
     if {"instruction", "input"} <= set(columns) and "context" not in columns:
         proposed = {"input": "instruction", "context": "input"}  # as in the Alpaca data
@@ -268,7 +268,7 @@ def _guess_input(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _guess_answers(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
-    """If no column has a usual name for answers, take the only one left."""
+    """Take the only column left for the answers, if no column has a usual name for them."""
     left = _left_over(rows, fields)
     if _has_answers(rows, fields) or len(left) != 1:
         return {}
@@ -465,7 +465,7 @@ async def propose_grader(items: Sequence[Item]) -> GraderProposal:
 
 
 def _candidates(items: Sequence[Item]) -> list[GraderProposal]:
-    """Graders that suit the answers, best first. They have not been tried."""
+    """List graders that suit the answers, best first. They have not been tried."""
     tests = _common_column(items, _TESTS)
     if tests:
         why = f"the column {tests!r} holds tests"

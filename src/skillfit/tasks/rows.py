@@ -148,8 +148,8 @@ def eval_rows(path: Path) -> Iterator[Row]:
 def items_of(
     rows: Iterable[Row], fields: Mapping[str, str], *, corpus: Path | None = None
 ) -> list[Item]:
-    """Items with stable ids. Rows without an id get one made from their content. An id that is used
-    twice is refused. Files of the rows may also be in the folder `corpus`.
+    """Make items with stable ids from the rows. Rows without an id get one made from their content.
+    An id that is used twice is refused. Files of the rows may also be in the folder `corpus`.
     """
     fields = checked_fields(fields)
     items: list[Item] = []
@@ -297,9 +297,9 @@ def _check_messages(messages: Any, where: str) -> None:
 
 
 def _check_attachments(item: Item, row: Row, corpus: Path | None) -> None:
-    """Files and images must exist. Those named in a tasks file must be inside its folder or the
-    corpus, also after symbolic links are followed: a tasks file from somebody else must not read
-    private files.
+    """Refuse files and images that do not exist. Those named in a tasks file must be inside its
+    folder or the corpus, also after symbolic links are followed: a tasks file from somebody else
+    must not read private files.
     """
     content = item.content()
     _check_paths(content, "files", "a path, a list of paths or an object of names and paths", row)

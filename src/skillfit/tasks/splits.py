@@ -201,7 +201,7 @@ def _shuffled(
 
 
 def _counts(total: int, ratio: tuple[float, ...]) -> list[int]:
-    """Largest remainder; of equal remainders the larger share comes first."""
+    """Divide the total by largest remainder; of equal remainders the larger share comes first."""
     shares = [total * part / sum(ratio) for part in ratio]
     counts = [int(share) for share in shares]
     order = sorted(
@@ -290,7 +290,9 @@ def _arranged(
 
 
 def _refuse_untrainable(splits: Splits, together: str) -> None:
-    """`together`: why near-duplicates left a split without items."""
+    """Refuse splits that leave nothing to train on or to compare skills on. `together`: why
+    near-duplicates left a split without items.
+    """
     if not splits.selection and not splits.fit_only:
         counts = _counted(splits.train, splits.selection, splits.test)
         hint = (
@@ -345,7 +347,7 @@ class _Text:
 
 
 def similar_groups(items: Sequence[Item], *, whole_rows: bool = False) -> list[list[int]]:
-    """Positions of the items, near-duplicates grouped together, in order of first member. Most
+    """Group the positions of the items, near-duplicates together, in order of first member. Most
     groups have one member.
 
     By default the items' input is compared. With `whole_rows` all of the row is: for tasks that run
@@ -430,8 +432,8 @@ class _Reader:
 
 
 def _run_hashes(words: Iterable[bytes]) -> NDArray[Any]:
-    """For each word, a 32-bit hash of it and the four words that follow: a weighted sum of the
-    words' hashes, modulo 2**32.
+    """Return for each word a 32-bit hash of it and the four words that follow: a weighted sum of
+    the words' hashes, modulo 2**32.
     """
     import numpy as np
 
@@ -447,7 +449,7 @@ def _runs(words: Sequence[bytes]) -> set[int]:
 
 
 def _sketches(texts: Sequence[Sequence[bytes]], template: set[int]) -> list[NDArray[Any]]:
-    """For each text, its smallest distinct run hashes outside the template, ascending."""
+    """Return for each text its smallest distinct run hashes outside the template, ascending."""
     import numpy as np
 
     lengths = np.fromiter(map(len, texts), dtype=np.int64)
@@ -522,8 +524,8 @@ def _grouped(texts: Sequence[_Text], whole_rows: bool) -> list[list[int]]:
 
 
 def _same_text(texts: Sequence[_Text], whole_rows: bool) -> Iterator[tuple[int, int]]:
-    """Pairs of items with the same text. A text that most items have does not tell them apart: with
-    `whole_rows` it is ignored.
+    """Yield pairs of items with the same text. A text that most items have does not tell them
+    apart: with `whole_rows` it is ignored.
     """
     first: dict[bytes, int] = {}
     counts = Counter(text.exact for text in texts)
@@ -536,8 +538,8 @@ def _same_text(texts: Sequence[_Text], whole_rows: bool) -> Iterator[tuple[int, 
 
 
 def _candidates(sketches: Sequence[NDArray[Any]]) -> Iterator[tuple[int, int]]:
-    """Pairs that share one of their smallest hashes. Where many items share a hash, each is paired
-    with a few neighbours, in another order for each hash, instead of with all.
+    """Yield pairs that share one of their smallest hashes. Where many items share a hash, each is
+    paired with a few neighbours, in another order for each hash, instead of with all.
     """
     import numpy as np
 

@@ -127,12 +127,12 @@ class Evaluator(ABC):
         """Return what distinguishes this evaluator from others, as JSON, for the run's identity."""
 
     def known_good(self, items: Sequence[Item]) -> list[KnownGood]:
-        """Programs that must work on this machine before items can be scored."""
+        """Return programs that must work on this machine before items can be scored."""
         return []
 
     def opened(self, run_path: Path) -> AbstractAsyncContextManager[None]:
-        """Entered before the first rollout of a run and left after the last. Override it to start
-        and stop servers, or to write logs under `run_path`.
+        """Return a context that is entered before the first rollout of a run and left after the
+        last. Override it to start and stop servers, or to write logs under `run_path`.
         """
         return nullcontext()
 
@@ -203,7 +203,7 @@ class CommandEvaluator(Evaluator):
 
     @classmethod
     def parse(cls, line: str, base: Path, timeout: float) -> CommandEvaluator:
-        """From a command line, relative to `base`. The program must exist."""
+        """Parse a command line, relative to `base`. The program must exist."""
         try:
             program, *arguments = shlex.split(line) or [""]
         except ValueError as error:
@@ -370,7 +370,7 @@ class Task:
         return self.splits.warnings
 
     def known_good(self) -> list[KnownGood]:
-        """Programs that must work on this machine before items can be scored."""
+        """Return the programs that must work on this machine before items can be scored."""
         if self.evaluator is not None:
             return self.evaluator.known_good(self.items)
         return [] if self.grader is None else known_good_programs(self.grader, self.items)
@@ -443,9 +443,9 @@ class GoldProblem:
 async def prove_gold(
     task: Task, *, judges: bool = False, timeout: float | None = None
 ) -> list[GoldProblem]:
-    """Grade every gold answer with the task's own grader; empty when all score 1. Judge models are
-    called only with `judges=True`. Raises `GradingTimedOut` at the first gold answer that takes
-    longer than `timeout` seconds.
+    """Grade every gold answer with the task's own grader and return the problems. Call judge models
+    only with `judges=True`. Raise `GradingTimedOut` at the first gold answer that takes longer than
+    `timeout` seconds.
     """
     grader = task.grader if judges or task.grader is None else without_judges(task.grader)
     if grader is None:
@@ -636,7 +636,9 @@ def _file_task(env: EnvSection, grader: GraderLike | None, judge: Model | None) 
 
 
 def _command_task(env: EnvSection, grader: GraderLike | None) -> Task:
-    """`command: ./grade.sh < items.jsonl`; without `<`, the items.jsonl beside the config."""
+    """Build the task of `command: ./grade.sh < items.jsonl`; without `<`, of the items.jsonl beside
+    the config.
+    """
     _refuse_grader(grader, "a command")
     base = Path(env.folder)
     line, _, items = env.tasks.removeprefix("command:").partition("<")
@@ -652,8 +654,8 @@ def _command_task(env: EnvSection, grader: GraderLike | None) -> Task:
 
 
 def _python_task(env: EnvSection, grader: GraderLike | None) -> Task:
-    """`file.py:name`: a Task, a function without arguments that returns one, or an evaluate
-    function with `items` beside it.
+    """Build the task that `file.py:name` names: a Task, a function without arguments that returns
+    one, or an evaluate function with `items` beside it.
     """
     base = Path(env.folder)
     named = load_object(env.tasks, base)

@@ -123,8 +123,8 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
 
 
 def golds(grader: Grader, item: Item) -> tuple[str, ...]:
-    """Answers that must score 1. Of a composition they are those of the part with the fewest:
-    `contains` with `every` has one, in which all gold answers of the item are joined.
+    """Return the answers that must score 1. Of a composition they are those of the part with the
+    fewest: `contains` with `every` has one, in which all gold answers of the item are joined.
     """
     if isinstance(grader, Composed):
         return min(filter(None, (golds(part, item) for part in grader.parts)), key=len, default=())
@@ -138,7 +138,7 @@ def known_good_programs(grader: Grader, items: Sequence[Item]) -> list[KnownGood
 
 
 def all_patterns(grader: Grader, items: Iterable[Item]) -> tuple[str, ...]:
-    """Texts that would reveal the grader if a skill contained them: its own and the items'."""
+    """Return the texts that would reveal the grader in a skill: its own and the items'."""
     found = dict.fromkeys(grader.patterns())
     parts = [part for part in _leaves(grader) if type(part).patterns_of is not BuiltIn.patterns_of]
     for item in items if parts else ():

@@ -43,7 +43,7 @@ def first_match(pattern: str, text: str) -> str | None:
 
 
 def last_match(pattern: str, text: str) -> str | None:
-    """As `first_match`, but the last match."""
+    """Return the last match, as `first_match` returns the first one."""
     found = None
     for match in _matches(pattern, text):
         found = match
@@ -242,7 +242,7 @@ class BuiltIn(Settings):
         return ""
 
     def golds(self, item: Item) -> tuple[str, ...]:
-        """Answers that must score 1."""
+        """Return the answers that must score 1."""
         return item.answers or ((item.reference,) if item.reference else ())
 
     def known_good(self, items: Sequence[Item]) -> KnownGood | None:
@@ -250,7 +250,7 @@ class BuiltIn(Settings):
         return None
 
     def patterns(self) -> tuple[str, ...]:
-        """Texts that would reveal the grader if a skill contained them; see `Grader.patterns`."""
+        """Return the texts that would reveal the grader in a skill; see `Grader.patterns`."""
         return ()
 
     def patterns_of(self, item: Item) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ def normalized(text: str) -> str:
 
 
 def token_f1(text: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over normalised tokens."""
+    """Return the harmonic mean of precision and recall over normalised tokens."""
     given, meant = normalized(text).split(), normalized(gold).split()
     if not given or not meant:
         return float(given == meant)
@@ -478,8 +478,8 @@ def _similarity(text: str, gold: str) -> float:
 
 
 def _distance(one: str, other: str) -> int:
-    """Levenshtein distance by Hyyrö's variant of Myers' algorithm: one column of the table at a
-    time, whose differences of +1 and -1 are the bits of two integers.
+    """Compute the Levenshtein distance by Hyyrö's variant of Myers' algorithm: one column of the
+    table at a time, whose differences of +1 and -1 are the bits of two integers.
     """
     if not one:
         return len(other)
@@ -544,7 +544,7 @@ class Choice(TextGrader, name="choice"):
 
 
 def _choices(item: Item) -> dict[str, str]:
-    """Label -> text."""
+    """Map labels to texts; an item without choices has the labels A to E."""
     return labelled_choices(item.content().get("choices")) or dict.fromkeys("ABCDE", "")
 
 

@@ -518,7 +518,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _pack_array(value: Any) -> Any:
-    """Arrays and numbers of numpy, if this process has imported it."""
+    """Pack arrays and numbers of numpy, if this process has imported it; else return None."""
     if not _is_array(value):
         return None
     import numpy

@@ -93,7 +93,7 @@ class Code(BuiltIn, name="code", short="column"):
         return Score(float(not failures), 1 - len(failures) / len(tests), feedback, evidence)
 
     def known_good(self, items: Sequence[Item]) -> KnownGood | None:
-        """Import what the tests import, and what the gold answers import."""
+        """Return a program that imports what the tests import, and what the gold answers import."""
         loaded = [item.loaded() for item in items]
         tests = _imports(test for item in loaded for test in self._tests(item))
         golds = _imports(_code_in(gold) for item in loaded for gold in self.golds(item))
