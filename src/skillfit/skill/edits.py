@@ -493,7 +493,7 @@ def _find_target(body: str, target: str) -> list[_Span]:
 
 
 def _occurrences(body: str, target: str) -> list[_Span]:
-    """Places that do not overlap each other, from left to right."""
+    """Return the places that do not overlap each other, from left to right."""
     places = []
     start = body.find(target)
     while start >= 0:
@@ -503,8 +503,8 @@ def _occurrences(body: str, target: str) -> list[_Span]:
 
 
 def _line_occurrences(body: str, target: str) -> list[_Span]:
-    """Places at the beginning of a line. They may overlap each other, and a place that begins
-    within a line cannot hide them.
+    """Return the places at the beginning of a line. They may overlap each other, and a place that
+    begins within a line cannot hide them.
     """
     places = [_Span(0, len(target))] if body.startswith(target) else []
     newline = body.find(f"\n{target}")
@@ -543,8 +543,8 @@ def _line_end(body: str, position: int, regions: Sequence[Region]) -> int:
 
 
 def _insertion(body: str, place: int, content: str) -> _Splice:
-    """Content as a separate block at a line end: with one blank line before and after it, and
-    none between items of a list.
+    """Plan to insert content as a separate block at a line end: with one blank line before and
+    after it, and none between items of a list.
     """
     before, after = body[:place].rstrip("\n"), body[place:].lstrip("\n")
     lead = _gap_between(before, content) if before else ""

@@ -233,7 +233,7 @@ def _size(skill: Skill) -> Iterator[LintProblem]:
 
 
 def _missing_files(skill: Skill, folder: Path) -> Iterator[LintProblem]:
-    """Links and file names in the body that point to nothing."""
+    """Warn about links and file names in the body that point to nothing."""
     for match in [*_LINK.finditer(skill.body), *_MENTION.finditer(skill.body)]:
         name = unquote(match[1])
         is_address = re.match(r"[a-zA-Z][\w+.-]*:|/", name)

@@ -154,7 +154,7 @@ def _region(body: str, markers: Sequence[_Marker], first: int, last: int) -> Reg
 
 
 def _pairs(markers: Sequence[_Marker]) -> dict[int, int]:
-    """Index of each START marker that is closed -> index of its END marker.
+    """Map the index of each START marker that is closed to the index of its END marker.
 
     Pairs never cross, so a region can be removed or replaced without changing what the other
     markers mean.
@@ -181,8 +181,9 @@ def texts_of(regions: Sequence[Region]) -> list[RegionText]:
 
 
 def clean(text: str) -> str:
-    """Text from a model as valid UTF-8 with Unix newlines and without markers. Control characters
-    and direction overrides are removed: in a terminal or editor they can hide what the text says.
+    """Return text from a model as valid UTF-8 with Unix newlines and without markers. Control
+    characters and direction overrides are removed: in a terminal or editor they can hide what the
+    text says.
 
     Removing a marker can join the text around it into another marker, so this repeats until no
     marker is left.
@@ -309,7 +310,7 @@ def with_trained_body(present: Skill, trained: Skill, *, same_skill: bool) -> Sk
 
 
 def _segments(text: str) -> Iterator[tuple[str, Region | None]]:
-    """Free text and regions in turn."""
+    """Yield free text and regions in turn."""
     position = 0
     for region in scan(text):
         yield text[position : region.start], None
@@ -495,6 +496,6 @@ def _code_block(text: str) -> str:
 
 
 def code_fence(text: str) -> str:
-    """Backticks that can enclose the text: more in a row than the text contains."""
+    """Return backticks that can enclose the text: more in a row than the text contains."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     return "`" * max(3, longest + 1)

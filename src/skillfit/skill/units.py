@@ -219,7 +219,7 @@ class _BodyLines:
 
 
 def _protected_lines(body: str, lines: Sequence[str]) -> frozenset[int]:
-    """Numbers of the lines that a protected region touches."""
+    """Return the numbers of the lines that a protected region touches."""
     regions = scan(body)
     found = set()
     position = 0
@@ -232,8 +232,8 @@ def _protected_lines(body: str, lines: Sequence[str]) -> frozenset[int]:
 
 
 def _glued_lines(lines: Sequence[str]) -> frozenset[int]:
-    """Numbers of the lines that must stay with the line before: the inside and the end of code
-    blocks and of comments that span several lines.
+    """Return the numbers of the lines that must stay with the line before: the inside and the end
+    of code blocks and of comments that span several lines.
     """
     last_comment_end = max((n for n, line in enumerate(lines) if "-->" in line), default=-1)
     glued = set()
