@@ -114,7 +114,7 @@ def text_keys() -> frozenset[str]:
 
 
 def parse_override(word: str) -> tuple[str, Any]:
-    """Key and value of a `key.sub=value` text, as `load_config` reads it."""
+    """Split a `key.sub=value` text into key and value, as `load_config` reads it."""
     settings = read_overrides([word], text_keys())
     key = next(iter(settings.places))
     value: Any = settings.data
@@ -180,7 +180,7 @@ def _refuse_secrets(settings: PlacedSettings) -> None:
 
 
 def _refuse_infinite(settings: PlacedSettings) -> None:
-    """No setting may be infinite or NaN, also inside the settings of graders, sources and
+    """Refuse settings that are infinite or NaN, also inside the settings of graders, sources and
     providers: a run records its settings as JSON, which has no such numbers.
     """
     for key, value in walk(settings.data):
@@ -198,8 +198,8 @@ def _recipe_defaults(data: Mapping[str, Any]) -> PlacedSettings:
 
 
 def _source_defaults(data: Mapping[str, Any]) -> PlacedSettings:
-    """Config values of the named task source of `env.tasks`. The settings for chat models are left
-    out when the agent is a command-line agent.
+    """Return the config values of the named task source of `env.tasks`. The settings for chat
+    models are left out when the agent is a command-line agent.
     """
     env = data.get("env")
     if not isinstance(env, dict) or not isinstance(env.get("tasks"), str):

@@ -421,7 +421,7 @@ class SplitSection(Section):
 
 
 def _parse_ratio(text: str) -> tuple[float, float, float]:
-    """`train:selection:test`, as 4:4:2 or 0.2:0.1:0.7."""
+    """Parse `train:selection:test`, as 4:4:2 or 0.2:0.1:0.7."""
     try:
         parts = tuple(float(part) for part in text.split(":"))
     except ValueError:

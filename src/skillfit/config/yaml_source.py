@@ -115,7 +115,7 @@ class PlacedSettings:
 def _merge_settings(
     base: Mapping[str, Any], top: Mapping[str, Any], whole: Container[str], section: str = ""
 ) -> JsonObject:
-    """`top` on top of `base`. `whole` are dotted keys whose values replace those of `base`."""
+    """Put `top` on top of `base`. `whole` are dotted keys whose values replace those of `base`."""
     merged = dict(base)
     for key, value in top.items():
         below, dotted = merged.get(key), f"{section}{key}"
@@ -247,7 +247,9 @@ def _read_own(path: Path) -> PlacedSettings:
 
 
 def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Dotted keys and their lines. A key that is set twice is refused: one value would be lost."""
+    """Yield dotted keys and their lines. Refuse a key that is set twice: one value would be
+    lost.
+    """
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from _key_lines(item, path, prefix)
