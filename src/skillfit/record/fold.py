@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import get_args
 
 from skillfit.config.schema import EvaluationSection
-from skillfit.intervals import Interval, half_width, interval, weighted_values
+from skillfit.intervals import Interval, half_width, interval, mean, weighted_values
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.record.evidence import with_step
@@ -709,23 +709,26 @@ class ScoreBook:
     def points(self, ship: ShipResult | None, initial_hash: str) -> tuple[Point, ...]:
         listed = list(self._points.values())
         if ship is not None:
-            for name, skill in (("ship_initial", initial_hash), ("ship_best", ship.skill_hash)):
-                point = self._ship_point(name, skill)
-                if point is not None:
-                    listed.append(point)
+            initial, found = map(self._ship_means, (initial_hash, ship.skill_hash))
+            # The comparison is one of pairs: an item that has a score under one skill alone is in
+            # neither mean.
+            for name, means, others in (
+                ("ship_initial", initial, found),
+                ("ship_best", found, initial),
+            ):
+                if paired := {item: means[item] for item in means if item in others}:
+                    bounds = interval(list(weighted_values(paired, self.weights).values()))
+                    low, high = max(0.0, bounds.low), min(1.0, bounds.high)
+                    listed.append(Point(name, "ship", bounds.mean, low, high, len(paired)))
         return tuple(listed)
 
-    def _ship_point(self, name: str, skill: str) -> Point | None:
+    def _ship_means(self, skill: str) -> dict[str, float]:
+        """Return the mean score of each item under a skill, on the rollouts of the ship test."""
         values: dict[str, list[float]] = {}
         for row in self.ship_rows.values():
             if row.skill_hash == skill and row.hard is not None:
                 values.setdefault(row.item, []).append(row_value(self.evaluation, row))
-        if not values:
-            return None
-        means = {item: sum(scores) / len(scores) for item, scores in values.items()}
-        bounds = interval(list(weighted_values(means, self.weights).values()))
-        low, high = max(0.0, bounds.low), min(1.0, bounds.high)
-        return Point(name, "ship", bounds.mean, low, high, len(means))
+        return {item: mean(scores) for item, scores in values.items()}
 
     def types(self) -> tuple[TypeSummary, ...]:
         """Return scores per type on the test split; empty when it was not read."""

@@ -411,7 +411,7 @@ class GateDecided(Event):
     """A verdict of the gate, with its evidence."""
 
     identity = ("name",)
-    name: str  # step_0003, slow_update_epoch_02, compose
+    name: str  # step_0003, slow_update_epoch_02, prune_1
     step: int
     decision: Recorded[Decision]
     reason: str

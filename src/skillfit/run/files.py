@@ -184,7 +184,7 @@ class RunFiles:
         if epoch is not None:
             folder = f"slow_update/{epoch_name(epoch)}"
         else:
-            folder = _step_folder(event.step)
+            folder = _step_folder(event.step) if event.step else f"prune/{event.name}"
         verdict = {
             "decision": event.decision,
             "reason": event.reason,
