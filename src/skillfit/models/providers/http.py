@@ -47,6 +47,7 @@ MAX_ERROR_BYTES = 64 << 10  # the rest of a longer error answer is not read
 # Seconds an idle connection is kept. Many servers close theirs after five, and a request on a
 # connection that is just being closed would fail.
 _IDLE_SECONDS = 4.0
+_REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 3
 _MAX_LOCATION = 300  # characters of a redirect's address in messages
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252")
@@ -93,9 +94,21 @@ class Endpoint:
         headers = {**self._headers, **headers}
         data = pydantic_core.to_json(body)
         try:
-            async with await self._send(data, headers) as answer:
-                ok = 200 <= answer.status < 300
-                text = await self._read(answer, is_reply=ok)
+            url = self._url
+            for _ in range(_MAX_REDIRECTS + 1):
+                sent = self._open().post(url, data=data, headers=headers, allow_redirects=False)
+                async with sent as answer:
+                    if answer.status in _REDIRECTS:
+                        url = self._redirected(answer, url)
+                        continue
+                    ok = 200 <= answer.status < 300
+                    text = await self._read(answer, is_reply=ok)
+                    break
+            else:
+                raise BadRequest(
+                    f"{self._where} redirects more than {_MAX_REDIRECTS} times.",
+                    hint="Check the base_url.",
+                )
         except aiohttp.ClientHttpProxyError as error:
             raise NotReached(
                 f"Cannot reach {self._where}: the proxy answered {error.status} {error.message}.",
@@ -119,33 +132,23 @@ class Endpoint:
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
-    async def _send(self, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        """Return the answer. Redirects that keep the request as it is (307, 308) are followed
-        within the same host. Others are refused: those to another host, because prompts, keys and
-        custom headers belong to the configured host only, and 301 to 303, after which clients send
-        a GET.
+    def _redirected(self, answer: aiohttp.ClientResponse, url: str) -> str:
+        """Return where an answer redirects a request for `url`. Redirects that keep the request as
+        it is (307, 308) are followed within the same host. Others are refused: those to another
+        host, because prompts, keys and custom headers belong to the configured host only, and 301
+        to 303, after which clients send a GET.
         """
-        url = self._url
-        for _ in range(_MAX_REDIRECTS + 1):
-            session = self._open()
-            answer = await session.post(url, data=data, headers=headers, allow_redirects=False)
-            if answer.status not in (301, 302, 303, 307, 308):
-                return answer
-            answer.release()
-            target = _redirect_target(url, answer.headers.get("Location", ""))
-            if answer.status not in (307, 308) or _origin(target) != _origin(self._url):
-                raise BadRequest(
-                    redact(
-                        f"{self._where} answered {answer.status}: it redirects to "
-                        f"{shorten(target, _MAX_LOCATION)}."
-                    ),
-                    hint="Set base_url to the address that answers. Only redirects with status 307 "
-                    "or 308 within the same host are followed.",
-                )
-            url = target
-        raise BadRequest(
-            f"{self._where} redirects more than {_MAX_REDIRECTS} times.", hint="Check the base_url."
-        )
+        target = _redirect_target(url, answer.headers.get("Location", ""))
+        if answer.status not in (307, 308) or _origin(target) != _origin(self._url):
+            raise BadRequest(
+                redact(
+                    f"{self._where} answered {answer.status}: it redirects to "
+                    f"{shorten(target, _MAX_LOCATION)}."
+                ),
+                hint="Set base_url to the address that answers. Only redirects with status 307 or "
+                "308 within the same host are followed.",
+            )
+        return target
 
     async def _read(self, answer: aiohttp.ClientResponse, *, is_reply: bool) -> str:
         """Return the text of the answer. A reply that is too long or cannot be decompressed is a
