@@ -60,6 +60,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "optimizer.use_skill_aware_reflection: optimizer.proposer: examples writes no notes",
     ),
     (
+        "evaluation.use_gate=false",
+        ignoring("evaluation.use_gate"),
+        "evaluation.use_gate: this gate decides about each edit",
+    ),
+    (
         "evaluation.must_pass=[a] evaluation.use_gate=false",
         {},
         "evaluation.must_pass: needs evaluation.use_gate: true",

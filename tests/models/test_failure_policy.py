@@ -223,8 +223,10 @@ DECIDED_BY_CLASS = {
     "models/providers/anthropic.py: except BadRequest",
     "models/providers/openai_protocols.py: except BadRequest",
     # Not a failure: the run waits for an answer, and the error names the prompts.
+    "cli/compare.py: except AnswerPending",
     "cli/draft.py: except AnswerPending",
     "cli/train.py: except AnswerPending",
+    "plugins/compare/peers.py: except AnswerPending",
     "training/assemble.py: except AnswerPending",
     "training/start.py: except AnswerPending",
 }

@@ -190,7 +190,7 @@ HOSTILE = {
         "",
         "skill.write_text(skill.read_text() + '- x y.\\n' * 90_000)",
         [],
-        "more than 4,000 lines",
+        "more than 2,000 lines",
     ),
     "other files": (
         "",

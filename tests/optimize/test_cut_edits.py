@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.optimize.cut_edits import CutEdits, cut_edits
+from skillfit.optimize.cut_edits import CutEdits, cut_edits, move_edit
 from skillfit.skill import Skill, apply_edits
 from skillfit.skill.parts import PARTS, part_text
 
@@ -213,3 +214,18 @@ def test_the_frontmatter_stays_where_the_description_is_not_trained() -> None:
     assert not found.edits and "frontmatter" in found.refused[0].reason
     renamed = TEXT.replace("name: house", "name: home").replace("House style.\n---", "Values.\n---")
     assert not cut_folder(renamed, {}).edits
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [("- a", "- a"), ("- a\n  b", "  b"), ("- ab", "ab"), ("  b", "- a\n  b"), ("- a", "")],
+)
+def test_a_line_that_would_follow_itself_cannot_be_moved(line: str, after: str) -> None:
+    body = "# T\n\n- a\n  b\n- ab\n- c\n" if "\n" in line + after else "# T\n\n- a\n- c\n"
+    assert isinstance(move_edit(body, line, after), str)
+
+
+def test_a_long_document_is_compared_quickly_or_refused() -> None:
+    lines = [f"- Rule {n} is about {n % 7} and {n % 11}." for n in range(2_100)]
+    found = cut("\n".join([*TEXT.split("\n"), *lines]))
+    assert not found.edits and "more than 2,000 lines" in found.refused[0].reason

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,9 @@ from skillfit.sandbox.programs import NO_ISOLATION, Isolation, best_isolation
 from skillfit.skill import Edit, Skill
 from skillfit.training.part_filter import (
     PartFilter,
+    check_script,
     known_good_script,
     refuse_missing_check,
-    script_problem,
 )
 
 SKILL = Skill.from_text("# Skill\n", files={"references/a.md": b"- One.\n"})
@@ -32,7 +34,7 @@ CHECKED = "import sys\nif sys.argv[1:] == ['--self-check']:\n    sys.exit({code}
 
 def problem(file: str, text: str, command: str = "") -> str:
     skill = Skill.from_text("# Skill\n", files={file: text.encode()})
-    return asyncio.run(script_problem(skill, file, command, best_isolation()))
+    return asyncio.run(check_script(skill, file, command, best_isolation()))
 
 
 def test_a_script_that_compiles_and_passes_its_check_is_accepted() -> None:
@@ -78,9 +80,27 @@ def test_a_command_of_the_owner_takes_the_place_of_the_self_check() -> None:
     assert "fails 'grep -q none {script}' (exit 1)" in problem(
         "scripts/a.py", "print(1)\n", "grep -q none {script}"
     )
-    refuse_missing_check(OptimizerSection(script_check="grep -q print {script}"))
-    with pytest.raises(InputError, match="there is no program 'no-such-program'"):
-        refuse_missing_check(OptimizerSection(script_check="no-such-program {script}"))
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("grep -q print {script}", ""),
+        ("{script} --test", ""),
+        ("scripts/check.sh {script}", ""),
+        ("./scripts/check.sh {script}", ""),
+        ("no-such-program {script}", "there is no program 'no-such-program'"),
+        ("./check.sh {script}", r"the skill's folder has no program check\.sh"),
+        ("references/a.md {script}", "the skill's folder has no program"),
+        ("sh -c 'exit 0", "No closing quotation"),
+    ],
+)
+def test_a_command_that_cannot_run_is_refused_before_the_run(command: str, problem: str) -> None:
+    files = {"scripts/check.sh": b"#!/bin/sh\n", "references/a.md": b"- One.\n"}
+    skill = replace(Skill.from_text("x", files=files), modes={"scripts/check.sh": 0o755})
+    settings = OptimizerSection(script_check=command)
+    with pytest.raises(InputError, match=problem) if problem else nullcontext():
+        refuse_missing_check(settings, skill)
 
 
 async def test_a_machine_on_which_no_script_works_is_found_out_before_the_run() -> None:
@@ -125,7 +145,7 @@ async def test_a_resumed_run_has_the_recorded_result_of_a_check(tmp_path: Path) 
         with RunDirectory.open(tmp_path / "run", {}) as run:
             check = {"parts": ("scripts",), "script_check": f"test -e {marker}"}
             filtered = filter_of(run, [], NO_ISOLATION, **check)
-            assert await filtered.problem(edit, [SKILL]) == ""
+            assert await filtered.script_problem(edit, [SKILL]) == ""
         marker.unlink(missing_ok=True)
 
 
@@ -140,7 +160,7 @@ async def test_a_check_that_never_ends_is_ended_when_the_run_is_asked_to_stop(
         filtered = PartFilter(settings, best_isolation(), paid, lambda _: None)
         asyncio.get_running_loop().call_later(0.5, budget.stop, Interrupted())
         with pytest.raises(Interrupted):
-            await filtered.problem(edit, [SKILL])
+            await filtered.script_problem(edit, [SKILL])
 
 
 async def test_a_flood_of_scripts_is_cut(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
+from base64 import b64decode, b64encode
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 import typer
@@ -144,8 +146,35 @@ class DocumentChange:
 class AppliedFile:
     """A file of the skill's folder that `apply` changed. None: there is no such file."""
 
-    before: str | None
-    after: str | None
+    before: str | None  # its bytes in base64
+    after: str | None  # the sha256 of its bytes
+    mode: int | None = None  # before
+
+    @classmethod
+    def of(cls, present: Path, wanted: bytes | None) -> AppliedFile:
+        """Return the file as it is on the disk, and what takes its place."""
+        data = _bytes_of(present)
+        if data is None:
+            return cls(None, _digest(wanted))
+        return cls(b64encode(data).decode(), _digest(wanted), S_IMODE(present.stat().st_mode))
+
+    @property
+    def data(self) -> bytes | None:
+        """The bytes before."""
+        return None if self.before is None else b64decode(self.before)
+
+    def knows(self, data: bytes | None) -> bool:
+        """Return whether these bytes are those before or after the change."""
+        return data == self.data or _digest(data) == self.after
+
+
+def _digest(data: bytes | None) -> str | None:
+    return None if data is None else sha256(data).hexdigest()
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """Read a file; return None if there is none."""
+    return path.read_bytes() if path.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +211,7 @@ class AppliedChange:
 
         document = Path(self.document)
         for name, file in self.changed.items():
-            write_file(document.parent, name, file.before.encode() if file.before else None)
+            write_file(document.parent, name, file.data, file.mode)
         if self.before is not None:
             write_whole(document, self.before.encode())
             return
@@ -190,11 +219,6 @@ class AppliedChange:
             document.unlink()
         if self.files is not None:
             _remove_made(document.parent, self.files)
-
-
-def _present_text(path: Path) -> str | None:
-    """Read the text of a file; return None if there is none."""
-    return path.read_bytes().decode("utf-8", "replace") if path.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +351,7 @@ def make_change(change: DocumentChange) -> Path:
     document = change.document.resolve()
     before = document.read_bytes().decode() if document.exists() else None
     changed = {
-        name: AppliedFile(_present_text(document.parent / name), _text_of(change.wanted, name))
+        name: AppliedFile.of(document.parent / name, change.wanted.files.get(name))
         for name in change.files
     }
     digests = {name: sha256(data).hexdigest() for name, data in change.wanted.files.items()}
@@ -337,15 +361,12 @@ def make_change(change: DocumentChange) -> Path:
     try:
         change.write()
     except InputError:
-        applied.undo()
-        kept.unlink()
+        try:
+            applied.undo()
+        finally:
+            kept.unlink()
         raise
     return kept
-
-
-def _text_of(skill: Skill, name: str) -> str | None:
-    data = skill.files.get(name)
-    return None if data is None else data.decode("utf-8", "replace")
 
 
 def undo_change(run: Run, *, force: bool) -> UndoneChange:
@@ -358,25 +379,25 @@ def undo_change(run: Run, *, force: bool) -> UndoneChange:
     applied = AppliedChange.read(kept[-1])
     document = Path(applied.document)
     present = document.read_bytes().decode() if document.exists() else None
-    touched = dict[Path, str | None]()
+    touched = dict[Path, bytes | None]()
     if present != applied.before and (present or "").removeprefix("\ufeff") != applied.after:
-        touched[document] = present
+        touched[document] = None if present is None else present.encode()
     for name, file in applied.changed.items():
-        text = _present_text(document.parent / name)
-        if text not in (file.before, file.after):
-            touched[document.parent / name] = text
+        data = _bytes_of(document.parent / name)
+        if not file.knows(data):
+            touched[document.parent / name] = data
     if touched and not force:
         raise InputError(
             f"{', '.join(map(str, touched))} has changed since it was applied.",
             hint="--force restores the former text all the same, and keeps a copy of this one.",
         )
     copies = []
-    for path, text in touched.items():
-        if text is None:
+    for path, data in touched.items():
+        if data is None:
             continue
         names = (f"undone-{number}-{path.name}" for number in count(1))
         copies.append(next(new for name in names if not (new := kept[-1].with_name(name)).exists()))
-        write_whole(copies[-1], text.encode())
+        write_whole(copies[-1], data)
     applied.undo()
     kept[-1].unlink()
     return UndoneChange(document, tuple(copies))
@@ -385,7 +406,8 @@ def undo_change(run: Run, *, force: bool) -> UndoneChange:
 def _backups(run: Run) -> list[Path]:
     from skillfit.record.record import APPLIED
 
-    return sorted((run.path / APPLIED).glob("*.json"))
+    # Copies of what an undo replaced are there too, under other names.
+    return sorted((run.path / APPLIED).glob("[0-9][0-9][0-9][0-9].json"))
 
 
 def _remove_made(folder: Path, files: dict[str, str]) -> None:

@@ -258,6 +258,12 @@ TRAINING = (
         why="needs scripts in optimizer.parts",
     ),
     requires(
+        "evaluation.use_gate",
+        when=lambda facts: "evaluation.use_gate" not in facts.ignored,
+        why="this gate decides about each edit, and accepts no candidate as a whole",
+        hint="Leave evaluation.gate at its default: use_gate: false then measures whole skills.",
+    ),
+    requires(
         "evaluation.must_pass",
         when=lambda facts: facts.config.evaluation.use_gate,
         why="needs evaluation.use_gate: true",

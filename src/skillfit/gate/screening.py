@@ -177,7 +177,7 @@ class ScreeningGate(BaseGate):
         """
         ignored = {"optimizer.skill_aware_consolidate_threshold"}
         if not self.config.evaluation.use_gate:
-            ignored |= {"optimizer.prune_initial", "evaluation.objective"}
+            ignored |= {"optimizer.prune_initial", "evaluation.objective", "evaluation.use_gate"}
         return frozenset(ignored)
 
     def noise(self) -> float | None:

@@ -19,7 +19,7 @@ from skillfit.skill.parts import DESCRIPTION, ONLY_BODY, Part, part_of, part_tex
 
 _ALIKE = 0.4  # words in common, from which a new part counts as the old one reworded
 _MOST_MOVED_OVER = 2_000  # characters between a line and the place that it moves to
-_MOST_PARTS = 4_000  # of a document; comparing more takes long
+_MOST_PIECES = 2_000  # of a document; comparing more takes long
 _DOUBLED_BULLET = re.compile(r"^([ \t]*)(?:[-*+•][ \t]+)+(?=[-*+•][ \t])", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 
@@ -142,8 +142,8 @@ def _words(text: str) -> str:
 def _text_edits(old: str, new: str, appended: frozenset[str]) -> Sequence[Edit | RefusedChange]:
     """Return the edits that turn one text of a skill into another."""
     before, after = pieces(old), pieces(new)
-    if max(len(before), len(after)) > _MOST_PARTS:
-        return [RefusedChange("", f"more than {_MOST_PARTS:,} lines of text")]
+    if max(len(before), len(after)) > _MOST_PIECES:
+        return [RefusedChange("", f"more than {_MOST_PIECES:,} lines of text")]
     return _TextComparison(old, new, before, after, appended).edits()
 
 
@@ -168,8 +168,12 @@ def move_edit(
     A line that an edit `appended` is inserted at its new place instead: the gate never applies
     both, since the same text is in the skill once.
     """
-    if not (line.strip() and after.strip() and body.count(line) == body.count(after) == 1):
+    if not after.strip():
+        return "no line that stays is above the place where it moves to"
+    if not (line.strip() and body.count(line) == body.count(after) == 1):
         return "the line to move, or the line that it should follow, does not occur exactly once"
+    if line in after or after in line:
+        return "a line cannot follow itself"
     if line in appended:
         return Edit("insert_after", after, line)
     first, last = sorted(((body.index(line), line), (body.index(after), after)))
@@ -180,7 +184,10 @@ def move_edit(
     if at is None or end - start > _MOST_MOVED_OVER:
         return "only a whole line can be moved, and not across a long text"
     rest = lines[:at] + lines[at + len(moving) :]
-    place = next(n for n, text in enumerate(rest) if after.split("\n")[-1] in text) + 1
+    place = next((n for n, text in enumerate(rest) if after.split("\n")[-1] in text), None)
+    if place is None:
+        return "the line that it should follow is a part of the line to move"
+    place += 1
     return Edit("replace", body[start:end], "\n".join(rest[:place] + moving + rest[place:]))
 
 
@@ -306,25 +313,32 @@ def _in_common(one: str, other: str) -> str:
 
 
 def _reworded(old: Sequence[Piece], new: Sequence[Piece]) -> list[tuple[int, int]]:
-    """Pair old parts with new ones that say the same in other words."""
+    """Pair old pieces with new ones that say the same in other words."""
     if len(old) == len(new) == 1 and old[0].heading == new[0].heading:
         return [(0, 0)]
-    likeness = [
-        (-_likeness(first.text, second.text), i, j)
+    words = [
+        [frozenset(_WORD.findall(piece.text.casefold())) for piece in side] for side in (old, new)
+    ]
+    alike = [
+        (-likeness, i, j)
         for i, first in enumerate(old)
         for j, second in enumerate(new)
         if first.heading == second.heading
+        and (likeness := _likeness(words[0][i], words[1][j])) >= _ALIKE
     ]
-    pairs = dict[int, int]()
-    for score, i, j in sorted(likeness):
-        if -score >= _ALIKE and i not in pairs and j not in pairs.values():
+    pairs, taken = dict[int, int](), set[int]()
+    for _, i, j in sorted(alike):
+        if i not in pairs and j not in taken:
             pairs[i] = j
+            taken.add(j)
     return sorted(pairs.items())
 
 
-def _likeness(one: str, other: str) -> float:
-    words, others = (set(_WORD.findall(text.casefold())) for text in (one, other))
-    return len(words & others) / max(1, min(len(words), len(others)), len(words | others) // 2)
+def _likeness(words: frozenset[str], others: frozenset[str]) -> float:
+    """Return the share of words that two texts have in common."""
+    shared = len(words & others)
+    either = len(words) + len(others) - shared
+    return shared / max(1, min(len(words), len(others)), either // 2)
 
 
 def _with_headings(all_parts: Sequence[Piece], chosen: Sequence[int]) -> list[list[int]]:

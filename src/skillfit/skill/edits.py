@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NotRequired, TypedDict
 
+from skillfit.errors import InputError
 from skillfit.skill.document import Skill, over_ceiling
 from skillfit.skill.parts import BODY, named_file, over_limit, part_of, part_text, with_part
 from skillfit.skill.regions import (
@@ -334,8 +335,8 @@ class _Patching:
                 continue
             try:
                 skill = with_part(skill, file, text.text)
-            except ValueError as error:
-                raise _EditSkipped("frontmatter", str(error)) from error
+            except InputError as error:
+                raise _EditSkipped("frontmatter", error.message) from error
         return skill
 
     def _refuse_growth(self, new: Skill, file: str) -> None:

@@ -81,8 +81,8 @@ def part_text(skill: Skill, file: str) -> str | None:
 def with_part(skill: Skill, file: str, text: str) -> Skill:
     """Return the skill with another text in one part. A file without text is removed.
 
-    Raises `ValueError` if the description cannot be written into the frontmatter, and `InputError`
-    if the file is no part of a skill.
+    Raises `InputError` if the description cannot be written into the frontmatter, and if the file
+    is no part of a skill.
     """
     if file == BODY:
         return skill.with_body(text)
@@ -192,15 +192,15 @@ def save_changed(document: Path, skill: Skill, files: Collection[str]) -> None:
     """
     folder = document.resolve().parent
     for name in files:
+        _check_place(folder, name)
+    for name in files:
         write_file(folder, name, skill.files.get(name), skill.modes.get(name))
     skill.save(document)
 
 
 def write_file(folder: Path, name: str, data: bytes | None, mode: int | None = None) -> None:
     """Write a file of a skill's folder; None removes it, and folders that are then empty."""
-    path = folder / check_relative(name)
-    if path.is_symlink() or not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise InputError(f"{path} is a symbolic link.", hint="Put a file in its place.")
+    path = _check_place(folder, name)
     if data is not None:
         return write_whole(path, data, mode)
     path.unlink(missing_ok=True)
@@ -214,6 +214,18 @@ def write_file(folder: Path, name: str, data: bytes | None, mode: int | None = N
 def as_description(trained: Skill) -> str:
     """Return the text of a trained description as one paragraph; list markers go."""
     return " ".join(_BULLET.sub("", trained.unix_body).split())
+
+
+def _check_place(folder: Path, name: str) -> Path:
+    """Return the path of a file of a skill's folder. Raises `InputError` for a link or a folder in
+    its place.
+    """
+    path = folder / check_relative(name)
+    if path.is_symlink() or not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{path} is a symbolic link.", hint="Put a file in its place.")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder.", hint="Put a file in its place.")
+    return path
 
 
 def _newline(text: str) -> str:
@@ -233,7 +245,10 @@ def _with_description(skill: Skill, text: str) -> Skill:
     head = skill.head[:start] + changed + skill.head[start + len(block) :]
     result = replace(skill, head=head)
     if dict(result.frontmatter) != {**skill.frontmatter, "description": text}:
-        raise ValueError("the frontmatter holds the description in a form that cannot be replaced")
+        raise InputError(
+            "The frontmatter holds the description in a form that cannot be replaced.",
+            hint='Write it as one value in one place: `description: "…"`.',
+        )
     return result
 
 

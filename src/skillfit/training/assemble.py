@@ -34,6 +34,7 @@ from skillfit.run.paid import PaidEffects
 from skillfit.run.store import HANDOFF
 from skillfit.sandbox.known_good import prove
 from skillfit.sandbox.programs import choose_isolation
+from skillfit.skill import Skill
 from skillfit.skill.parts import part_texts
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
@@ -112,7 +113,7 @@ async def assemble(
                 )
             ),
             text_filter=TextFilter(index, directory.events.emit, config.optimizer.max_skill_tokens),
-            part_filter=await _part_filter(config, paid, directory.events.emit),
+            part_filter=await _part_filter(config, inputs.skill, paid, directory.events.emit),
             emit=directory.events.emit,
             check_stop=control.check,
             decision=decision,
@@ -124,12 +125,12 @@ async def assemble(
 
 
 async def _part_filter(
-    config: Config, paid: PaidEffects, emit: Callable[[Event], None]
+    config: Config, skill: Skill, paid: PaidEffects, emit: Callable[[Event], None]
 ) -> PartFilter:
     """Make the filter of edits. Where scripts are trained, one that must work is tried first."""
     isolation = None
     if "scripts" in config.optimizer.parts:
-        refuse_missing_check(config.optimizer)
+        refuse_missing_check(config.optimizer, skill)
         isolation = choose_isolation(config.env.sandbox, "env.sandbox")
         await prove(known_good_script(isolation))
     return PartFilter(config.optimizer, isolation, paid, emit)

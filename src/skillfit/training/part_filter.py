@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from skillfit.config.schema import OptimizerSection
 from skillfit.errors import InputError
@@ -65,45 +65,49 @@ class PartFilter:
         """
         kept, scripts = list[Proposal](), 0
         for proposal in proposals:
-            edit, problem = proposal.edit, ""
-            if edit is not None:
-                scripts += edit.op == WRITE_OP
-                if scripts > _MOST_SCRIPTS and edit.op == WRITE_OP:
-                    problem = f"a step checks {_MOST_SCRIPTS} scripts at most"
-                else:
-                    problem = await self.problem(edit, skills)
-            if not problem:
+            edit = proposal.edit
+            problem = self._untrained(edit) if edit is not None else ""
+            if edit is not None and not problem and _writes_script(edit):
+                scripts += 1
+                problem = f"a step checks {_MOST_SCRIPTS} scripts at most"
+                if scripts <= _MOST_SCRIPTS:
+                    problem = await self.script_problem(edit, skills)
+            if edit is None or not problem:
                 kept.append(proposal)
                 continue
-            what = f"edit of {edit.file or 'the body'}" if edit else "edit"
-            text = one_line(edit.content or edit.target, 80) if edit else ""
-            self.emit(Discarded(step=step, stage="parts", what=f"{what}: {text}", reason=problem))
+            text = one_line(edit.content or edit.target, 80)
+            what = f"edit of {edit.file or 'the body'}: {text}"
+            self.emit(Discarded(step=step, stage="parts", what=what, reason=problem))
         return tuple(kept)
 
-    async def problem(self, edit: Edit, skills: Sequence[Skill]) -> str:
-        """Say why an edit may not be tried; empty: it may."""
-        part = part_of(edit.file)
-        if part not in self.settings.parts:
-            trained = ", ".join(self.settings.parts)
-            return f"optimizer.parts lets edits change {trained}, not {edit.file or 'the body'}"
-        if part != "scripts" or not edit.content.strip() or self.isolation is None:
+    def _untrained(self, edit: Edit) -> str:
+        """Say that the part which an edit changes is not trained; empty: it is."""
+        if part_of(edit.file) in self.settings.parts:
             return ""
-        for skill in skills:
-            applied = apply_edits(skill, [edit])
-            if applied.edits:
-                return await self._script_problem(applied.skill, edit.file)
-        return ""  # the gate refuses it, with the reason
+        trained = ", ".join(self.settings.parts)
+        return f"optimizer.parts lets edits change {trained}, not {edit.file or 'the body'}"
 
-    async def _script_problem(self, skill: Skill, file: str) -> str:
-        assert self.isolation is not None
+    async def script_problem(self, edit: Edit, skills: Sequence[Skill]) -> str:
+        """Say why the script that an edit writes does not work; empty: it does, or the edit applies
+        to none of the skills, for which the gate refuses it.
+        """
+        assert self.isolation is not None, "scripts are trained, so an isolation was chosen"
+        applied = (apply_edits(skill, [edit]) for skill in skills)
+        skill = next((found.skill for found in applied if found.edits), None)
+        if skill is None:
+            return ""
         command = self.settings.script_check
-        name = f"script/{stable_hash([file, skill.hash, command])}"
-        work = partial(script_problem, skill, file, command, self.isolation)
+        name = f"script/{stable_hash([edit.file, skill.hash, command])}"
+        work = partial(check_script, skill, edit.file, command, self.isolation)
         async with self.paid.until_stopped():
             return await self.paid.record(name, work, returns=str, stage="reflect")
 
 
-async def script_problem(skill: Skill, file: str, command: str, isolation: Isolation) -> str:
+def _writes_script(edit: Edit) -> bool:
+    return part_of(edit.file) == "scripts" and bool(edit.content.strip())
+
+
+async def check_script(skill: Skill, file: str, command: str, isolation: Isolation) -> str:
     """Say why a script of a skill does not work; empty: it compiles and passes its check."""
     text = part_text(skill, file) or ""
     name = _interpreter(file, text)
@@ -151,16 +155,25 @@ def known_good_script(isolation: Isolation) -> KnownGood:
     """Return the smallest script that works. Where it does not, no script would."""
     file, text = "scripts/check.py", f"import sys\nsys.exit(sys.argv[1:] != ['{SELF_CHECK}'])\n"
     skill = apply_edits(Skill(), [Edit(WRITE_OP, content=text, file=file)]).skill
-    run = partial(script_problem, skill, file, "")
+    run = partial(check_script, skill, file, "")
     return KnownGood("scripts that edits write", isolation, run)
 
 
-def refuse_missing_check(settings: OptimizerSection) -> None:
-    """Raise an error where optimizer.script_check names a program that is not here."""
-    words = shlex.split(settings.script_check) or [sys.executable]
-    if shutil.which(words[0]) is None and "{script}" not in words[0]:
+def refuse_missing_check(settings: OptimizerSection, skill: Skill) -> None:
+    """Raise an error where optimizer.script_check cannot be run: it runs in the skill's folder."""
+    hint = f"Correct it, or leave it out: scripts then check themselves with {SELF_CHECK}."
+    try:
+        words = shlex.split(settings.script_check)
+    except ValueError as error:
+        raise InputError(f"optimizer.script_check: {error}.", hint=hint) from error
+    if not words or "{script}" in words[0]:
+        return
+    program = words[0].removeprefix("./")
+    if "/" not in words[0]:
+        if shutil.which(program) is None:
+            problem = f"there is no program {program!r} on this machine"
+            raise InputError(f"optimizer.script_check: {problem}.", hint=hint)
+    elif not Path(program).is_absolute() and not skill.modes.get(program, 0) & 0o100:
         raise InputError(
-            f"optimizer.script_check: there is no program {words[0]!r} on this machine.",
-            hint="Install it, or leave optimizer.script_check out: scripts then check themselves "
-            f"with {SELF_CHECK}.",
+            f"optimizer.script_check: the skill's folder has no program {program}.", hint=hint
         )

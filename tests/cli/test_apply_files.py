@@ -1,0 +1,104 @@
+"""`apply` writes the files of a skill that a run changed, and `--undo` restores them exactly."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit import Run
+from skillfit.cli.apply import DocumentChange, make_change, undo_change
+from skillfit.errors import InputError
+from skillfit.skill import Edit, Skill, apply_edits
+from tests.report.recorded_runs import WrittenRun
+
+TABLE = "references/data.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    skill = tmp_path / "skill"
+    (skill / "references").mkdir(parents=True)
+    (skill / "scripts").mkdir()
+    (skill / "SKILL.md").write_text("# Skill\n\n- One.\n")
+    (skill / TABLE).write_bytes(b"{}\r\n")
+    (skill / "references/empty.md").write_bytes(b"")
+    (skill / "scripts/old.sh").write_text("#!/bin/sh\n")
+    (skill / "scripts/old.sh").chmod(0o755)
+    return skill
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    written = WrittenRun(tmp_path / "run")
+    written.close()
+    return Run.open(tmp_path / "run")
+
+
+def change(run: Run, folder: Path, *edits: Edit) -> DocumentChange:
+    present = Skill.load(folder)
+    applied = apply_edits(present, edits)
+    assert all(result.applied for result in applied.results)
+    return DocumentChange(run, folder / "SKILL.md", present, applied.skill)
+
+
+def files(folder: Path) -> dict[str, tuple[Any, ...]]:
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+EDITS = (
+    Edit("append", content="- Two."),
+    Edit("append", content="[1]", file=TABLE),
+    Edit("append", content="- Three.", file="references/empty.md"),
+    Edit("append", content="- New.", file="references/sub/new.md"),
+    Edit("write", file="scripts/old.sh"),
+)
+
+
+def test_undo_restores_bytes_and_modes(run: Run, folder: Path) -> None:
+    before = files(folder)
+    make_change(change(run, folder, *EDITS))
+    assert (folder / TABLE).read_bytes() == b"{}\r\n\r\n[1]\r\n"
+    assert not (folder / "scripts").exists()
+    undo_change(run, force=False)
+    assert files(folder) == before and not (folder / "references/sub").exists()
+
+
+def test_a_forced_undo_keeps_copies_that_are_no_backups(run: Run, folder: Path) -> None:
+    before = files(folder)
+    for data in (b"\xff mine", b"mine again"):
+        make_change(change(run, folder, *EDITS))
+        (folder / TABLE).write_bytes(data)
+        with pytest.raises(InputError, match=r"data\.json has changed since it was applied"):
+            undo_change(run, force=False)
+        [copy] = undo_change(run, force=True).copies
+        assert copy.read_bytes() == data and files(folder) == before
+    with pytest.raises(InputError, match="is not applied"):
+        undo_change(run, force=False)
+
+
+def test_a_change_that_cannot_be_made_changes_nothing_and_is_not_recorded(
+    run: Run, folder: Path
+) -> None:
+    wanted = change(run, folder, *EDITS)
+    (folder / "references/empty.md").unlink()
+    (folder / "references/empty.md").symlink_to("data.json")
+    before = files(folder)
+    with pytest.raises(InputError, match=r"empty\.md is a symbolic link"):
+        make_change(wanted)
+    assert files(folder) == before
+    with pytest.raises(InputError, match="is not applied"):
+        undo_change(run, force=False)
+
+
+def test_a_description_in_an_unusual_form_is_a_clear_error(folder: Path) -> None:
+    text = "---\nname: a\ndescription: &d old\nsummary: *d\n---\n# Skill\n"
+    edit = Edit("replace", "old", "new", file="description")
+    [result] = apply_edits(Skill.from_text(text), [edit]).results
+    assert not result.applied and "a form that cannot be replaced" in result.reason
