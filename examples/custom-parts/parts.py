@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from statistics import fmean
 
 from skillfit import (
     BaseGate,
@@ -21,7 +22,7 @@ class FivePoints(BaseGate):
     """Accept a candidate only if its mean is at least five points above the incumbent's."""
 
     def decide(self, new: Samples, old: Samples) -> Ruling:
-        gain = new.score - old.score
+        gain = fmean(new.against(old).values())
         if gain < 0.05:
             return Ruling("reject", f"mean {gain:+.4f}: less than five points above the incumbent")
         return Ruling("accept", f"mean {gain:+.4f} above the incumbent")

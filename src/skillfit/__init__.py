@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from skillfit.gate import RolloutCount as RolloutCount
     from skillfit.gate import Ruling as Ruling
     from skillfit.gate import Samples as Samples
+    from skillfit.gate.base import Composition as Composition
+    from skillfit.gate.base import Observation as Observation
+    from skillfit.gate.base import Origin as Origin
+    from skillfit.gate.base import Round as Round
+    from skillfit.gate.base import SelectionNeed as SelectionNeed
+    from skillfit.gate.base import StrictGate as StrictGate
+    from skillfit.gate.base import Verdict as Verdict
+    from skillfit.gate.screening import ScreeningGate as ScreeningGate
     from skillfit.intervals import Interval as Interval
     from skillfit.models import CHAT_API as CHAT_API
     from skillfit.models import KnownProvider as KnownProvider
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from skillfit.models.protocol import BadReply as BadReply
     from skillfit.models.protocol import BadRequest as BadRequest
     from skillfit.models.protocol import ContextTooLong as ContextTooLong
+    from skillfit.models.protocol import Image as Image
     from skillfit.models.protocol import Message as Message
     from skillfit.models.protocol import Model as Model
     from skillfit.models.protocol import ModelError as ModelError
@@ -50,6 +59,8 @@ if TYPE_CHECKING:
     from skillfit.models.protocol import Refused as Refused
     from skillfit.models.protocol import Request as Request
     from skillfit.models.protocol import TimedOut as TimedOut
+    from skillfit.models.protocol import Tool as Tool
+    from skillfit.models.protocol import ToolCall as ToolCall
     from skillfit.optimize.optimizer import Patch as Patch
     from skillfit.optimize.optimizer import Proposal as Proposal
     from skillfit.optimize.proposer import Proposer as Proposer
@@ -61,9 +72,13 @@ if TYPE_CHECKING:
     from skillfit.record.record import Record as Record
     from skillfit.record.record import RunCard as RunCard
     from skillfit.report import write_report as write_report
+    from skillfit.rollout import Arm as Arm
     from skillfit.rollout import Executor as Executor
     from skillfit.rollout import LocalExecutor as LocalExecutor
     from skillfit.rollout import Outcome as Outcome
+    from skillfit.rollout import Tally as Tally
+    from skillfit.rollout.engine import Assignment as Assignment
+    from skillfit.rollout.engine import Worker as Worker
     from skillfit.run.control import Control as Control
     from skillfit.run.control import Interrupted as Interrupted
     from skillfit.run.events import EvaluationFinished as EvaluationFinished
@@ -91,11 +106,13 @@ if TYPE_CHECKING:
     from skillfit.tasks.item import Grader as Grader
     from skillfit.tasks.item import Item as Item
     from skillfit.tasks.item import Score as Score
+    from skillfit.tasks.item import ScoredAttempt as ScoredAttempt
     from skillfit.tasks.item import TrajectoryStep as TrajectoryStep
     from skillfit.tasks.task import Task as Task
     from skillfit.training.measure import Measured as Measured
     from skillfit.training.plan import BalancedBatches as BalancedBatches
     from skillfit.training.plan import BatchSampler as BatchSampler
+    from skillfit.training.plan import Plan as Plan
     from skillfit.training.plan import ShuffledBatches as ShuffledBatches
 
 __version__ = "0.1.0"
@@ -119,6 +136,16 @@ _HOMES = {
             "Ruling",
             "Samples",
         ),
+        "skillfit.gate.base": (
+            "Composition",
+            "Observation",
+            "Origin",
+            "Round",
+            "SelectionNeed",
+            "StrictGate",
+            "Verdict",
+        ),
+        "skillfit.gate.screening": ("ScreeningGate",),
         "skillfit.intervals": ("Interval",),
         "skillfit.models": (
             "CHAT_API",
@@ -134,6 +161,7 @@ _HOMES = {
             "BadReply",
             "BadRequest",
             "ContextTooLong",
+            "Image",
             "Message",
             "Model",
             "ModelError",
@@ -144,6 +172,8 @@ _HOMES = {
             "Refused",
             "Request",
             "TimedOut",
+            "Tool",
+            "ToolCall",
         ),
         "skillfit.optimize.optimizer": ("Patch", "Proposal"),
         "skillfit.optimize.proposer": ("Proposer", "ProposerParts", "finished_cases"),
@@ -152,7 +182,8 @@ _HOMES = {
         "skillfit.record.lists": ("list_runs",),
         "skillfit.record.record": ("Record", "RunCard"),
         "skillfit.report": ("write_report",),
-        "skillfit.rollout": ("Executor", "LocalExecutor", "Outcome"),
+        "skillfit.rollout": ("Arm", "Executor", "LocalExecutor", "Outcome", "Tally"),
+        "skillfit.rollout.engine": ("Assignment", "Worker"),
         "skillfit.run.control": ("Control", "Interrupted"),
         "skillfit.run.events": (
             "EvaluationFinished",
@@ -176,10 +207,17 @@ _HOMES = {
             "SourceReference",
             "TaskSource",
         ),
-        "skillfit.tasks.item": ("Attempt", "Grader", "Item", "Score", "TrajectoryStep"),
+        "skillfit.tasks.item": (
+            "Attempt",
+            "Grader",
+            "Item",
+            "Score",
+            "ScoredAttempt",
+            "TrajectoryStep",
+        ),
         "skillfit.tasks.task": ("Task",),
         "skillfit.training.measure": ("Measured",),
-        "skillfit.training.plan": ("BalancedBatches", "BatchSampler", "ShuffledBatches"),
+        "skillfit.training.plan": ("BalancedBatches", "BatchSampler", "Plan", "ShuffledBatches"),
     }.items()
     for name in names
 }
