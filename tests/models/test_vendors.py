@@ -11,7 +11,14 @@ import sys
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import ModelSpec, Prices, connect, known_providers, register_provider
+from skillfit.models import (
+    CHAT_API,
+    ModelSpec,
+    Prices,
+    connect,
+    known_providers,
+    register_provider,
+)
 from skillfit.models.protocol import AuthFailed, Reply
 from skillfit.models.providers.openai_protocols import ollama_address
 from skillfit.models.registry import Readiness, Setup
@@ -354,3 +361,8 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
         ).stdout.strip()
         == "[]"
     )
+
+
+def test_a_provider_of_the_chat_api_needs_an_address():
+    with pytest.raises(InputError, match="The provider 'nowhere' has no address"):
+        register_provider("nowhere", CHAT_API, about="x", keys=("NOWHERE_KEY",))

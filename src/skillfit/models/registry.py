@@ -495,6 +495,10 @@ def register_provider(
 
     With `CHAT_API` as the factory, `address` is called as an OpenAI chat API.
     """
+    if factory == CHAT_API and not address:
+        raise InputError(
+            f"The provider {name!r} has no address.", hint="Give one: address='https://…/v1'."
+        )
     _registry[name] = KnownProvider(
         name, about, factory, keys, address, check=check, free=free, probed=probed
     )

@@ -159,7 +159,7 @@ async def _train(ready: Assembled, force: bool, evidence: EvidenceMemory) -> Run
     """
     run = ready.components
     set_requested_caps(run.requests, run.budget)
-    state = TrainingState.begin(run.initial, evidence)
+    state = TrainingState(epoch_start=run.initial, evidence=evidence)
     pairs: int | None = None  # None: nothing is kept for the ship test yet
     try:
         state = replace(state, checks=await _preflight(ready, force))

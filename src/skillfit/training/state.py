@@ -121,12 +121,6 @@ class TrainingState:
     optimizer_failures: int = 0  # optimizer calls without a usable reply
     checks: tuple[CheckResult, ...] = ()  # of the preflight
 
-    @classmethod
-    def begin(cls, initial: Skill, evidence: EvidenceMemory | None = None) -> TrainingState:
-        """Return the state before the baseline. `evidence`: of earlier runs."""
-        known = evidence or EvidenceMemory()
-        return cls(epoch_start=initial, evidence=known)
-
     def next_epoch(self, incumbent: Skill) -> TrainingState:
         """Return the state at the start of an epoch, with the optimizer's memory of steps empty."""
         return replace(self, epoch_start=incumbent, memory=())
