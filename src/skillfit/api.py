@@ -160,8 +160,10 @@ class Run:
 
     def skill(self, step: int | str) -> Skill:
         """Return the skill after a step: 0 or "initial" is the first, "best" the one that the run
-        returns.
+        returns, and "unproven" what it found and does not return.
         """
+        if step == "unproven" and self.record.unproven_skill:
+            return self.record.found
         if step in ("initial", "best"):
             return self.best_skill if step == "best" else self.initial_skill
         found = self.record.skill_after(int(step)) if str(step).isdigit() else None

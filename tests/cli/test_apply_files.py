@@ -11,7 +11,7 @@ import pytest
 from skillfit import Run
 from skillfit.cli.apply import DocumentChange, make_change, undo_change
 from skillfit.errors import InputError
-from skillfit.skill import Edit, Skill, apply_edits
+from skillfit.skill import Edit, Skill, apply_edits, parts
 from tests.report.recorded_runs import WrittenRun
 
 TABLE = "references/data.json"
@@ -102,3 +102,38 @@ def test_a_description_in_an_unusual_form_is_a_clear_error(folder: Path) -> None
     edit = Edit("replace", "old", "new", file="description")
     [result] = apply_edits(Skill.from_text(text), [edit]).results
     assert not result.applied and "a form that cannot be replaced" in result.reason
+
+
+def test_a_failed_change_that_cannot_be_restored_keeps_the_former_files(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, calls = files(folder), 0
+
+    def full(path: Path, data: bytes, mode: int | None = None) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise InputError(f"Cannot write {path}: No space left on device.")
+        real(path, data, mode)
+
+    real = parts.write_whole
+    with monkeypatch.context() as patched:
+        patched.setattr(parts, "write_whole", full)
+        with pytest.raises(InputError, match="could not be restored") as failed:
+            make_change(change(run, folder, *EDITS))
+    assert "--undo" in str(failed.value.hint)
+    undo_change(run, force=True)
+    assert files(folder) == before
+
+
+def test_files_go_beside_a_document_that_is_a_link(run: Run, folder: Path) -> None:
+    (folder / "docs").mkdir()
+    (folder / "SKILL.md").rename(folder / "docs/SKILL.md")
+    (folder / "SKILL.md").symlink_to("docs/SKILL.md")
+    before = files(folder)
+    make_change(change(run, folder, *EDITS))
+    assert (folder / "references/sub/new.md").exists() and (folder / "SKILL.md").is_symlink()
+    assert "- Two." in (folder / "docs/SKILL.md").read_text()
+    (folder / "docs/SKILL.md").write_bytes(b"\xff")
+    undo_change(run, force=True)
+    assert files(folder) == before

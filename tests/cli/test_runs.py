@@ -211,8 +211,9 @@ def test_diff_of_an_unchanged_skill_prints_an_empty_patch_and_the_reason(
     assert "unproven" not in output.err
     Path("stopped/unproven_skill.md").write_text("# Found\n")
     output = shell("diff", "stopped")
-    initial, found = output.err.rpartition("diff -u ")[2].split()
-    assert Path(initial).read_text() and found == "stopped/unproven_skill.md"
+    assert "skillfit diff stopped initial unproven" in output.err
+    refused = shell("diff", run, "initial", "unproven")
+    assert refused.code == 2 and "The run has no step 'unproven'" in refused.err
 
 
 def test_steer_accepts_a_text_that_begins_with_a_dash(shell: Shell, config: Path) -> None:
@@ -552,7 +553,7 @@ def test_verify_works_with_a_small_record(shell: Shell, run: Path) -> None:
     assert shell("verify", run, "--save", "record.json").code == 0
     record = json.loads(Path("record.json").read_text())
     assert (
-        set(record) == {"config", "skill", "means", "tokens"}
+        set(record) == {"config", "skill", "means", "tokens", "files"}
         and Path("record.json").stat().st_size < 20_000
     )
     shutil.rmtree(run)
@@ -1026,7 +1027,7 @@ def test_ablate_removes_planted_useless_lines_after_a_fresh_comparison(
     )
     gone = set(before.splitlines()) - set(after.splitlines())
     assert gone and gone <= set(PLANTED)
-    assert Path("here/skills/skill_v0000.md").read_text() == before, "the former text is kept"
+    assert Path("here/former_skill/SKILL.md").read_text() == before, "the former text is kept"
 
 
 NAMED = "---\nname: short\ndescription: A short skill.\n---\n\n"

@@ -226,7 +226,7 @@ async def test_files_of_trained_parts_may_change(bench: MakeBench) -> None:
         last="pathlib.Path('skill/references/why.md').write_text('because it is\\n')\n"
         "pathlib.Path('skill/references/new.md').write_text('# New\\n\\n- One.\\n')\n"
         "os.makedirs('skill/scripts'); os.symlink('/etc/passwd', 'skill/scripts/a.py')\n"
-        "pathlib.Path('skill/scripts/b.py').write_text('print(1)\\n')\n"
+        "pathlib.Path('skill/scripts/b.py').write_text('print(1)\\n'); os.mkfifo('skill/pipe')\n"
         "pathlib.Path('skill/other.md').write_text('x')",
         parts=("body", "references", "scripts"),
     )
@@ -240,7 +240,7 @@ async def test_files_of_trained_parts_may_change(bench: MakeBench) -> None:
     ]
     assert written(found)[: len(GOOD)] == GOOD
     assert "skill/scripts/a.py is a link" in made.discarded
-    assert "1 other file of the skill changed (other.md)" in made.discarded
+    assert "2 other files of the skill changed (other.md, pipe)" in made.discarded
 
 
 async def test_the_files_of_the_task_are_out_of_reach(bench: MakeBench, tmp_path: Path) -> None:

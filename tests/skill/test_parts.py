@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.skill import Edit, Skill, apply_edits, units
-from skillfit.skill.parts import named_file, part_of, part_text, with_part
+from skillfit.skill.parts import (
+    PARTS,
+    named_file,
+    part_of,
+    part_text,
+    part_texts,
+    with_part,
+    with_trained,
+)
 from skillfit.skill.units import units_of_parts, without_units
 
 DOCUMENT = "---\nname: bays\ndescription: Sort goods.\n---\n# Bays\n\n- Heavy goods go low.\n"
@@ -100,6 +109,13 @@ def test_a_move_that_fails_changes_neither_file() -> None:
         "assets/logo.png",
         "c:references/a.md",
         "references/a\0.md",
+        "references/a\n+++ b.md",
+        "references/a\u202e.md",
+        "references/ a.md",
+        "references/node_modules/a.md",
+        "references/evals/a.md",
+        "references/" + 101 * "a",
+        "references/" + 60 * "abcde/" + "a.md",
     ],
 )
 def test_edits_cannot_name_a_file_outside_of_the_parts(file: str) -> None:
@@ -259,3 +275,49 @@ def test_references_have_units_and_a_script_is_one() -> None:
     assert "scripts/sort.py" not in shorter.files and shorter.body == SKILL.body
     fenced = {"scripts/a.sh": b"# <!-- PROTECTED_START -->\nls\n# <!-- PROTECTED_END -->\n"}
     assert not units_of_parts(Skill.from_text(DOCUMENT, files=fenced), "line", ("scripts",))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [f"{TABLES}/extra.md", "references/TABLES.md", "references/tables.md/a/b.md"],
+)
+def test_a_file_cannot_stand_in_the_place_of_another(file: str) -> None:
+    skill, statuses = run(Edit("append", content="- One.", file=file))
+    assert statuses == ["skipped_unknown_file"] and skill == SKILL
+
+
+def test_edits_of_one_patch_cannot_clash_either() -> None:
+    edits = [
+        Edit("append", content="- One.", file="references/d/x.md"),
+        Edit("append", content="- Two.", file="references/d"),
+    ]
+    for order in (edits, edits[::-1]):
+        _, statuses = run(*order)
+        assert statuses == ["applied_append", "skipped_unknown_file"]
+
+
+def test_scripts_hold_no_hidden_characters_and_a_description_stays() -> None:
+    _, statuses = run(
+        Edit("write", content="print(1)  # \u202e\x1b[31m", file="scripts/a.py"),
+        Edit("delete", "Sort goods.", file="description"),
+        Edit("write", content="print(1)\r\nprint(2)", file="scripts/b.py"),
+    )
+    assert statuses == ["skipped_unreadable", "skipped_empty_content", "applied_write"]
+
+
+@pytest.mark.parametrize("text", ["null", "true", "123", "2024-01-01", "=", "Use when: needed"])
+def test_a_description_reads_as_the_same_text_for_every_reader(text: str) -> None:
+    changed = with_part(SKILL, "description", text)
+    assert changed.frontmatter["description"] == text
+    assert yaml.safe_load(changed.frontmatter_block)["description"] == text
+
+
+def test_trained_files_take_the_place_of_others_and_equal_ones_stay_byte_for_byte() -> None:
+    files = {"references/a.md": b"one\r\n", "scripts/__init__.py": b"", "references/b.md": b"two\n"}
+    skill = Skill.from_text(DOCUMENT, files=files)
+    recorded = Skill.from_text(
+        DOCUMENT, files={name: text.encode() for name, text in part_texts(skill).items()}
+    )
+    assert with_trained(skill, recorded, PARTS).hash == skill.hash
+    other = with_trained(skill, Skill.from_text("# B\n", files={"references/c.md": b"3"}), PARTS)
+    assert set(other.files) == {"references/c.md"}

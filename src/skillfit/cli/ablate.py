@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from skillfit.training.measure import Ablation
 
 
+FORMER = "former_skill"  # what --apply replaced, in the run's folder
 _LINE_LENGTH = 60  # characters of a line in the table
 
 
@@ -78,7 +79,7 @@ def ablate_command(
     report = write_ablation_report(
         ablation.event, inputs.skill.name, path / "report.html", inputs.skill.text
     )
-    applied = apply and _write_shorter(inputs, ablation)
+    applied = apply and _write_shorter(inputs, ablation, path / FORMER)
     data = _ablation_json(ablation.event, path, report, applied)
     show(data, _ablation_table(ablation.event), as_json)
     if not as_json:
@@ -88,12 +89,20 @@ def ablate_command(
         print(_ablation_text(ablation.event, report, command, apply, applied))
 
 
-def _write_shorter(inputs: Inputs, ablation: Ablation) -> bool:
-    """Write the shorter skill to its place. False when nothing is cut."""
-    from skillfit.skill.parts import save_trained
+def _write_shorter(inputs: Inputs, ablation: Ablation, former: Path) -> bool:
+    """Write the shorter skill to its place, and the former one into the run's folder. Return False
+    when nothing is cut. Raises `InputError` where the skill is another one by now.
+    """
+    from skillfit.skill.parts import load_trained, save_trained
 
     if ablation.shorter is None:
         return False
+    if load_trained(inputs.config.env.skill).hash != inputs.skill.hash:
+        raise InputError(
+            f"The skill {inputs.config.env.skill} changed while it was measured: nothing was cut.",
+            hint="Run the same command on the new text.",
+        )
+    inputs.skill.save(former)
     save_trained(inputs.config.env.skill, ablation.shorter)
     return True
 
@@ -148,8 +157,6 @@ def _ablation_table(event: AblationFinished) -> RenderableType:
 def _ablation_text(
     event: AblationFinished, report: Path, command: str, asked: bool, applied: bool
 ) -> str:
-    from skillfit.run.records import skill_file
-
     cut = [unit for unit in event.units if unit.decision == "cut"]
     saved = event.tokens_before - event.tokens_after
     score = score_with_interval(event.score.mean, event.score.low, event.score.high)
@@ -171,7 +178,7 @@ def _ablation_text(
                 f"On {event.comparison.rollouts} fresh rollouts the score changed by "
                 f"{score_change(event.comparison.difference)}."
             )
-        lines.append(f"The former text, to undo this: {report.parent / skill_file(0)}")
+        lines.append(f"The former skill, to undo this: {report.parent / FORMER}")
     elif asked and event.comparison is not None:
         compared = event.comparison
         lines.append(

@@ -41,10 +41,13 @@ if TYPE_CHECKING:
     from skillfit.skill import Skill
 
 
+_VERSION = "A step's number, initial, best or unproven."
+
+
 def diff_command(
     run: RunFolder,
-    old: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "initial",
-    new: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "best",
+    old: Annotated[str, typer.Argument(help=_VERSION)] = "initial",
+    new: Annotated[str, typer.Argument(help=_VERSION)] = "best",
     as_json: Json = False,
 ) -> None:
     """Show what changed in the skill: from the initial one to the best, or between two steps.
@@ -70,7 +73,6 @@ def diff_command(
 
 def _why_same(run: Run) -> str:
     """Say why the best skill is the initial one, and how to see what was found."""
-    from skillfit.run.records import skill_file
     from skillfit.run.store import UNPROVEN_SKILL
 
     if run.finished is None:
@@ -79,8 +81,8 @@ def _why_same(run: Run) -> str:
     lines = [f"Nothing changed: the run handed back the initial skill ({reason})."]
     unproven = run.path / UNPROVEN_SKILL
     if unproven.is_file():
-        initial, found = map(relative_to_here, (run.path / skill_file(0), unproven))
-        lines.append(f"What it found is unproven. See it with: diff -u {initial} {found}")
+        command = shell_line("diff", relative_to_here(run.path), "initial", "unproven")
+        lines.append(f"What it found is unproven. See it with: {command}")
     return "\n".join(lines)
 
 
@@ -185,7 +187,8 @@ class AppliedChange:
     before: str | None  # the text that was there; None: no file
     after: str
     files: dict[str, str] | None = None  # of a new skill folder: name -> sha256
-    changed: dict[str, AppliedFile] = field(default_factory=dict)  # by path in the folder
+    changed: dict[str, AppliedFile] = field(default_factory=dict)  # by path in `folder`
+    folder: str = ""
 
     @classmethod
     def read(cls, path: Path) -> AppliedChange:
@@ -211,7 +214,7 @@ class AppliedChange:
 
         document = Path(self.document)
         for name, file in self.changed.items():
-            write_file(document.parent, name, file.data, file.mode)
+            write_file(Path(self.folder), name, file.data, file.mode)
         if self.before is not None:
             write_whole(document, self.before.encode())
             return
@@ -254,24 +257,20 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     if not named.exists() and to is not None:
         return _new_document(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
-    described = run.config.env.skill.endswith(DESCRIPTION_OF)
+    described, changed = run.config.env.skill.endswith(DESCRIPTION_OF), list[str]()
     if described:
         known, wanted = _with_description(present, run.initial_skill, best)
     else:
         known = present.text in (run.initial_skill.text, run.record.found_skill, best.text)
-        known = known and _has_known_files(run.record, present)
+        changed = _changed_since(run.record, present)
         wanted = _with_other_parts(run.record, present.with_body(best.body))
-    if run.record.found_files and document.name not in DOCUMENT_NAMES:
-        raise InputError(
-            f"{document} is no skill folder, and the run changed other files than the document: "
-            f"{', '.join(run.record.found_files)}.",
-            hint="Name a folder: --to FOLDER",
-        )
-    if known or (force and described):
+    if document.name not in DOCUMENT_NAMES:
+        _refuse_lost_files(run.record, document)
+    if (known and not changed) or (force and described):
         return DocumentChange(run, document, present, wanted)
     if not force:
         raise InputError(
-            f"{document} has changed since the run began.",
+            f"{', '.join(changed) if known else document} has changed since the run began.",
             hint="Look at it, then override with --force.",
         )
     places = (document.resolve(), document.parent.resolve())
@@ -280,14 +279,25 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
     return DocumentChange(run, document, present, _with_other_parts(run.record, wanted))
 
 
-def _has_known_files(record: Record, present: Skill) -> bool:
-    """Return whether the files that the run changed are as it found or as it left them."""
+def _refuse_lost_files(record: Record, document: Path) -> None:
+    if record.found_files:
+        raise InputError(
+            f"{document} is no skill folder, and the run changed other files than the document: "
+            f"{', '.join(record.found_files)}.",
+            hint="Name a folder: --to FOLDER",
+        )
+
+
+def _changed_since(record: Record, present: Skill) -> list[str]:
+    """Return the files that are neither as the run found them nor as it left them."""
     from skillfit.skill.parts import part_text
 
-    return all(
-        (part_text(present, name) or "") in (record.initial_files.get(name, ""), text)
-        for name, text in record.found_files.items()
-    )
+    found = []
+    for name, text in record.found_files.items():
+        now = part_text(present, name) if name in present.files else ""
+        if now not in (record.initial_files.get(name, ""), text):
+            found.append(name)
+    return found
 
 
 def _with_other_parts(record: Record, skill: Skill) -> Skill:
@@ -331,6 +341,7 @@ def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> Docume
 
     blank = Skill.from_text("")
     if to.suffix.lower() in DOCUMENT_SUFFIXES:
+        _refuse_lost_files(run.record, to)
         return DocumentChange(run, to, blank, blank.with_document(best))
     if began is not None and not began.exists():
         raise InputError(
@@ -346,25 +357,33 @@ def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> Docume
 def make_change(change: DocumentChange) -> Path:
     """Back up the present text, then write the new one; returns the path of the backup."""
     from skillfit.record.record import APPLIED
+    from skillfit.skill.parts import checked_place
 
     kept = change.run.path / APPLIED / f"{len(_backups(change.run)) + 1:04d}.json"
-    document = change.document.resolve()
+    document, folder = change.document.resolve(), change.document.parent.resolve()
+    for name in change.files:
+        checked_place(folder, name)
     before = document.read_bytes().decode() if document.exists() else None
     changed = {
-        name: AppliedFile.of(document.parent / name, change.wanted.files.get(name))
-        for name in change.files
+        name: AppliedFile.of(folder / name, change.wanted.files.get(name)) for name in change.files
     }
     digests = {name: sha256(data).hexdigest() for name, data in change.wanted.files.items()}
     files = digests if change.new_folder else None
-    applied = AppliedChange(str(document), before, change.wanted.text, files, changed)
+    text = change.wanted.text
+    applied = AppliedChange(str(document), before, text, files, changed, str(folder))
     applied.write(kept)
     try:
         change.write()
-    except InputError:
+    except InputError as error:
         try:
             applied.undo()
-        finally:
-            kept.unlink()
+        except InputError:
+            undo = shell_line("apply", relative_to_here(change.run.path), "--undo")
+            raise InputError(
+                f"{error.message} Some files are changed, and could not be restored.",
+                hint=f"The former ones are kept. When the cause is gone: {undo}",
+            ) from error
+        kept.unlink()
         raise
     return kept
 
@@ -373,19 +392,22 @@ def undo_change(run: Run, *, force: bool) -> UndoneChange:
     """Restore what was there before the last `apply`. A document or file that changed since is
     refused without `force`, and copied into the run's folder with it.
     """
+    from skillfit.skill.document import BOM
+
     kept = _backups(run)
     if not kept:
         raise InputError(f"The run in {run.path} is not applied.")
     applied = AppliedChange.read(kept[-1])
     document = Path(applied.document)
-    present = document.read_bytes().decode() if document.exists() else None
+    present, folder = _bytes_of(document), Path(applied.folder)
     touched = dict[Path, bytes | None]()
-    if present != applied.before and (present or "").removeprefix("\ufeff") != applied.after:
-        touched[document] = None if present is None else present.encode()
+    before = None if applied.before is None else applied.before.encode()
+    if present != before and (present or b"").removeprefix(BOM.encode()) != applied.after.encode():
+        touched[document] = present
     for name, file in applied.changed.items():
-        data = _bytes_of(document.parent / name)
+        data = _bytes_of(folder / name)
         if not file.knows(data):
-            touched[document.parent / name] = data
+            touched[folder / name] = data
     if touched and not force:
         raise InputError(
             f"{', '.join(map(str, touched))} has changed since it was applied.",

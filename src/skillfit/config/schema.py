@@ -201,7 +201,7 @@ class OptimizerSection(Section):
     """A JSON file that carries what failed, and what was tried against it, from run to run of the
     same skill. It is read at the start and written at the end; it need not exist yet.
     """
-    parts: tuple[Part, ...] = ONLY_BODY
+    parts: tuple[Part, ...] = Field(default=ONLY_BODY, min_length=1)
     """The parts of the skill folder that edits may change: body, description (in the frontmatter),
     references (files in references/, new ones too) and scripts (files in scripts/). Give the agent
     the folder for these: with tools or a coding-agent program.

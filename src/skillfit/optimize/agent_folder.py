@@ -129,7 +129,7 @@ def read_left_behind(folder: Path, given: AgentFolder) -> LeftBehind:
     for file in _changed_files(folder, given.skill, name):
         if part_of(file) not in given.parts:
             others.append(file)
-        elif not (folder / _SKILL / file).exists():
+        elif not os.path.lexists(folder / _SKILL / file):
             files[file] = ""
         elif (text := _read_text(folder, f"{_SKILL}/{file}", FILE_LIMIT, problems)) is not None:
             files[file] = text.replace("\r\n", "\n")
@@ -297,9 +297,9 @@ def _changed_files(folder: Path, given: Skill, document: str) -> list[str]:
         if name == document or name.startswith(".") or "__pycache__" in name:
             continue
         names.add(name)
-        old = given.files.get(name)
-        size = path.lstat().st_size
-        if path.is_symlink() or old is None or size != len(old) or path.read_bytes() != old:
+        old, info = given.files.get(name), path.lstat()
+        is_same = stat.S_ISREG(info.st_mode) and old is not None and info.st_size == len(old)
+        if not is_same or path.read_bytes() != old:
             found.append(without_surrogates(name))
         if len(names) > _MOST_FILES:
             break

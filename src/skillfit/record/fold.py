@@ -453,7 +453,7 @@ class Fold:
     def _files_after(self, changed: Mapping[str, str]) -> dict[str, str]:
         """Return the files that edits may change, after the changes that an event records."""
         files = {**self._started.files, **changed}
-        return {name: text for name, text in files.items() if text}
+        return {name: text for name, text in files.items() if text or name not in changed}
 
     @property
     def _end(self) -> RunEnd:

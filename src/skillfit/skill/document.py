@@ -348,7 +348,7 @@ def _walk(folder: Path, root: Path, only: tuple[str, ...] = ()) -> Iterator[Path
     given.
     """
     for path in sorted(folder.iterdir()):
-        if _left_out(path.name) or (only and path.name not in only):
+        if left_out(path.name) or (only and path.name not in only):
             continue
         if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(root)):
             raise InputError(
@@ -361,7 +361,8 @@ def _walk(folder: Path, root: Path, only: tuple[str, ...] = ()) -> Iterator[Path
             yield path
 
 
-def _left_out(name: str) -> bool:
+def left_out(name: str) -> bool:
+    """Return whether a file or folder of this name is no part of a skill."""
     return name.startswith(".") or name in _NOT_SKILL
 
 
@@ -375,7 +376,7 @@ def reads_path(skill: Path, path: Path) -> bool:
     if not path.is_relative_to(root):
         return False
     names = path.relative_to(root).parts
-    if any(map(_left_out, names)):
+    if any(map(left_out, names)):
         return False
     return whole or (skill.name in DOCUMENT_NAMES and "".join(names[:1]) in RESOURCE_FOLDERS)
 

@@ -16,8 +16,18 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 from skillfit.errors import InputError
 from skillfit.skill.document import Skill, over_ceiling
-from skillfit.skill.parts import BODY, named_file, over_limit, part_of, part_text, with_part
+from skillfit.skill.parts import (
+    BODY,
+    DESCRIPTION,
+    clash,
+    named_file,
+    over_limit,
+    part_of,
+    part_text,
+    with_part,
+)
 from skillfit.skill.regions import (
+    DECEPTIVE,
     Example,
     Region,
     clean,
@@ -285,12 +295,19 @@ class _Patching:
         if (part_of(edit.file) == "scripts") != (op == WRITE_OP):
             raise _EditSkipped("unknown_op", f"{WRITE_OP} is the op of scripts, and only of them")
         if op == WRITE_OP:
+            content = content.replace("\r\n", "\n")
+            if unreadable := sorted(set(DECEPTIVE.findall(content))):
+                shown = ", ".join(f"U+{ord(one):04X}" for one in unreadable)
+                raise _EditSkipped("unreadable", f"the script holds control characters: {shown}")
             splice, status = text.rewritten(f"{content}\n" if content else ""), f"applied_{op}"
         elif op == "append":
             splice, status = text.append(content)
         else:
             splice, status = text.splice(op, target, content), f"applied_{op}"
-        self._commit({edit.file: text.after(splice)})
+        changed = text.after(splice)
+        if edit.file == DESCRIPTION and not changed.text.strip():
+            raise _EditSkipped("empty_content", "a skill must have a description")
+        self._commit({edit.file: changed})
         return status
 
     def _move(self, target: str, pointer: str, file: str) -> str:
@@ -313,6 +330,10 @@ class _Patching:
                 "unknown_file",
                 f"{file!r} is not the body, the description or a file in references/ or scripts/",
             )
+        present = self.result()
+        is_new = file not in (BODY, DESCRIPTION) and file not in present.files
+        if is_new and (other := clash(present, file)):
+            raise _EditSkipped("unknown_file", f"{file} cannot stand beside {other}")
         text = part_text(self._skill, file)
         if text is None and (not creates or file in self._skill.files):
             problem = "is not UTF-8 text" if file in self._skill.files else "does not exist"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
@@ -25,6 +27,7 @@ from skillfit.skill.document import (
     estimate_tokens,
     find_document,
     folder_name,
+    left_out,
 )
 
 Part = Literal["body", "description", "references", "scripts"]
@@ -37,6 +40,8 @@ _FOLDERS: tuple[Part, ...] = ("references", "scripts")
 
 DESCRIPTION_LIMIT = 1024  # characters, as the Agent Skills format has it
 FILE_LIMIT = 200_000  # characters of one file that edits may write
+_LONGEST_NAME = 100  # bytes of a file or folder, so that temporary names beside it fit too
+_LONGEST_PATH = 300  # bytes
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 _BULLET = re.compile(r"^[ \t]*[-*+][ \t]+", re.MULTILINE)
 
@@ -51,11 +56,44 @@ def part_of(file: str) -> Part | None:
         path = PurePosixPath(check_relative(file))
     except InputError:
         return None
-    in_plain_place = str(path) == file and not any(name.startswith(".") for name in path.parts)
+    in_plain_place = (
+        str(path) == file
+        and len(file.encode("utf-8", "replace")) <= _LONGEST_PATH
+        and all(map(_is_plain_name, path.parts))
+    )
     for folder in _FOLDERS:
         if in_plain_place and len(path.parts) > 1 and path.parts[0] == folder:
             return folder
     return None
+
+
+def _is_plain_name(name: str) -> bool:
+    """Return whether a file or folder may have a name: one that `Skill.load` reads, that every disk
+    takes, and that shows all of its characters.
+    """
+    return (
+        not left_out(name)
+        and name == name.strip()
+        and len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+        and all(unicodedata.category(character)[0] != "C" for character in name)
+    )
+
+
+def clash(skill: Skill, file: str) -> str:
+    """Return the file of a skill in whose place, or under which, another file cannot stand; also
+    one whose name differs in case alone, which some disks take for the same. Empty: there is none.
+    """
+    wanted = _comparable(file)
+    for other in skill.files:
+        known = _comparable(other)
+        same = known == wanted and other != file
+        if same or known.startswith(f"{wanted}/") or wanted.startswith(f"{known}/"):
+            return other
+    return ""
+
+
+def _comparable(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def named_file(name: str) -> str:
@@ -134,8 +172,10 @@ def with_trained(skill: Skill, trained: Skill, parts: Collection[Part]) -> Skill
     """Return a skill with the document of another, and with its files that edits of these parts may
     change. Other files stay.
     """
-    gone = dict.fromkeys(part_texts(skill, parts), "")
-    return with_parts(skill.with_document(trained), {**gone, **part_texts(trained, parts)})
+    present, wanted = part_texts(skill, parts), part_texts(trained, parts)
+    differ = {name for name, _ in present.items() ^ wanted.items()}
+    changed = {name: wanted.get(name, "") for name in sorted(differ)}
+    return with_parts(skill.with_document(trained), changed)
 
 
 def on_demand_tokens(skill: Skill) -> int:
@@ -190,9 +230,9 @@ def save_changed(document: Path, skill: Skill, files: Collection[str]) -> None:
     """Write the document of a skill and these files of its folder; a file that the skill does not
     have is removed.
     """
-    folder = document.resolve().parent
+    folder = document.parent.resolve()  # the document may be a link to elsewhere
     for name in files:
-        _check_place(folder, name)
+        checked_place(folder, name)
     for name in files:
         write_file(folder, name, skill.files.get(name), skill.modes.get(name))
     skill.save(document)
@@ -200,14 +240,20 @@ def save_changed(document: Path, skill: Skill, files: Collection[str]) -> None:
 
 def write_file(folder: Path, name: str, data: bytes | None, mode: int | None = None) -> None:
     """Write a file of a skill's folder; None removes it, and folders that are then empty."""
-    path = _check_place(folder, name)
+    path = checked_place(folder, name)
     if data is not None:
         return write_whole(path, data, mode)
-    path.unlink(missing_ok=True)
-    for parent in path.parents:
-        if parent == folder or not parent.is_dir() or any(parent.iterdir()):
-            return None
-        parent.rmdir()
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"Cannot remove {path}: {error.strerror}.", hint="Check its folder's permissions."
+        ) from error
+    with suppress(OSError):  # a folder that is not empty, or that must stay, stays
+        for parent in path.parents:
+            if parent == folder:
+                break
+            parent.rmdir()
     return None
 
 
@@ -216,7 +262,7 @@ def as_description(trained: Skill) -> str:
     return " ".join(_BULLET.sub("", trained.unix_body).split())
 
 
-def _check_place(folder: Path, name: str) -> Path:
+def checked_place(folder: Path, name: str) -> Path:
     """Return the path of a file of a skill's folder. Raises `InputError` for a link or a folder in
     its place.
     """
@@ -267,9 +313,9 @@ def _with_value(block: str, values: Mapping[str, Any], text: str, newline: str) 
 
 def _scalar(text: str) -> str:
     """Return a text as a value in YAML, without quotes if it reads the same."""
-    try:
-        if text and yaml.load(f"key: {text}\n", Loader=yaml.BaseLoader) == {"key": text}:
+    line = f"key: {text}\n"
+    with suppress(yaml.YAMLError, ValueError):
+        loaded = yaml.load(line, Loader=yaml.BaseLoader), yaml.safe_load(line)
+        if text and loaded == ({"key": text},) * 2:
             return text
-    except yaml.YAMLError:
-        pass
     return json.dumps(text, ensure_ascii=False)

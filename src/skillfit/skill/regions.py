@@ -55,7 +55,7 @@ def _inexact_protected_marker() -> str:
     )
 
 
-_DECEPTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+DECEPTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 MARKER = re.compile(f"{_EXACT}|{_inexact_protected_marker()}", re.IGNORECASE)
 
 
@@ -189,7 +189,7 @@ def clean(text: str) -> str:
     marker is left.
     """
     text = text.encode("utf-8", "replace").decode().replace("\r\n", "\n").replace("\r", "\n")
-    text = _DECEPTIVE.sub("", text)
+    text = DECEPTIVE.sub("", text)
     while MARKER.search(text):
         text = MARKER.sub("", text)
     return text

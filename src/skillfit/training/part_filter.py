@@ -76,7 +76,7 @@ class PartFilter:
                 kept.append(proposal)
                 continue
             text = one_line(edit.content or edit.target, 80)
-            what = f"edit of {edit.file or 'the body'}: {text}"
+            what = f"edit of {one_line(edit.file, 80) or 'the body'}: {text}"
             self.emit(Discarded(step=step, stage="parts", what=what, reason=problem))
         return tuple(kept)
 
@@ -85,7 +85,8 @@ class PartFilter:
         if part_of(edit.file) in self.settings.parts:
             return ""
         trained = ", ".join(self.settings.parts)
-        return f"optimizer.parts lets edits change {trained}, not {edit.file or 'the body'}"
+        named = one_line(edit.file, 80) or "the body"
+        return f"optimizer.parts lets edits change {trained}, not {named}"
 
     async def script_problem(self, edit: Edit, skills: Sequence[Skill]) -> str:
         """Say why the script that an edit writes does not work; empty: it does, or the edit applies
