@@ -1,5 +1,6 @@
 """`train`, `resume` and the live run, from the outside."""
 
+import asyncio
 import json
 import os
 import re
@@ -20,9 +21,10 @@ from skillfit.cli.output import result_text, shell_line
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import config_inputs
 from skillfit.errors import Exit
-from skillfit.models.protocol import Usage
+from skillfit.models.protocol import AnswerPending, Usage
 from skillfit.models.providers.handoff import pending
 from skillfit.record.record import Record, RolloutUse, SplitScores
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from skillfit.run.records import ShipResult
@@ -93,6 +95,18 @@ def test_a_new_run_is_not_billed_for_the_run_it_replaces(shell: Shell, config: P
         lambda control: start(inputs, path, force_new=True, control=control),
     )
     assert max(bills) <= 9 < before
+
+
+def test_a_stop_holds_also_where_a_prompt_waits_for_its_answer(tmp_path: Path) -> None:
+    async def ask(control: Control) -> None:
+        stopped = asyncio.Event()
+        control.on_stop(stopped.set)
+        os.kill(os.getpid(), signal.SIGINT)
+        await stopped.wait()
+        raise AnswerPending("One prompt waits.")
+
+    with pytest.raises(Interrupted):
+        run_in_terminal(Terminal(Console()), ask, resume=tmp_path)
 
 
 def test_default_run_directories_are_shared_only_by_equal_settings(

@@ -225,6 +225,7 @@ DECIDED_BY_CLASS = {
     # Not a failure: the run waits for an answer, and the error names the prompts.
     "cli/compare.py: except AnswerPending",
     "cli/draft.py: except AnswerPending",
+    "cli/interrupts.py: except AnswerPending",
     "cli/train.py: except AnswerPending",
     "plugins/compare/peers.py: except AnswerPending",
     "training/assemble.py: except AnswerPending",

@@ -38,6 +38,7 @@ def run_in_terminal(
     """
     import asyncio
 
+    from skillfit.models.protocol import AnswerPending
     from skillfit.run.control import Control, Interrupted
 
     control = Control()
@@ -46,6 +47,10 @@ def run_in_terminal(
             return asyncio.run(_run_until_done(begin(control), terminal, control, seconds))
     except Interrupted:
         raise Interrupted(resume) from None
+    except AnswerPending:
+        if control.stopping:  # a prompt that was written last does not keep the run waiting
+            raise Interrupted(resume) from None
+        raise
 
 
 class _LoopWatch:
