@@ -49,7 +49,6 @@ _EXPECTED = {
     "model_type": "a mapping",
     "string_type": "text",
     "string_unicode": "valid Unicode",
-    "too_short": "a list with at least {min_length} entry",
     "tuple_type": "a list",
 }
 

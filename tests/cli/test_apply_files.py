@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skillfit import Run
-from skillfit.cli.apply import DocumentChange, make_change, undo_change
+from skillfit.cli.apply import DocumentChange, make_change, plan_change, undo_change
 from skillfit.errors import InputError
 from skillfit.skill import Edit, Skill, apply_edits, parts
 from tests.report.recorded_runs import WrittenRun
@@ -137,3 +137,20 @@ def test_files_go_beside_a_document_that_is_a_link(run: Run, folder: Path) -> No
     (folder / "docs/SKILL.md").write_bytes(b"\xff")
     undo_change(run, force=True)
     assert files(folder) == before
+
+
+def test_a_trained_description_is_applied_with_the_body(tmp_path: Path) -> None:
+    head = "---\nname: a\ndescription: Old.\n---\n"
+    before, after = f"{head}# A\n\n- One.\n", f"{head.replace('Old', 'New')}# A\n\n- One.\n- Two.\n"
+    written = WrittenRun(tmp_path / "run", skill=before)
+    written.finish("improved", after)
+    written.close()
+    document = tmp_path / "SKILL.md"
+    document.write_text(before)
+    run = Run.open(tmp_path / "run")
+    make_change(plan_change(run, document, force=False))
+    assert document.read_text() == after
+    undo_change(run, force=False)
+    document.write_text(before.replace("name: a", "name: mine"))
+    make_change(plan_change(run, document, force=True))
+    assert document.read_text() == after.replace("name: a", "name: mine")

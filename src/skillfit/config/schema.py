@@ -201,7 +201,7 @@ class OptimizerSection(Section):
     """A JSON file that carries what failed, and what was tried against it, from run to run of the
     same skill. It is read at the start and written at the end; it need not exist yet.
     """
-    parts: tuple[Part, ...] = Field(default=ONLY_BODY, min_length=1)
+    parts: tuple[Part, ...] = ONLY_BODY
     """The parts of the skill folder that edits may change: body, description (in the frontmatter),
     references (files in references/, new ones too) and scripts (files in scripts/). Give the agent
     the folder for these: with tools or a coding-agent program.
@@ -241,6 +241,13 @@ class OptimizerSection(Section):
     """Reasoning effort of the call that rewrites the skill. Default: that of the model."""
     rewrite_max_completion_tokens: int = Field(default=64000, gt=0)
     """The most tokens of a reply that carries a whole skill."""
+
+    @field_validator("parts")
+    @classmethod
+    def _check_parts(cls, value: tuple[Part, ...]) -> tuple[Part, ...]:
+        if not value:
+            raise ValueError("it should name at least one part of the skill")
+        return value
 
 
 def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:

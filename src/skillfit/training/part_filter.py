@@ -69,9 +69,11 @@ class PartFilter:
             problem = self._untrained(edit) if edit is not None else ""
             if edit is not None and not problem and _writes_script(edit):
                 scripts += 1
-                problem = f"a step checks {_MOST_SCRIPTS} scripts at most"
-                if scripts <= _MOST_SCRIPTS:
-                    problem = await self.script_problem(edit, skills)
+                problem = (
+                    await self.script_problem(edit, skills)
+                    if scripts <= _MOST_SCRIPTS
+                    else f"a step checks {_MOST_SCRIPTS} scripts at most"
+                )
             if edit is None or not problem:
                 kept.append(proposal)
                 continue
