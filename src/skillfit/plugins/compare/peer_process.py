@@ -19,8 +19,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-_MINIBATCH = 8  # trajectories that one analyst of skillopt reads
-
 
 class Stopped(BaseException):
     """The rollouts are used up. No `except Exception` of a package may catch it."""
@@ -136,6 +134,36 @@ def run_gepa(link: PeerLink, work: dict[str, Any]) -> None:
     link.best(result.best_candidate["skill"])
 
 
+_SKILLOPT: dict[str, Any] = {  # its defaults, and the names that it asks for
+    "accumulation": 1,
+    "minibatch_size": 8,
+    "merge_batch_size": 8,
+    "failure_only": False,
+    "edit_budget": 4,
+    "min_edit_budget": 2,
+    "lr_scheduler": "cosine",
+    "lr_control_mode": "fixed",
+    "skill_update_mode": "patch",
+    "use_slow_update": True,
+    "slow_update_samples": 20,
+    "slow_update_gate_with_selection": False,
+    "longitudinal_pair_policy": "mixed",
+    "use_meta_skill": True,
+    "use_gate": True,
+    "gate_metric": "hard",
+    "test_env_num": 0,
+    "eval_test": False,
+    "env": "skillfit",
+    "optimizer_model": "optimizer",
+    "target_model": "agent",
+    "optimizer_backend": "openai_chat",
+    "target_backend": "openai_chat",
+    "analyst_workers": 16,
+    "reasoning_effort": "",
+    "rewrite_reasoning_effort": "",
+}
+
+
 def run_skillopt(link: PeerLink, work: dict[str, Any]) -> None:
     """Run SkillOpt's trainer with its defaults, for as many epochs as fit into the rollouts."""
     import skillopt.engine.trainer as trainer
@@ -155,7 +183,10 @@ def run_skillopt(link: PeerLink, work: dict[str, Any]) -> None:
             self._splits = {"train": work["train"], "val": selection, "test": []}
 
     class SkilloptAdapter(EnvAdapter):  # type: ignore[misc]
-        analyst_workers, failure_only, minibatch_size, edit_budget = 16, False, _MINIBATCH, 4
+        analyst_workers = _SKILLOPT["analyst_workers"]
+        failure_only = _SKILLOPT["failure_only"]
+        minibatch_size = _SKILLOPT["minibatch_size"]
+        edit_budget = _SKILLOPT["edit_budget"]
 
         def __init__(self) -> None:
             self._loader = SkilloptLoader(seed=work["seed"])
@@ -186,28 +217,11 @@ def run_skillopt(link: PeerLink, work: dict[str, Any]) -> None:
             results = link.roll_out(skill_content, [item["id"] for item in env_manager])
             scored = zip(env_manager, results, strict=True)
             # Its means are over the results that it gets, so a failed rollout is left out.
-            return [written(item, one, out_dir) for item, one in scored if one is not None]
+            return [_written(item, one, out_dir) for item, one in scored if one is not None]
 
         def reflect(self, *args: Any, **kwargs: Any) -> list[Any]:
             # They come as the analysts end. In a fixed order a repeated run asks the same again.
             return sorted(super().reflect(*args, **kwargs), key=json.dumps)
-
-    def written(item: dict[str, str], result: dict[str, Any], out_dir: str) -> dict[str, Any]:
-        """Return the result as the trainer reads it; its trajectory is written to a file."""
-        folder = Path(out_dir, "predictions", item["id"])
-        folder.mkdir(parents=True, exist_ok=True)
-        told = {"role": "agent", "content": result["trajectory"]}
-        (folder / "conversation.json").write_text(json.dumps([told]), encoding="utf-8")
-        return {
-            "id": item["id"],
-            "hard": result["hard"],
-            "soft": result["soft"],
-            "task_description": item.get("input", ""),
-            "task_type": item.get("type", ""),
-            "fail_reason": "" if result["hard"] >= 1 else result["verdict"],
-            "reference_text": result["expected"],
-            "n_turns": result["turns"],
-        }
 
     def report_best() -> None:
         if (out / "best_skill.md").exists():
@@ -235,42 +249,35 @@ def run_skillopt(link: PeerLink, work: dict[str, Any]) -> None:
 
     model.chat_optimizer = chat_optimizer
     trainer.build_comparison_pairs = build_comparison_pairs
-    config = {
+    settings = {
+        **_SKILLOPT,
         "num_epochs": epochs,
         "batch_size": size,
-        "accumulation": 1,
-        "seed": work["seed"],
-        "minibatch_size": _MINIBATCH,
-        "merge_batch_size": 8,
-        "failure_only": False,
-        "edit_budget": 4,
-        "min_edit_budget": 2,
-        "lr_scheduler": "cosine",
-        "lr_control_mode": "fixed",
-        "skill_update_mode": "patch",
-        "use_slow_update": True,
-        "slow_update_samples": 20,
-        "slow_update_gate_with_selection": False,
-        "longitudinal_pair_policy": "mixed",
-        "use_meta_skill": True,
-        "use_gate": True,
-        "gate_metric": "hard",
         "sel_env_num": size,
-        "test_env_num": 0,
-        "eval_test": False,
-        "env": "skillfit",
+        "seed": work["seed"],
         "out_root": str(out),
         "skill_init": str(start),
-        "optimizer_model": "optimizer",
-        "target_model": "agent",
-        "optimizer_backend": "openai_chat",
-        "target_backend": "openai_chat",
-        "analyst_workers": SkilloptAdapter.analyst_workers,
-        "reasoning_effort": "",
-        "rewrite_reasoning_effort": "",
     }
-    trainer.ReflACTTrainer(config, SkilloptAdapter()).train()
+    trainer.ReflACTTrainer(settings, SkilloptAdapter()).train()
     report_best()
+
+
+def _written(item: dict[str, str], result: dict[str, Any], out_dir: str) -> dict[str, Any]:
+    """Return the result as the trainer reads it; its trajectory is written to a file."""
+    folder = Path(out_dir, "predictions", item["id"])
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"role": "agent", "content": result["trajectory"]}
+    (folder / "conversation.json").write_text(json.dumps([told]), encoding="utf-8")
+    return {
+        "id": item["id"],
+        "hard": result["hard"],
+        "soft": result["soft"],
+        "task_description": item.get("input", ""),
+        "task_type": item.get("type", ""),
+        "fail_reason": "" if result["hard"] >= 1 else result["verdict"],
+        "reference_text": result["expected"],
+        "n_turns": result["turns"],
+    }
 
 
 def main() -> None:
