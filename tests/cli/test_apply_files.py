@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skillfit import Run
-from skillfit.cli.apply import DocumentChange, make_change, plan_change, undo_change
+from skillfit.cli.apply import (
+    DocumentChange,
+    changed_since,
+    make_change,
+    plan_change,
+    undo_change,
+)
 from skillfit.errors import InputError
 from skillfit.skill import Edit, Skill, apply_edits, parts
 from tests.report.recorded_runs import WrittenRun
@@ -154,3 +161,16 @@ def test_a_trained_description_is_applied_with_the_body(tmp_path: Path) -> None:
     document.write_text(before.replace("name: a", "name: mine"))
     make_change(plan_change(run, document, force=True))
     assert document.read_text() == after.replace("name: a", "name: mine")
+
+
+def test_a_file_that_somebody_made_in_the_meantime_is_not_overwritten(
+    run: Run, folder: Path
+) -> None:
+    new = "references/new.md"
+    record = replace(run.record, found_files={new: "- New.\n"})
+    assert changed_since(record, Skill.load(folder)) == []
+    for data in (b"\xff\xfe", b"mine\n"):
+        (folder / new).write_bytes(data)
+        assert changed_since(record, Skill.load(folder)) == [new]
+    (folder / new).write_text("- New.\n")
+    assert changed_since(record, Skill.load(folder)) == []

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from skillfit.models import ModelSpec, Reply, Request, Usage
 from skillfit.models.protocol import ToolCall
 from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.optimize.agent_changes import checked_counts
-from skillfit.optimize.agent_folder import AgentFolder
+from skillfit.optimize.agent_folder import AgentFolder, read_left_behind
 from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.material import Material
 from skillfit.optimize.optimizer import edits_of
@@ -27,7 +28,7 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.control import Interrupted
 from skillfit.run.records import EditEffect
 from skillfit.sandbox.programs import best_isolation
-from skillfit.skill import Edit
+from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
 from tests.optimize.agent_bench import CASES, GOOD, ITEMS, SKILL, Bench, written
 from tests.optimize.scripted_optimizer import item, outcome, scripted
@@ -427,3 +428,19 @@ def test_counts_are_checked_against_the_rollouts(text: str, marked: str) -> None
     checked = checked_counts(f"First. {text}. Last.", Material.of((), CASES))
     assert checked.startswith("First. ") and checked.endswith(". Last.")
     assert marked in checked and ("[" in checked) == bool(marked)
+
+
+def test_a_pipe_or_a_dangling_link_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    files = {"scripts/__init__.py": b"", "references/why.md": b"because"}
+    folder = AgentFolder(
+        Skill.from_text("# A\n", files=files), {}, ("body", "references", "scripts")
+    )
+    folder.write(tmp_path)
+    (tmp_path / "skill/scripts/__init__.py").unlink()
+    os.mkfifo(tmp_path / "skill/scripts/__init__.py")
+    (tmp_path / "skill/references/why.md").unlink()
+    (tmp_path / "skill/references/why.md").symlink_to("nowhere")
+    left = read_left_behind(tmp_path, folder)
+    assert not left.files
+    assert "skill/references/why.md is a link" in left.problems
+    assert "skill/scripts/__init__.py is not a regular file of its own" in left.problems

@@ -8,11 +8,11 @@ import pytest
 
 import skillfit
 from skillfit.agents.agent import BaseAgent
+from skillfit.cli.ablate import write_shorter
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.run.events import AblationFinished
 from skillfit.skill import Skill
-from skillfit.skill.parts import save_trained
 from skillfit.tasks.item import Attempt, Item
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.measure import ablate_skill, evaluate_skills
@@ -255,6 +255,13 @@ async def test_lines_of_references_and_whole_scripts_are_measured(tmp_path: Path
     assert decisions["scripts/idle.py"] == "cut"
     assert found.event.shorter_files["scripts/idle.py"] == ""
     assert found.event.tokens_after < found.event.tokens_before
-    save_trained(str(folder), found.shorter or Skill())
+    mine = folder / "references/mine.md"
+    mine.write_text("- Written while it was measured.\n")
+    with pytest.raises(InputError, match="changed while it was measured: nothing was cut"):
+        write_shorter(inputs, found, tmp_path / "former")
+    assert mine.exists() and (folder / "scripts/idle.py").exists()
+    mine.unlink()
+    assert write_shorter(inputs, found, tmp_path / "former")
     assert not (folder / "scripts").exists()
     assert RULES in (folder / "references/colours.md").read_text()
+    assert Skill.load(tmp_path / "former").hash == inputs.skill.hash

@@ -79,7 +79,7 @@ def ablate_command(
     report = write_ablation_report(
         ablation.event, inputs.skill.name, path / "report.html", inputs.skill.text
     )
-    applied = apply and _write_shorter(inputs, ablation, path / FORMER)
+    applied = apply and write_shorter(inputs, ablation, path / FORMER)
     data = _ablation_json(ablation.event, path, report, applied)
     show(data, _ablation_table(ablation.event), as_json)
     if not as_json:
@@ -89,7 +89,7 @@ def ablate_command(
         print(_ablation_text(ablation.event, report, command, apply, applied))
 
 
-def _write_shorter(inputs: Inputs, ablation: Ablation, former: Path) -> bool:
+def write_shorter(inputs: Inputs, ablation: Ablation, former: Path) -> bool:
     """Write the shorter skill to its place, and the former one into the run's folder. Return False
     when nothing is cut. Raises `InputError` where the skill is another one by now.
     """

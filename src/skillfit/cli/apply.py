@@ -262,7 +262,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> DocumentChange:
         known, wanted = _with_description(present, run.initial_skill, best)
     else:
         known = present.text in (run.initial_skill.text, run.record.found_skill, best.text)
-        changed = _changed_since(run.record, present)
+        changed = changed_since(run.record, present)
         wanted = _with_other_parts(run.record, present.with_body(best.body))
     if document.name not in DOCUMENT_NAMES:
         _refuse_lost_files(run.record, document)
@@ -288,7 +288,7 @@ def _refuse_lost_files(record: Record, document: Path) -> None:
         )
 
 
-def _changed_since(record: Record, present: Skill) -> list[str]:
+def changed_since(record: Record, present: Skill) -> list[str]:
     """Return the files that are neither as the run found them nor as it left them."""
     from skillfit.skill.parts import part_text
 
